@@ -392,8 +392,8 @@ def logits(fields: Mapping[str, Any], tensors: Mapping[str, Array], tokens: Arra
     from hespas.models.configuration import configured
     from hespas.models.model import MeshAxes
     from hespas.models.runs import Training
-    from hespas.models.sharding import Divided
-    from hespas.models.transformer import Transformer
+    from hespas.models.steps.sharding import Divided
+    from hespas.models.steps.transformer import Transformer
 
     kind = fields["model_type"]
     model: Any = configured(fields, location="config.json", name="small").model

@@ -105,13 +105,13 @@ def outputs(
     """Return what a network of a configuration's fields makes, in f32."""
     import jax
 
-    from hespas.models.arrays import Program
     from hespas.models.configuration import configured
     from hespas.models.model import MeshAxes
     from hespas.models.network_model import Learning
-    from hespas.models.resnet import Forward
     from hespas.models.resnet_layers import ResNet
-    from hespas.models.sharding import Divided
+    from hespas.models.steps.arrays import Program
+    from hespas.models.steps.resnet import Forward
+    from hespas.models.steps.sharding import Divided
 
     network: Any = configured(fields, location="config.json", name="small").model
     samples = _given(given)

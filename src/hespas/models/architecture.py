@@ -1,7 +1,7 @@
 """The values that describe a decoder: sizes, style, experts, mixers, layers.
 
 A reader of configurations or a family makes these values; a `hespas.models.language.LanguageModel`
-holds them. Importing this does not import JAX.
+holds them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The models by name, with their settings; without JAX.
+"""The models by name, with their settings.
 
 ``batch`` counts sequences or images for one data-parallel part of the mesh; `parts` of each
 settings class says how many parts there are, so that ``batch * parts`` is the global batch.
@@ -28,7 +28,7 @@ class Experts:
     that it would get from each device if all were chosen equally often; others are dropped.
     """
 
-    module: ClassVar[str] = "hespas.models.moe"
+    module: ClassVar[str] = "hespas.models.steps.moe"
 
     embedding: int = 4096
     mlp: int = 14336
@@ -78,7 +78,7 @@ class Gemm:
     dimension it is summed, by an all-reduce, or scattered by a reduce-scatter.
     """
 
-    module: ClassVar[str] = "hespas.models.gemm"
+    module: ClassVar[str] = "hespas.models.steps.gemm"
 
     m: int = 8192
     k: int = 8192

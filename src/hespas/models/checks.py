@@ -1,7 +1,4 @@
-"""Which settings of a language model, and kernels of its attention, fit.
-
-Importing this does not import JAX.
-"""
+"""Which settings of a language model, and kernels of its attention, fit."""
 
 from __future__ import annotations
 

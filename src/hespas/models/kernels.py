@@ -1,4 +1,4 @@
-"""The kernels of fused attention, whose scores never reach memory, by name; without JAX."""
+"""The kernels of fused attention, whose scores never reach memory, by name."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """A language model: what it is put together from, and how it is run.
 
-A model of the zoo is a `LanguageModel`; a module of `hespas.models.families` lists those of a
-family. Its steps are made by `hespas.models.training` and `hespas.models.serving`. Importing this
-does not import JAX.
+A model of the zoo is a `LanguageModel`; `hespas.models.families` lists those of a family.
+`training` and `serving` of `hespas.models.steps` make its steps.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ class LanguageModel:
     @property
     def module(self) -> str:
         """Where its step is built."""
-        return f"hespas.models.{'training' if isinstance(self.run, Training) else 'serving'}"
+        return f"hespas.models.steps.{'training' if isinstance(self.run, Training) else 'serving'}"
 
     @property
     def mesh(self) -> MeshAxes:

@@ -1,7 +1,4 @@
-"""A model of the zoo: settings, and a step made from them; device meshes.
-
-Importing this does not import JAX; `Model.step` does.
-"""
+"""A model of the zoo: settings, and a step made from them; device meshes."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ if TYPE_CHECKING:
 
     from hespas.models.part import Part
 
-_CUT = "hespas.models.training"
+_CUT = "hespas.models.steps.training"
 """Where steps are built that can be cut between layers."""
 _AXIS = re.compile(r"\s*([A-Za-z_]\w*)\s*=\s*(\d+)\s*")
 

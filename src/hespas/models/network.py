@@ -1,8 +1,8 @@
 """What networks other than decoders are written in: operations that are counted or computed.
 
-A network is a function over a `Net`. With `Shapes` below, which has no JAX, it leaves its weights
-and FLOPs; with `hespas.models.arrays` it is the program. Weights have the names that Hugging Face's
-libraries give them, with ``*`` for the number of a layer that is repeated.
+A network is a function over a `Net`. With `Shapes` below it leaves its weights and FLOPs; with
+`hespas.models.steps.arrays` it is the program. Weights have the names that Hugging Face's libraries
+give them, with ``*`` for the number of a layer that is repeated.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Weight:
 SOURCE = "/source"
 """Behind the path of a layer: its keys of another sequence."""
 Ops = Any
-"""`Shapes`, or the same methods of `hespas.models.arrays.Arrays`.
+"""`Shapes`, or the same methods of `hespas.models.steps.arrays.Arrays`.
 
 Arrays have the batch first and the features last. Weights come in the type that is computed in.
 """

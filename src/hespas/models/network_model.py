@@ -1,4 +1,4 @@
-"""The settings of networks that are no decoders; without JAX."""
+"""The settings of networks that are no decoders."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ class Network:
     @property
     def module(self) -> str:
         """Where its step is built."""
-        return "hespas.models.arrays"
+        return "hespas.models.steps.arrays"
 
     @property
     def mesh(self) -> MeshAxes:

@@ -1,7 +1,4 @@
-"""A part of a model cut between layers, and one of its programs.
-
-Importing this does not import JAX.
-"""
+"""A part of a model cut between layers, and one of its programs."""
 
 from __future__ import annotations
 

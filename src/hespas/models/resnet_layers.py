@@ -1,4 +1,4 @@
-"""The layers of a ResNet and their sizes; importing them does not import JAX.
+"""The layers of a ResNet and their sizes.
 
 Version 1.5: a block's stride is on its 3x3 convolution.
 """
@@ -169,7 +169,7 @@ class ResNet:
     batch.
     """
 
-    module: ClassVar[str] = "hespas.models.resnet"
+    module: ClassVar[str] = "hespas.models.steps.resnet"
 
     stages: str
     bottleneck: bool

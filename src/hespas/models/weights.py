@@ -1,4 +1,4 @@
-"""The weights of a decoder, with named dimensions; without JAX.
+"""The weights of a decoder, with named dimensions.
 
 They are said once: steps are built from them, and parameters, FLOPs and memory counted.
 """

@@ -6,9 +6,6 @@ one backward, have JAX's rules for shapes and for lowering, and none of these ne
 divides arrays maps the function over devices.
 """
 
-# JAX's internals are only partly known.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false, reportUntypedFunctionDecorator=false
 # pyright: reportPrivateUsage=false
 
 from __future__ import annotations

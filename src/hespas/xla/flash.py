@@ -8,10 +8,6 @@ executable, but does not run. Source of the kernels' operands and memory: Dao-AI
 of the queries.
 """
 
-# JAX's internals are only partly known.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-
 from __future__ import annotations
 
 import json

@@ -8,9 +8,7 @@ queries and another one for those of keys and values are MaxText 0.2.5's default
 ``sa_use_fused_bwd_kernel``).
 """
 
-# JAX's own types are only partly known.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false, reportPrivateUsage=false
+# pyright: reportPrivateUsage=false
 
 from __future__ import annotations
 

@@ -10,9 +10,6 @@
 One process reads all of them, one after another, and ends with this one.
 """
 
-# jaxlib's bindings are only partly typed.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-
 from __future__ import annotations
 
 import json

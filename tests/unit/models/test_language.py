@@ -98,7 +98,7 @@ def test_the_published_counts_are_of_all_that_train() -> None:
     }
     of_maxtext = {name for name in trained if "llama" in name} - set(PUBLISHED)
     assert trained - of_maxtext == set(PUBLISHED)
-    assert len(of_maxtext) == 11  # tests of hespas.models.transformer count them
+    assert len(of_maxtext) == 11  # tests of hespas.models.steps.transformer count them
 
 
 @pytest.mark.parametrize("name", PUBLISHED)

@@ -6,8 +6,8 @@ from inspect import signature
 
 import pytest
 
-from hespas.models.arrays import Arrays
 from hespas.models.network import ROW, Net, Shape, Shapes
+from hespas.models.steps.arrays import Arrays
 
 
 def test_shapes_and_arrays_have_the_same_operations() -> None:

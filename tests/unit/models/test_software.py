@@ -13,9 +13,9 @@ import pytest
 
 from hespas.errors import ConfigError
 from hespas.models.catalogue import model_named
-from hespas.models.feed_forward import gated
-from hespas.models.routing import biased_one_by_one
 from hespas.models.software import SOFTWARE, software_named
+from hespas.models.steps.feed_forward import gated
+from hespas.models.steps.routing import biased_one_by_one
 from hespas.sources.function import export_model
 from hespas.sources.options import ModelOptions
 from hespas.sources.zoo import model_source

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from hespas.models.context import Sharing, context_attention, fused_blocks
+from hespas.models.steps.context import Sharing, context_attention, fused_blocks
 from hespas.xla.splash import splash
 
 LENGTH, HEADS, KEY_HEADS, SIZE = 256, 2, 1, 64

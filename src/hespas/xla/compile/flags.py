@@ -4,10 +4,6 @@ The module runs as a process of its own and answers a question (`hespas.base.que
 checks flags only when it compiles, so it is given a program of one addition.
 """
 
-# JAX's own types are only partly known.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-
 from __future__ import annotations
 
 from collections.abc import Mapping

@@ -1,9 +1,5 @@
 """Prepare a module for an accelerator's compiler, which accepts less than jaxlib parses."""
 
-# jaxlib's bindings are only partly typed.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-
 from __future__ import annotations
 
 import re

@@ -1,9 +1,5 @@
 """Make topologies of devices that are not attached, for the compilers."""
 
-# JAX's own types are only partly known.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-
 from __future__ import annotations
 
 from dataclasses import dataclass

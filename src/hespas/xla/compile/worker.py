@@ -5,10 +5,6 @@ the compiled module in its directory too. The compilers use gigabytes and can ab
 run in the process that asks.
 """
 
-# JAX's own types are only partly known.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-
 from __future__ import annotations
 
 import re

@@ -1,9 +1,5 @@
 """Read HLO modules as protobuf messages, and convert them to StableHLO."""
 
-# jaxlib's bindings are only partly typed.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-
 from __future__ import annotations
 
 import re

@@ -3,10 +3,6 @@
 Mosaic modules are for TPUs, in Mosaic's stable form.
 """
 
-# jaxlib's bindings are only partly typed.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-
 from __future__ import annotations
 
 import operator

@@ -6,10 +6,6 @@ one masked product of all rows for each group, as XLA's GPU compiler does by def
 the operation itself does not have.
 """
 
-# jaxlib's bindings are only partly typed.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-
 from __future__ import annotations
 
 import os

@@ -3,10 +3,6 @@
 No XLA compiler runs, so no device is needed, and the time does not grow with their number.
 """
 
-# jaxlib's bindings are only partly typed.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-
 from __future__ import annotations
 
 from importlib import import_module

@@ -5,10 +5,6 @@ does not run in the process that asks. `hespas.xla.partition.partition` names th
 working directory.
 """
 
-# JAX's own types are only partly known.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-
 from __future__ import annotations
 
 import sys

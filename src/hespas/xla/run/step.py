@@ -5,10 +5,6 @@ its platform and its processes when it starts, and a step that hangs can only be
 process.
 """
 
-# JAX's own types are only partly known.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-
 from __future__ import annotations
 
 import os

@@ -4,10 +4,6 @@ A question names a file and says how to run it; an answer holds the times in sec
 Run as ``python -m hespas.xla.run.worker PLATFORM``.
 """
 
-# JAX's own types are only partly known.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-
 from __future__ import annotations
 
 import json

@@ -1,0 +1,7 @@
+"""The steps of models in JAX; nothing else in `hespas.models` imports it to be loaded.
+
+``build`` of a module makes a step of settings: `training` and `serving` those of language models,
+of a `transformer` whose `layers` have `attention` (with `context`, `latent` and a `cache`), states
+(`recurrent`), `feed_forward` and experts (`routing`); `arrays` those of `hespas.models.network`s;
+`resnet`, `gemm` and `moe` their own.
+"""

@@ -1,0 +1,468 @@
+"""The steps of networks that are no decoders, in JAX."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from math import log
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.ad_checkpoint import checkpoint_name
+from jax.sharding import NamedSharding, PartitionSpec
+
+from hespas.models.model import Step
+from hespas.models.network import SOURCE, TABLE, Block, Keys, Net, Weight
+from hespas.models.network_model import (
+    Learning,
+    Network,
+    Reading,
+    Writing,
+    made_of,
+)
+from hespas.models.recommender import Dlrm
+from hespas.models.steps.attention import by_head, earlier
+from hespas.models.steps.context import Sharing, context_attention, fused_blocks
+from hespas.models.steps.objectives import OBJECTIVES, target_shape
+from hespas.models.steps.remat import rematerialised
+from hespas.models.steps.sharding import Divided, dtype_named
+from hespas.models.steps.sparse import bags, sparse_training
+from hespas.models.steps.training import training
+
+Weights = Mapping[str, Any]
+_LOWEST = -1e30
+_PERIOD = 10000.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caches:
+    """Keys and values by layer, (batch, heads, tokens, size); ``written`` are new.
+
+    A step that reads has none before it. ``position`` is that of the first new token.
+    """
+
+    cached: Weights
+    written: dict[str, dict[str, jax.Array]]
+    position: jax.Array | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrays:
+    """The operations of `hespas.models.network.Shapes` on JAX's arrays."""
+
+    network: Network
+    divided: Divided
+    weights: Weights
+    caches: Caches | None = None
+
+    @property
+    def dtype(self) -> Any:
+        """The type that is computed in."""
+        return dtype_named(self.network.dtype)
+
+    def scope(self, name: str) -> Any:
+        """Name what is computed inside."""
+        return jax.named_scope(name)
+
+    def weight(self, path: str, _: Weight) -> jax.Array:
+        """Return a weight in the type that is computed in."""
+        return self.weights[path].astype(self.dtype)
+
+    def contract(
+        self, x: jax.Array, weight: jax.Array, count: int, *, is_tied: bool = False
+    ) -> jax.Array:
+        """Return the product over the last dimensions of ``x``."""
+        own = tuple(range(x.ndim - count, x.ndim))
+        first = weight.ndim - count if is_tied else 0
+        contracted = (own, tuple(range(first, first + count)))
+        return lax.dot_general(x, weight, (contracted, ((), ())))
+
+    def convolve(self, x: jax.Array, kernel: jax.Array, stride: int, padding: int) -> jax.Array:
+        """Return the convolution over pixels, or over a sequence."""
+        axes = kernel.ndim - 2
+        names = ("NHWC", "HWIO", "NHWC") if axes > 1 else ("NWC", "WIO", "NWC")
+        pads = ((padding, padding),) * axes
+        with jax.named_scope("convolution"):
+            return lax.conv_general_dilated(
+                x, kernel, (stride,) * axes, pads, dimension_numbers=names
+            )
+
+    def normalise(
+        self, x: jax.Array, kind: str, epsilon: float = 0.0, groups: int = 1
+    ) -> jax.Array:
+        """Normalise in f32."""
+        with jax.named_scope("norm"):
+            wide, axes = x.astype(jnp.float32), (-1,)
+            if kind == "unit":
+                return (wide * lax.rsqrt(jnp.sum(wide * wide, -1, keepdims=True))).astype(x.dtype)
+            if kind == "group":
+                wide = wide.reshape(*x.shape[:-1], groups, -1)
+                axes = (*range(1, x.ndim - 1), x.ndim)
+            if kind != "rms":
+                wide = wide - jnp.mean(wide, axes, keepdims=True)
+            mean = jnp.mean(lax.square(wide), axes, keepdims=True)
+            return (wide * lax.rsqrt(mean + epsilon)).reshape(x.shape).astype(x.dtype)
+
+    def activate(self, x: jax.Array, name: str) -> jax.Array:
+        """Apply a function to each number."""
+        return _FUNCTIONS[name](x)
+
+    def attend(
+        self,
+        path: str,
+        query: jax.Array,
+        keys: Keys,
+        *,
+        scale: float,
+        is_causal: bool = False,
+        bias: jax.Array | None = None,
+    ) -> jax.Array:
+        """Return attention among the tokens of a step, and those that are cached."""
+        query, (key, value) = query * jnp.asarray(scale, query.dtype), keys()
+        caches = self.caches
+        if caches is None or not is_causal:
+            return self._attended(query, key, value, is_causal=is_causal, bias=bias)
+        new = {"keys": jnp.swapaxes(key, 1, 2), "values": jnp.swapaxes(value, 1, 2)}
+        if caches.position is None:
+            caches.written[path] = new
+            return self._attended(query, key, value, is_causal=True, bias=bias)
+        zero, own = jnp.zeros((), jnp.int32), caches.cached[path]
+        begin = (zero, zero, caches.position, zero)
+        with jax.named_scope("cache"):
+            caches.written[path] = {
+                name: lax.dynamic_update_slice(own[name], each, begin) for name, each in new.items()
+            }
+        return self._over_cache(query, caches.written[path], bias)
+
+    def cross(self, path: str, query: jax.Array, keys: Keys, *, scale: float) -> jax.Array:
+        """Return attention to another sequence, whose keys the cache may have."""
+        query, caches, name = (
+            query * jnp.asarray(scale, query.dtype),
+            self.caches,
+            f"{path}{SOURCE}",
+        )
+        if caches is not None and name in caches.cached:
+            caches.written[name] = caches.cached[name]
+            return self._over_cache(query, caches.cached[name], None)
+        key, value = keys()
+        if caches is not None and not path.endswith("head"):
+            own = {"keys": jnp.swapaxes(key, 1, 2), "values": jnp.swapaxes(value, 1, 2)}
+            caches.written[name] = own
+        return self._attended(query, key, value, is_causal=False, bias=None)
+
+    def _attended(
+        self,
+        query: jax.Array,
+        key: jax.Array,
+        value: jax.Array,
+        *,
+        is_causal: bool,
+        bias: jax.Array | None,
+    ) -> jax.Array:
+        divided = self.divided
+        query, key, value = (
+            checkpoint_name(divided.constrain(each, "batch", None, "heads", None), name)
+            for each, name in zip((query, key, value), _SAVED, strict=True)
+        )
+        if self.network.run.attention == "cudnn" and bias is None:
+            sharing = Sharing(blocks=fused_blocks("cudnn"), saved="context", is_causal=is_causal)
+            with jax.named_scope("fused"):
+                return by_head(divided, partial(context_attention, sharing), (query, key, value))
+        with jax.named_scope("softmax"):
+            scores = jnp.einsum("bthd,bshd->bhts", query, key).astype(jnp.float32)
+            scores = scores if bias is None else scores + bias
+            if is_causal:
+                scores = jnp.where(earlier(*scores.shape[-2:]), scores, _LOWEST)
+            shares = jax.nn.softmax(scores, -1).astype(value.dtype)
+            return checkpoint_name(jnp.einsum("bhts,bshd->bthd", shares, value), "context")
+
+    def _over_cache(
+        self, query: jax.Array, own: Mapping[str, jax.Array], bias: jax.Array | None
+    ) -> jax.Array:
+        """Return attention of one new token of each text."""
+        with jax.named_scope("softmax"):
+            scores = jnp.einsum("bthd,bhsd->bhts", query, own["keys"]).astype(jnp.float32)
+            shares = jax.nn.softmax(scores if bias is None else scores + bias, -1)
+            return jnp.einsum("bhts,bhsd->bthd", shares.astype(query.dtype), own["values"])
+
+    def context(self, new: int) -> int:
+        """Return how many tokens attention is among."""
+        run = self.network.run
+        return run.context if isinstance(run, Writing) else new
+
+    def last(self, x: jax.Array) -> jax.Array:
+        """Return the rows that have logits."""
+        return x[:, -1:] if isinstance(self.network.run, Reading) else x
+
+    def look_up(self, table: jax.Array, numbers: jax.Array) -> jax.Array:
+        """Return rows of a table."""
+        return table[numbers]
+
+    def bags(self, tables: Sequence[jax.Array], rows: jax.Array, sizes: Sequence[int]) -> jax.Array:
+        """Return a sum of rows for each table."""
+        return bags(self.divided, tables, rows, sizes)
+
+    def join(self, arrays: Sequence[jax.Array], axis: int) -> jax.Array:
+        """Concatenate arrays."""
+        return jnp.concatenate(arrays, axis)
+
+    def reshape(self, x: jax.Array, *shape: int) -> jax.Array:
+        """Return the same numbers in another shape."""
+        return x.reshape(shape)
+
+    def transpose(self, x: jax.Array, *order: int) -> jax.Array:
+        """Return an array with its dimensions in another order."""
+        return x.transpose(order)
+
+    def repeated(self, x: jax.Array, batch: int) -> jax.Array:
+        """Return an array for each sample of a batch."""
+        return jnp.broadcast_to(x, (batch, *x.shape[1:]))
+
+    def enlarge(self, x: jax.Array) -> jax.Array:
+        """Return twice as many pixels each way."""
+        return jnp.repeat(jnp.repeat(x, 2, 1), 2, 2)
+
+    def waves(
+        self,
+        values: jax.Array,
+        size: int,
+        *,
+        shift: float = 0.0,
+        is_paired: bool = False,
+        sines_first: bool = False,
+    ) -> Any:
+        """Return cosines and sines of values by periods up to 10000.
+
+        Pairs have each twice, cosines and sines apart.
+        """
+        half = jnp.arange(size // 2, dtype=jnp.float32) / (size // 2 - shift)
+        angles = values.astype(jnp.float32)[..., None] * jnp.exp(-log(_PERIOD) * half)
+        if is_paired:
+            both = (jnp.cos(angles), jnp.sin(angles))
+            return tuple(jnp.repeat(each, 2, -1).astype(self.dtype) for each in both)
+        waves = [jnp.cos(angles), jnp.sin(angles)]
+        return jnp.concatenate(waves[::-1] if sines_first else waves, -1).astype(self.dtype)
+
+    def places(self, first: int, count: int) -> jax.Array:
+        """Return the numbers of as many places."""
+        return first + jnp.arange(count)
+
+    def buckets(
+        self, queries: int, keys: int, sizes: tuple[int, int], *, is_causal: bool
+    ) -> jax.Array:
+        """Return the bucket of each distance; the queries are the last ones.
+
+        Source: C. Raffel et al., Exploring the Limits of Transfer Learning, 2020, section 2.1.
+        """
+        count, longest = sizes
+        row = lax.broadcasted_iota(jnp.int32, (queries, keys), 0) + (keys - queries)
+        distance = lax.broadcasted_iota(jnp.int32, (queries, keys), 1) - row
+        begin = jnp.zeros_like(distance)
+        if is_causal:
+            distance = jnp.maximum(-distance, 0)
+        else:
+            count //= 2
+            begin, distance = (distance > 0) * count, jnp.abs(distance)
+        exact = count // 2
+        share = jnp.log(jnp.maximum(distance, 1) / exact) / log(longest / exact)
+        far = exact + (share * (count - exact)).astype(jnp.int32)
+        return begin + jnp.where(distance < exact, distance, jnp.minimum(far, count - 1))
+
+    def keep(self, x: jax.Array, name: str) -> jax.Array:
+        """Name what rematerialisation may keep."""
+        return checkpoint_name(x, name)
+
+    def rows(self, x: jax.Array) -> jax.Array:
+        """Ask for rows to be divided as the batch is."""
+        return self.divided.constrain(x, "batch", *(None,) * (x.ndim - 1))
+
+    def first(self, path: str) -> Net:
+        """Return the first of several layers, to compute a part of it again."""
+        begin = f"{path}.*."
+        if not any(name.startswith(begin) for name in self.weights):
+            return Net(self, f"{path}.0")
+        own = {
+            name: leaf[0] if name.startswith(begin) else leaf for name, leaf in self.weights.items()
+        }
+        return Net(replace(self, weights=own), f"{path}.*")
+
+    def repeat(self, path: str, count: int, block: Block, x: Any) -> Any:
+        """Return what several layers make, in a loop where the step has one."""
+        run = self.network.run
+
+        def layer(carried: Any, weights: Weights, at: str) -> Any:
+            own = replace(self, weights={**self.weights, **weights})
+            return block(Net(own, f"{path}.{at}"), carried)
+
+        remat = run.remat or "none" if isinstance(run, Learning) else "none"
+        if _is_looped(self.network) and count > 1:
+            step = rematerialised(partial(layer, at="*"), remat, is_loop=True)
+            own = {
+                name: leaf for name, leaf in self.weights.items() if name.startswith(f"{path}.*.")
+            }
+            with jax.named_scope("layers"):
+                return lax.scan(lambda x, weights: (step(x, weights), None), x, own)[0]
+        for index in range(count):
+            step = rematerialised(partial(layer, at=str(index)), remat, is_loop=False)
+            begin = f"{path}.{index}."
+            own = {name: leaf for name, leaf in self.weights.items() if name.startswith(begin)}
+            with jax.named_scope(f"layers_{index:02d}"):
+                x = step(x, own)
+        return x
+
+
+_SAVED = ("query_projection", "key_projection", "value_projection")
+_FUNCTIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
+    "exact_gelu": partial(jax.nn.gelu, approximate=False),
+    "gelu": partial(jax.nn.gelu, approximate=True),
+    "silu": jax.nn.silu,
+    "relu": jax.nn.relu,
+    "tanh": jnp.tanh,
+    "exp": jnp.exp,
+    "sigmoid": jax.nn.sigmoid,
+}
+
+
+def _is_looped(network: Network) -> bool:
+    return bool(getattr(network.run, "scan", False))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """A network on a mesh, as `hespas.models.steps.training` takes it."""
+
+    model: Network
+    divided: Divided
+    platform: str = "cpu"
+
+    def weights(self, dtype: Any) -> dict[str, Any]:
+        """Return the abstract weights, those of a loop in one array."""
+        made: dict[str, Any] = {}
+        for path, weight in self.model.weights.items():
+            if "*" not in path:
+                made[path] = self._array(weight, dtype)
+            elif _is_looped(self.model) and weight.copies > 1:
+                made[path] = self._array(weight, dtype, weight.copies)
+            else:
+                made |= {
+                    path.replace("*", str(index)): self._array(weight, dtype)
+                    for index in range(weight.copies)
+                }
+        return made
+
+    def _array(self, weight: Weight, dtype: Any, *copies: int) -> jax.ShapeDtypeStruct:
+        # What axes do not divide evenly, a vocabulary or a row, is whole on each device.
+        axes, mesh = self.divided.axes, self.divided.mesh
+        labels = (
+            None if size % mesh.size(*axes.get(label, ())) else label for label, size in weight.dims
+        )
+        spec = PartitionSpec(*(None for _ in copies), *self.divided.spec(*labels))
+        shape = (*copies, *(size for _, size in weight.dims))
+        sharding = NamedSharding(self.divided.mesh.abstract(), spec)
+        return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
+
+    def array(self, shape: Sequence[int], dtype: Any, *, rounds: int = 1) -> jax.ShapeDtypeStruct:
+        """Return an abstract array of all samples."""
+        names = ("batch",) if rounds == 1 else ("rounds", "batch")
+        spec = self.divided.spec(*names, *(None for _ in shape))
+        sizes = (*(self.divided.sizes[name] for name in names), *shape)
+        sharding = NamedSharding(self.divided.mesh.abstract(), spec)
+        return jax.ShapeDtypeStruct(sizes, dtype, sharding=sharding)
+
+    def batch(self, *, rounds: int = 1) -> dict[str, Any]:
+        """Return the abstract batch: what goes in, and what is to come out."""
+        model, dtype = self.model, dtype_named(self.model.dtype)
+        given = {
+            each.name: self.array(each.shape, jnp.int32 if each.is_number else dtype, rounds=rounds)
+            for each in model.inputs
+        }
+        if not isinstance(model.run, Learning):
+            return given
+        target = target_shape(model.design.objective, {each.name: each for each in model.inputs})
+        if target is None:
+            return given
+        shape, is_number = target
+        return given | {
+            "targets": self.array(shape, jnp.int32 if is_number else dtype, rounds=rounds)
+        }
+
+    def made(self, weights: Weights, given: Weights, caches: Caches | None = None) -> jax.Array:
+        """Return what the forward pass makes."""
+        ops = Arrays(network=self.model, divided=self.divided, weights=weights, caches=caches)
+        return made_of(self.model.design, self.model.run, Net(ops), given)
+
+    def looked_up(self, weights: Weights, given: Weights) -> jax.Array:
+        """Return the sum of a sample's rows in each table."""
+        ops = Arrays(network=self.model, divided=self.divided, weights=weights)
+        return self.model.design.looked_up(Net(ops), given)
+
+    def loss(self, weights: Weights, batch: Weights) -> jax.Array:
+        """Return the mean loss."""
+        made = self.made(weights, batch)
+        with jax.named_scope("loss"):
+            return OBJECTIVES[self.model.design.objective](
+                made.astype(jnp.float32), batch.get("targets")
+            )
+
+
+def build(settings: Network) -> Step:
+    """Return the step of a network."""
+    settings.check()
+    platform = "cuda" if settings.run.attention == "cudnn" else "cpu"
+
+    def program(axes: Mapping[str, tuple[str, ...]]) -> Program:
+        divided = Divided(mesh=settings.mesh, sizes=settings.sizes, axes=axes)
+        return Program(model=settings, divided=divided, platform=platform)
+
+    own = program(settings.axes)
+    design, run = settings.design, settings.run
+    if isinstance(design, Dlrm) and isinstance(run, Learning):
+        tables = [path for path, each in settings.weights.items() if each.dims[-1][0] == TABLE]
+        dtype = dtype_named(run.state_dtype)
+        return sparse_training(own, tables, design.bags, mesh=run.mesh, dtype=dtype)
+    if isinstance(run, Learning):
+        return training(settings, own, program(settings.state_axes))
+    weights, given = own.weights(dtype_named(settings.dtype)), own.batch()
+    if not isinstance(settings.run, Reading | Writing):
+        function, arguments, donated = own.made, (weights, given), ()
+    elif isinstance(settings.run, Reading):
+        function, arguments, donated = partial(_reading, own), (weights, given), ()
+    else:
+        given["position"] = own.divided.array(dtype=jnp.int32)
+        function, donated = partial(_writing, own), (1,)
+        arguments = (weights, _cache_shapes(own), given)
+    return Step(
+        # Weights that a step does not read are held all the same.
+        function=jax.jit(function, donate_argnums=donated, keep_unused=True),
+        arguments=arguments,
+        mesh=settings.mesh,
+        platform=platform,
+    )
+
+
+def _reading(program: Program, weights: Weights, given: Weights) -> Any:
+    caches = Caches(cached={}, written={})
+    made = program.made(weights, given, caches)
+    return jnp.argmax(made, -1).astype(jnp.int32), caches.written
+
+
+def _writing(program: Program, weights: Weights, cached: Weights, given: Weights) -> Any:
+    caches = Caches(cached=cached, written={}, position=given["position"])
+    made = program.made(weights, given, caches)
+    return jnp.argmax(made, -1).astype(jnp.int32), caches.written
+
+
+def _cache_shapes(program: Program) -> dict[str, dict[str, Any]]:
+    """Return the abstract caches of a step that writes."""
+    model, divided = program.model, program.divided
+    sharding = NamedSharding(divided.mesh.abstract(), divided.spec("batch", "heads", None, None))
+    made: dict[str, dict[str, Any]] = {}
+    for path, (shape, copies) in model.caches.items():
+        sizes, dtype = (divided.sizes["batch"], *shape), dtype_named(model.dtype)
+        array = jax.ShapeDtypeStruct(sizes, dtype, sharding=sharding)
+        for index in range(copies):
+            made[path.replace("*", str(index))] = {"keys": array, "values": array}
+    return made

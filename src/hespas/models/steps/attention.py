@@ -1,0 +1,310 @@
+"""Attention of a decoder: grouped, over what a step computes or over a cache.
+
+Queries, keys and values are (batch, sequence, heads, head size); a cache's are (batch, heads,
+tokens, head size), so that what one head reads of a sequence is in a row.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from importlib import import_module
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
+
+from hespas.models.architecture import LayerKind
+from hespas.models.kernels import FUSED
+from hespas.models.language import LanguageModel
+from hespas.models.runs import Training
+from hespas.models.steps.cache import Cache
+from hespas.models.steps.context import (
+    Sharing,
+    attention_with_sinks,
+    context_attention,
+    fused_blocks,
+    plain_blocks,
+)
+from hespas.models.steps.norms import Places
+from hespas.models.steps.products import ACTIVATION_SCALE, SMALL, in_8_bits
+from hespas.models.steps.sharding import Divided
+
+_CONTEXT, _SEQUENCE = "context", "sequence"
+_SAVED = ("query_projection", "key_projection", "value_projection")
+_MASKED = -0.7 * float(jnp.finfo(jnp.float32).max)
+
+
+def causal_attention(  # noqa: PLR0917 - the pieces of attention
+    model: LanguageModel,
+    divided: Divided,
+    kind: LayerKind,
+    arrays: tuple[jax.Array, ...],
+    places: Places,
+    sinks: jax.Array | None = None,
+) -> jax.Array:
+    """Return softmax(query key^T) value among the tokens of a step, each with earlier ones.
+
+    ``arrays`` are queries, which are scaled, keys and values; ``sinks`` a score of each head that
+    takes a part of its softmax. Layers with chunks have them as sequences of their own. Along the
+    mesh axis ``sequence`` an all-to-all gives each device all tokens of some heads, and another
+    all heads of its tokens. With ``remat`` core_attention the backward pass computes it again.
+    Source: S. Jacobs et al., DeepSpeed Ulysses, 2023, section 3.1.
+    """
+    run = model.run
+    if not isinstance(run, Training) or run.remat != "core_attention":
+        return _among_tokens(model, divided, kind, arrays, places, sinks)
+
+    def attended(arrays: tuple[jax.Array, ...], sinks: jax.Array | None) -> jax.Array:
+        return _among_tokens(model, divided, kind, arrays, places, sinks)
+
+    return jax.checkpoint(attended, prevent_cse=not run.scan)(arrays, sinks)
+
+
+def _among_tokens(  # noqa: PLR0917 - the pieces of attention
+    model: LanguageModel,
+    divided: Divided,
+    kind: LayerKind,
+    arrays: tuple[jax.Array, ...],
+    places: Places,
+    sinks: jax.Array | None,
+) -> jax.Array:
+    if model.mesh.size(_SEQUENCE) == 1:
+        chunks = arrays[0].shape[1] // kind.chunk if kind.chunk else 1
+        if chunks < 2:
+            return _attended(model, divided, kind, arrays, places, sinks)
+        in_chunks = tuple(each.reshape(-1, kind.chunk, *each.shape[2:]) for each in arrays)
+        made = _attended(model, divided, kind, in_chunks, places, sinks)
+        return made.reshape(*arrays[0].shape[:3], made.shape[-1])
+    # Partitioners make an all-to-all where both sides of it are asked for.
+    heads = ("heads", "kv_heads", "kv_heads")
+    by_token = (
+        divided.constrain(each, "batch", "sequence", name, None)
+        for each, name in zip(arrays, heads, strict=True)
+    )
+    made = _attended(model, divided, kind, tuple(by_token), places, sinks)
+    return divided.constrain(made, "batch", "sequence", "heads", None)
+
+
+def _attended(  # noqa: PLR0917 - the pieces of attention
+    model: LanguageModel,
+    divided: Divided,
+    kind: LayerKind,
+    arrays: tuple[jax.Array, ...],
+    places: Places,
+    sinks: jax.Array | None,
+) -> jax.Array:
+    """Return attention among the tokens of a step, divided by heads.
+
+    Rematerialisation policies keep queries, keys and values as attention reads them, and the result
+    by the name ``context``, fused kernels with their statistics. Keys and
+    values of sequences that are divided along ``context`` are gathered, or go round, as
+    `hespas.models.steps.context` says.
+    """
+    heads = ("attended_heads", "attended_kv_heads", "attended_kv_heads")
+    arrays = tuple(
+        checkpoint_name(divided.constrain(each, "batch", "queries", name, None), saved)
+        for each, name, saved in zip(arrays, heads, _SAVED, strict=True)
+    )
+    devices, run = model.mesh.size(_CONTEXT), model.run
+    rotates = isinstance(run, Training) and run.context_attention == "ring"
+    attention = model.attention_of(kind)
+    is_fused = attention in FUSED
+    if is_fused or (rotates and devices > 1):
+        blocks = (
+            fused_blocks(attention, score_cap=model.style.score_cap, window=kind.window)
+            if is_fused
+            else plain_blocks()
+        )
+        sharing = Sharing(
+            blocks=blocks, saved="context", axis=_CONTEXT, devices=devices, rotates=rotates
+        )
+        with jax.named_scope("context" if devices > 1 else "fused"):
+            if sinks is not None:
+                return by_head(divided, partial(attention_with_sinks, sharing), (*arrays, sinks))
+            return by_head(divided, partial(context_attention, sharing), arrays)
+    query, *others = arrays
+    key, value = (
+        divided.constrain(each, "batch", None, "attended_kv_heads", None) for each in others
+    )
+    with jax.named_scope("softmax"):
+        if places.documents is not None:
+            made = _within_documents(query, key, value, places.documents)
+        else:
+            mask = earlier(query.shape[1], query.shape[1], kind.window)
+            key, value = jnp.swapaxes(key, 1, 2), jnp.swapaxes(value, 1, 2)
+            made = _mixed(model, query, key, value, mask, sinks)
+        made = divided.constrain(made, "batch", "queries", "attended_heads", None)
+    return checkpoint_name(made, "context")
+
+
+def cached_attention(
+    model: LanguageModel,
+    kind: LayerKind,
+    query: jax.Array,
+    cached: tuple[jax.Array, jax.Array],
+    sinks: jax.Array | None = None,
+) -> jax.Array:
+    """Return softmax(query key^T) value for new tokens, which are the last of a cache.
+
+    ``query`` is scaled; ``cached`` are the keys and values of a cache, the new tokens' with them.
+    """
+    key, value = (each.astype(query.dtype) for each in cached)
+    new, tokens = query.shape[1], key.shape[2]
+    # Tokens that a window or a chunk leaves out are not read.
+    first = max(0, tokens - kind.window - new + 1) if kind.window else 0
+    if kind.chunk:
+        first = (tokens - new) // kind.chunk * kind.chunk
+    key, value = key[:, :, first:], value[:, :, first:]
+    mask = earlier(new, tokens - first, kind.window) if new > 1 else None
+    with jax.named_scope("softmax"):
+        return _mixed(model, query, key, value, mask, sinks)
+
+
+def fused_over_cache(
+    model: LanguageModel, divided: Divided, kind: LayerKind, query: jax.Array, cache: Cache
+) -> jax.Array:
+    """Return one new token's attention over the cache, by a fused kernel.
+
+    ``query`` is scaled. Of a window what it leaves out of the cache is cut off first.
+    """
+    cudnn = import_module("hespas.xla.attention")
+    arrays = (query, cache.arrays["keys"], cache.arrays["values"])
+    table, window = cache.table, kind.window
+    queries = divided.spec("batch", None, "attended_heads", None)
+    cached = divided.spec("batch", "attended_kv_heads", None, None)
+    specs, given = (queries, cached, cached), arrays
+    if table is not None:
+        lengths = jnp.full(query.shape[:1], cache.position + 1, jnp.int32)
+        specs = (*specs, divided.spec("batch", None), divided.spec("batch"))
+        given = (*given, table, lengths)
+    elif 0 < window < model.context:
+        given = (query, *(each[:, :, -window:] for each in arrays[1:]))
+    axes = divided.used("batch", "attended_heads", "attended_kv_heads")
+    is_small = arrays[1].dtype == SMALL
+    function = _small_over_cache if is_small else cudnn.decoding_attention
+    with jax.named_scope("fused"):
+        return _divided(function, given, axes=axes, in_specs=specs, out_spec=queries)
+
+
+def fused_over_latents(
+    divided: Divided, query: jax.Array, cached: jax.Array, *, value_size: int
+) -> jax.Array:
+    """Return softmax(query cached^T) value for one new token of each sequence, by FlashMLA.
+
+    ``query`` is scaled; ``cached`` are vectors that all heads share, whose first ``value_size``
+    numbers are the value.
+    """
+    decode = partial(import_module(FUSED["flashmla"].module).latent_decoding, value_size=value_size)
+    queries = divided.spec("batch", None, "attended_heads", None)
+    specs = (queries, divided.spec("batch", None, None, None))
+    axes = divided.used("batch", "attended_heads")
+    with jax.named_scope("fused"):
+        return _divided(decode, (query, cached), axes=axes, in_specs=specs, out_spec=queries)
+
+
+def _small_over_cache(query: jax.Array, keys: jax.Array, values: jax.Array) -> jax.Array:
+    cudnn = import_module("hespas.xla.attention")
+    small = in_8_bits(query)
+    made = cudnn.small_decoding_attention(small, keys, values, ACTIVATION_SCALE)
+    return made.astype(query.dtype) * jnp.asarray(ACTIVATION_SCALE, query.dtype)
+
+
+def _mixed(  # noqa: PLR0917 - the pieces of attention
+    model: LanguageModel,
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    mask: jax.Array | None,
+    sinks: jax.Array | None = None,
+) -> jax.Array:
+    """Return softmax(query key^T) value, keys and values (batch, heads, tokens, head size)."""
+    batch, length, heads, size = query.shape
+    kv_heads = key.shape[1]
+    grouped = jnp.reshape(query, (batch, length, kv_heads, heads // kv_heads, size))
+    scores = jnp.einsum("btkgd,bksd->bkgts", grouped, key).astype(jnp.float32)
+    cap = model.style.score_cap
+    if cap:
+        scores = cap * jnp.tanh(scores / cap)
+    if model.style.alibi:
+        scores = scores + _slopes(heads, length, key.shape[2]).reshape(scores.shape[1:])
+    if mask is not None:
+        scores = jnp.where(mask, scores, _MASKED)
+    if sinks is None:
+        weights = jax.nn.softmax(scores, -1).astype(value.dtype)
+    else:
+        own = sinks.astype(jnp.float32).reshape(kv_heads, -1, 1, 1)
+        largest = jnp.maximum(jnp.max(scores, -1, keepdims=True), own)
+        exponentials = jnp.exp(scores - jax.lax.stop_gradient(largest))
+        total = jnp.sum(exponentials, -1, keepdims=True) + jnp.exp(own - largest)
+        weights = (exponentials / total).astype(value.dtype)
+    context = jnp.einsum("bkgts,bksd->btkgd", weights, value)
+    return jnp.reshape(context, (batch, length, heads, value.shape[-1]))
+
+
+def _within_documents(
+    query: jax.Array, key: jax.Array, value: jax.Array, documents: tuple[jax.Array, jax.Array]
+) -> jax.Array:
+    """Return softmax(query key^T) value among the earlier tokens of each one's document.
+
+    Masks are selects of floats, and all is of the type of the queries, as MaxText has it.
+    """
+    segments, are_earlier = documents
+    batch, length, heads, size = query.shape
+    kv_heads = key.shape[2]
+    grouped = jnp.reshape(query, (batch, length, kv_heads, heads // kv_heads, size))
+    scores = jnp.einsum("btkgd,bskd->bkgts", grouped, key)
+    same = segments[:, :, None] == segments[:, None, :]
+    seen = jnp.logical_and(same, are_earlier[None])
+    mask = jnp.where(seen, 0.0, _MASKED)[:, None, None]
+    scores = jnp.where(mask >= _MASKED * 0.5, scores, _MASKED)
+    scores = jnp.reshape(scores, (batch, heads, length, length))
+    exponentials = jnp.exp(scores - jnp.max(scores, -1, keepdims=True))
+    exponentials = jnp.reshape(exponentials, (batch, kv_heads, -1, length, length))
+    inverse = 1.0 / jnp.sum(exponentials, -1, keepdims=True)
+    context = jnp.einsum("bkgts,bskd->btkgd", exponentials, value)
+    context = context * jnp.transpose(inverse, (0, 3, 1, 2, 4))
+    return jnp.reshape(context, (batch, length, heads, value.shape[-1]))
+
+
+def _slopes(heads: int, new: int, tokens: int) -> jax.Array:
+    """Return what is added to scores of each head by distance, (heads, new, tokens).
+
+    Source: O. Press et al., Train Short, Test Long, 2022, section 3.
+    """
+    power = 2 ** math.ceil(math.log2(heads))
+    steps = [2.0 ** (-8.0 * number / power) for number in range(1, power + 1)]
+    slopes = jnp.asarray((steps[1::2] + steps[::2])[:heads] if power != heads else steps)
+    column = jax.lax.broadcasted_iota(jnp.float32, (1, 1, tokens), 2) + (1.0 - tokens)
+    return jnp.broadcast_to(slopes[:, None, None] * column, (heads, new, tokens))
+
+
+def earlier(new: int, tokens: int, window: int = 0) -> jax.Array:
+    """Return which of ``tokens`` each of the last ``new`` sees."""
+    row = jax.lax.broadcasted_iota(jnp.int32, (new, tokens), 0) + (tokens - new)
+    column = jax.lax.broadcasted_iota(jnp.int32, (new, tokens), 1)
+    seen = column <= row
+    return jnp.logical_and(seen, row - column < window) if window else seen
+
+
+def by_head(divided: Divided, function: Any, arrays: tuple[jax.Array, ...]) -> jax.Array:
+    """Apply a function to a device's heads and its part of the sequences."""
+    heads = divided.spec("batch", "queries", "attended_heads", None)
+    kv_heads = divided.spec("batch", "queries", "attended_kv_heads", None)
+    axes = divided.used("batch", "queries", "attended_heads", "attended_kv_heads")
+    specs = (heads, kv_heads, kv_heads, divided.spec("attended_heads"))[: len(arrays)]
+    return _divided(function, arrays, axes=axes, in_specs=specs, out_spec=heads)
+
+
+def _divided(
+    function: Any, arrays: tuple[jax.Array, ...], *, axes: Any, in_specs: Any, out_spec: Any
+) -> jax.Array:
+    """Apply a function to each device's part along ``axes``; no axes: to all."""
+    if not axes:
+        return function(*arrays)
+    # Gradients are not summed over axes that divide nothing here.
+    mapped = jax.shard_map(
+        function, in_specs=in_specs, out_specs=out_spec, axis_names=axes, check_vma=False
+    )
+    return mapped(*arrays)

@@ -1,0 +1,117 @@
+"""The cache of a layer's keys and values: contiguous, or in pages.
+
+Arrays are (batch, heads, tokens, size), or (pages, heads, page size, size); a step is given them
+for good and writes its new tokens in place. Pages of a sequence are in any order: the table says
+which, (batch, pages of a sequence).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from hespas.models.architecture import LayerKind
+from hespas.models.language import LanguageModel
+from hespas.models.runs import Training
+from hespas.models.steps.products import SMALL
+from hespas.models.steps.sharding import Divided, dtype_named
+from hespas.models.weights import state_shapes
+
+Arrays = Mapping[str, Any]
+F8 = "f8"
+
+
+def cache_shapes(model: LanguageModel, divided: Divided, kind: LayerKind) -> dict[str, Any]:
+    """Return the abstract arrays of a layer's cache, by name."""
+    run = model.run
+    assert not isinstance(run, Training)  # noqa: S101 - for the type checker: it has no cache
+    dtype = SMALL if run.cache_dtype == F8 else dtype_named(run.cache_dtype)
+    if kind.mixer in {"state_space", "delta"}:
+        return {
+            name: divided.array(
+                *dimensions, dtype=jnp.float32 if name == "states" else dtype_named(run.dtype)
+            )
+            for name, dimensions in state_shapes(kind.mixer).items()
+        }
+    if kind.mixer == "none" or kind.keys == "shared":
+        return {}
+    tokens = ("pages", "kv_heads", "page") if run.page_size else ("batch", "kv_heads", "context")
+    if model.latent is not None:
+        latents = divided.array(tokens[0], "one", tokens[2], "latent", dtype=dtype)
+        if not model.latent.indexed_tokens:
+            return {"latents": latents}
+        keys = divided.array(tokens[0], "one", tokens[2], "index_size", dtype=dtype)
+        return {"latents": latents, "index_keys": keys}
+    array = divided.array(*tokens, "head_size", dtype=dtype)
+    return {"keys": array, "values": array}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cache:
+    """The caches of a layer, by name; ``position`` is the first new token's."""
+
+    arrays: Arrays
+    position: jax.Array
+    divided: Divided
+    table: jax.Array | None = None
+
+    def written(self, **new: jax.Array) -> Cache:
+        """Return the cache with new tokens, (batch, heads, new tokens, size)."""
+        arrays = {name: self._with(self.arrays[name], each) for name, each in new.items()}
+        return replace(self, arrays={**self.arrays, **arrays})
+
+    def replaced(self, **new: jax.Array) -> Cache:
+        """Return the cache with arrays in the place of its own, as of states."""
+        arrays = {name: each.astype(self.arrays[name].dtype) for name, each in new.items()}
+        return replace(self, arrays={**self.arrays, **arrays})
+
+    def read(self, name: str) -> jax.Array:
+        """Return all that is cached, (batch, heads, tokens, size)."""
+        array = self.arrays[name]
+        if self.table is None or name == "states" or name.endswith("_rows"):
+            return array
+        return self._local(_gathered, array, self.table)
+
+    def _with(self, array: jax.Array, new: jax.Array) -> jax.Array:
+        with jax.named_scope("cache"):
+            if self.table is None:
+                zero = jnp.zeros((), jnp.int32)
+                starts = (zero, zero, self.position, zero)
+                return lax.dynamic_update_slice(array, new.astype(array.dtype), starts)
+            return self._local(_scattered, array, self.table, new, self.position)
+
+    def _local(self, function: Any, array: jax.Array, table: jax.Array, *more: Any) -> jax.Array:
+        """Apply a function to a device's pages, table part and new tokens."""
+        heads = "kv_heads" if array.shape[1] > 1 else "one"
+        pages = self.divided.spec("batch", heads, None, None)
+        rows = self.divided.spec("batch", None)
+        whole = self.divided.spec()
+        mapped = jax.shard_map(
+            function,
+            in_specs=(pages, rows, *((pages, whole) if more else ())),
+            out_specs=pages,
+            check_vma=False,
+        )
+        return mapped(array, table, *more)
+
+
+def _gathered(pages: jax.Array, table: jax.Array) -> jax.Array:
+    found = jnp.swapaxes(pages[table], 1, 2)
+    batch, heads, count, size, width = found.shape
+    return found.reshape(batch, heads, count * size, width)
+
+
+def _scattered(
+    pages: jax.Array, table: jax.Array, new: jax.Array, position: jax.Array
+) -> jax.Array:
+    size, batch = pages.shape[2], len(table)
+    places = position + jnp.arange(new.shape[2])
+    page = jnp.take_along_axis(table, jnp.broadcast_to(places // size, (batch, len(places))), 1)
+    offset = jnp.broadcast_to(places % size, page.shape)
+    rows = jnp.transpose(new, (0, 2, 1, 3)).astype(pages.dtype)
+    return pages.at[page, :, offset].set(rows)

@@ -1,0 +1,76 @@
+"""The dense layers of a decoder: two products, or three with a gate."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
+
+from hespas.models.architecture import Style
+from hespas.models.steps.norms import apart, apart_in_experts
+from hespas.models.steps.products import product
+from hespas.models.steps.sharding import Divided
+
+Weights = Mapping[str, Any]
+
+
+def feed_forward(
+    style: Style, divided: Divided, x: jax.Array, weights: Weights, prefix: str = ""
+) -> jax.Array:
+    """Return what the dense layer makes of (batch, sequence, embedding)."""
+    width = "shared_mlp" if prefix else "mlp"
+    if f"{prefix}gate_up" in weights:
+        both = product("bse,egf->bsgf", x, weights[f"{prefix}gate_up"])
+        both = checkpoint_name(both, "mlp_up")
+        inner = gated(style, both[:, :, 0], both[:, :, 1])
+    else:
+        inner = _inner(style, x, weights, prefix)
+    inner = divided.constrain(inner, "batch", "sequence", width)
+    inner = checkpoint_name(inner, "mlp_inner")
+    down = product("bsf,fe->bse", inner, weights[f"{prefix}down"])
+    return down + weights[f"{prefix}down_bias"].astype(down.dtype) if style.mlp_biases else down
+
+
+def _inner(style: Style, x: jax.Array, weights: Weights, prefix: str) -> jax.Array:
+    up = product("bse,ef->bsf", x, weights[f"{prefix}up"])
+    if style.mlp_biases:
+        up = up + weights[f"{prefix}up_bias"].astype(up.dtype)
+    up = checkpoint_name(up, "mlp_up")
+    if not style.gated:
+        return activated(style, up)
+    gate = checkpoint_name(product("bse,ef->bsf", x, weights[f"{prefix}gate"]), "mlp_gate")
+    return gated(style, gate, up)
+
+
+_CLIP, _SLOPE = 7.0, 1.702
+"""Where gpt-oss cuts activations off, and the slope of its sigmoid. Source: OpenAI, gpt-oss."""
+
+
+def gated(style: Style, gate: jax.Array, up: jax.Array) -> jax.Array:
+    """Return the activation of a gate times what it lets through."""
+    if style.activation != "clipped_silu":
+        return apart(style, activated(style, gate) * up)
+    gate, up = jnp.minimum(gate, _CLIP), jnp.clip(up, -_CLIP, _CLIP)
+    if style.eager_experts:
+        # Cut off one by one and put together again for the kernel of the activation. Source:
+        # megatron-core 0.16.1, ``weighted_bias_quick_geglu_impl`` of fusions/fused_bias_geglu.py.
+        both = [apart_in_experts(style, part) for part in (gate, up)]
+        gate, up = jnp.split(apart_in_experts(style, jnp.concatenate(both, -1)), 2, -1)
+    return gate * jax.nn.sigmoid(gate * _SLOPE) * (up + 1)
+
+
+def activated(style: Style, x: jax.Array) -> jax.Array:
+    """Apply the activation; GELU by a hyperbolic tangent unless it is exact."""
+    match style.activation:
+        case "gelu" | "exact_gelu":
+            made = jax.nn.gelu(x, approximate=style.activation == "gelu")
+        case "relu":
+            made = jax.nn.relu(x)
+        case "relu_squared":
+            made = jnp.square(jax.nn.relu(x))
+        case _:
+            made = jax.nn.silu(x)
+    return apart(style, made)

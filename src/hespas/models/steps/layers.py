@@ -1,0 +1,292 @@
+"""A layer of a decoder: a mixer and a feed-forward, with norms.
+
+Its pieces are those of `hespas.models.steps.attention`, `latent`, `recurrent`, `feed_forward` and
+`routing`, with the norms of `norms`. `hespas.models.steps.transformer` puts layers together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
+
+from hespas.models.architecture import LayerKind, Routing, Style
+from hespas.models.language import LanguageModel
+from hespas.models.runs import Decode, Training
+from hespas.models.steps.attention import cached_attention, causal_attention, fused_over_cache
+from hespas.models.steps.cache import Cache
+from hespas.models.steps.feed_forward import activated, feed_forward
+from hespas.models.steps.latent import latent_attention
+from hespas.models.steps.norms import Places, apart, normalised, plainly_normalised, rotated, scaled
+from hespas.models.steps.products import product
+from hespas.models.steps.recurrent import through_delta, through_state_space
+from hespas.models.steps.routing import through_experts
+from hespas.models.steps.sharding import Divided
+from hespas.models.weights import BESIDE, MERGED, SHARED
+
+Weights = Mapping[str, Any]
+_PROJECTED = ("query", "key", "value")
+INPUT = "layer_input_scale"
+"""Stands beside a layer's weights: its own input, which multiplies a gate."""
+
+
+class Made(NamedTuple):
+    """A layer's rows, its cache, and keys and values for later layers."""
+
+    x: jax.Array
+    cache: Cache | None
+    keys: tuple[jax.Array, jax.Array] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layers:
+    """The layers of a decoder on a mesh; ``divided`` has the sizes."""
+
+    model: LanguageModel
+    divided: Divided
+
+    def divided_of(self, kind: LayerKind) -> Divided:
+        """Return a kind of layer's dimension sizes, and how they are divided."""
+        return replace(self.divided, sizes={**self.divided.sizes, **self.model.sizes_of(kind)})
+
+    def through(
+        self,
+        kind: LayerKind,
+        x: jax.Array,
+        weights: Weights,
+        places: Places,
+        cache: Cache | None,
+    ) -> Made:
+        """Apply a layer of a kind to rows, and to its cache, if any."""
+        style, keys = self.model.style, None
+        if kind.mixer != "none":
+            with jax.named_scope("norm"):
+                hidden = self.normed(self.between(x), weights, "attention_norm")
+            made, cache, keys = self._mixed(kind, hidden, weights, places, cache)
+            if style.before_mlp != "yes":
+                made = made + self._beside_mixer(kind, x, hidden, weights)
+            x = self._added(x, self._after(made, weights, "after_attention_norm"))
+        if kind.feeds_forward and style.before_mlp == "yes":
+            with jax.named_scope("norm"):
+                hidden = self._normed_before_mlp(kind, x, weights)
+            with jax.named_scope("mlp"):
+                made = self._fed_forward(kind, x, hidden, weights)
+            x = self._added(x, self._after(made, weights, "after_mlp_norm"))
+        if style.layer_input:
+            with jax.named_scope("layer_input"):
+                gate = activated(style, product("bse,ep->bsp", x, weights["input_gate"]))
+                made = product("bsp,pe->bse", gate * weights[INPUT], weights["input_output"])
+            x = self._added(x, self._after(self.between(made), weights, "after_input_norm"))
+        if style.scales_layers:
+            x = x * weights["layer_scale"].astype(x.dtype)
+        return Made(self.between(x), cache, keys)
+
+    def _beside_mixer(
+        self, kind: LayerKind, x: jax.Array, hidden: jax.Array, weights: Weights
+    ) -> jax.Array:
+        """Return what the dense layer makes of the rows that the mixer takes."""
+        if self.model.style.before_mlp == "own_norm":
+            with jax.named_scope("norm"):
+                hidden = self._normed_before_mlp(kind, x, weights)
+        with jax.named_scope("mlp"):
+            return self._fed_forward(kind, x, hidden, weights)
+
+    def _mixed(
+        self,
+        kind: LayerKind,
+        hidden: jax.Array,
+        weights: Weights,
+        places: Places,
+        cache: Cache | None,
+    ) -> Made:
+        """Apply the layer's mixer; return its rows, its cache, and kept keys."""
+        model, divided = self.model, self.divided_of(kind)
+        if kind.mixer != "attention":
+            through = through_state_space if kind.mixer == "state_space" else through_delta
+            made, cache = through(model, divided, hidden, weights, cache)
+            return Made(checkpoint_name(self.between(made), "output_projection"), cache)
+        with jax.named_scope("attention"):
+            context, cache, keys = self._attention(kind, hidden, weights, places, cache)
+            if model.style.output_gate:
+                gate = product("bse,ehd->bshd", hidden, weights["query_gate"])
+                context = context * jax.nn.sigmoid(gate)
+            with jax.named_scope("output"):
+                made = product("bshd,hde->bse", context, weights["output"])
+                if model.style.attention_biases == "all":
+                    made = made + weights["output_bias"].astype(made.dtype)
+                return Made(checkpoint_name(self.between(made), "output_projection"), cache, keys)
+
+    def _added(self, x: jax.Array, made: jax.Array) -> jax.Array:
+        style = self.model.style
+        scale = style.residual_scale
+        total = x + made if scale == 1 else x + made * jnp.asarray(scale, made.dtype)
+        return apart(style, total)
+
+    def _after(self, x: jax.Array, weights: Weights, name: str) -> jax.Array:
+        if not self.model.style.norms_after:
+            return x
+        with jax.named_scope("norm"):
+            return normalised(self.model.style, x, weights, name)
+
+    def _fed_forward(
+        self, kind: LayerKind, x: jax.Array, hidden: jax.Array, weights: Weights
+    ) -> jax.Array:
+        """Return what follows the mixer makes of normalised rows; ``x`` are those before."""
+        style, routing, divided = self.model.style, self.model.routing, self.divided_of(kind)
+        if not kind.is_routed or routing is None:
+            made = feed_forward(style, divided, hidden, weights)
+        elif routing.style.beside_dense:
+            made = self._beside(x, hidden, weights)
+        else:
+            made = self._through_experts(routing, hidden, weights)
+        return checkpoint_name(self.between(made), "mlp_down")
+
+    def _through_experts(self, routing: Routing, x: jax.Array, weights: Weights) -> jax.Array:
+        style, divided = self.model.style, self.divided
+        sent = product("bse,el->bsl", x, weights["latent_in"]) if routing.latent_size else None
+        made = through_experts(self.model, divided, x, weights, sent)
+        if routing.latent_size:
+            made = product("bsl,le->bse", made, weights["latent_out"])
+        if not routing.shared_width:
+            return made
+        with jax.named_scope("shared"):
+            if "tp" in routing.axes:
+                x = self._into_product(x)
+            shared = feed_forward(style, divided, x, weights, SHARED)
+            if routing.style.shared_gate:
+                shared *= jax.nn.sigmoid(product("bse,eo->bso", x, weights["shared_router"]))
+            return made + shared
+
+    def _beside(self, x: jax.Array, hidden: jax.Array, weights: Weights) -> jax.Array:
+        """Return the sum of a dense layer and of experts, each normalised."""
+        style = self.model.style
+        after_dense, before_experts, after_experts = BESIDE
+        made = normalised(
+            style, feed_forward(style, self.divided, hidden, weights), weights, after_dense
+        )
+        scores = plainly_normalised(style, x) * weights["router_scale_norm"].astype(x.dtype)
+        scores = scores * jnp.asarray(x.shape[-1] ** -0.5, x.dtype)
+        sent = normalised(style, x, weights, before_experts)
+        routed = through_experts(self.model, self.divided, scores, weights, sent)
+        return made + normalised(style, routed, weights, after_experts)
+
+    def _attention(
+        self,
+        kind: LayerKind,
+        x: jax.Array,
+        weights: Weights,
+        places: Places,
+        cache: Cache | None,
+    ) -> Made:
+        model, divided = self.model, self.divided_of(kind)
+        style = model.style
+        if model.latent is not None:
+            return Made(*latent_attention(model, divided, kind, x, weights, places, cache))
+        is_own = kind.keys != "shared"
+        with jax.named_scope("projections"):
+            query, *others = self._projected(kind, x, weights)
+            key, value = others if is_own else places.keys[kind.window]
+        is_normed_after = style.norms_after_rotation and kind.rotates
+        query = query if is_normed_after else scaled(style, query)
+        with jax.named_scope("rotary"):
+            rotation = model.rotation(kind)
+            query = rotated(query, places, rotation, style)
+            key = rotated(key, places, rotation, style) if is_own else key
+            if is_normed_after:
+                query = scaled(style, normalised(style, query, weights, "query_norm"))
+                key = normalised(style, key, weights, "key_norm")
+        sinks = weights.get("sinks_bias")
+        keys = (key, value) if kind.keys == "kept" else None
+        if cache is not None:
+            if is_own:
+                cached = {"keys": jnp.swapaxes(key, 1, 2), "values": jnp.swapaxes(value, 1, 2)}
+                cache = cache.written(**cached)
+            if isinstance(model.run, Decode):
+                if model.attention_of(kind) == "cudnn":
+                    return Made(fused_over_cache(model, divided, kind, query, cache), cache, keys)
+                read = (cache.read("keys"), cache.read("values"))
+                return Made(cached_attention(model, kind, query, read, sinks), cache, keys)
+        arrays = (query, key, value)
+        return Made(causal_attention(model, divided, kind, arrays, places, sinks), cache, keys)
+
+    def _projected(self, kind: LayerKind, x: jax.Array, weights: Weights) -> list[jax.Array]:
+        """Return queries, keys and values."""
+        style = self.model.style
+        if MERGED in weights:
+            merged = product("bse,ekgd->bskgd", x, weights[MERGED])
+            query = merged[:, :, :, :-2]
+            shape = (*query.shape[:2], query.shape[2] * query.shape[3], query.shape[4])
+            made = [query.reshape(shape), merged[:, :, :, -2], merged[:, :, :, -1]]
+        else:
+            made = [
+                product("bse,ehd->bshd", x, weights[name]) for name in _PROJECTED if name in weights
+            ]
+            made += made[1:] if kind.value_is_key else []
+        if style.attention_biases != "none":
+            made = [
+                one + weights[f"{name}_bias"].astype(one.dtype)
+                for one, name in zip(made, _PROJECTED, strict=False)
+            ]
+        if style.clip:
+            made = [jnp.clip(one, -style.clip, style.clip) for one in made]
+        norm = _normalised_rows if style.norms_of_rows else normalised
+        if (style.norms_of_heads and not style.norms_after_rotation) or style.norms_of_rows:
+            norms = ("query_norm", "key_norm")
+            of_heads = [
+                norm(style, one, weights, name) for one, name in zip(made, norms, strict=False)
+            ]
+            made = [*of_heads, *made[2:]]
+        if style.norms_of_values:
+            made[2:] = [plainly_normalised(style, value) for value in made[2:]]
+        return made
+
+    def normed(self, x: jax.Array, weights: Weights, name: str) -> jax.Array:
+        """Return the rows of a norm that go into a product.
+
+        Where they are divided between products, the whole norm is, and its result is gathered.
+        """
+        hidden = self._normed_apart(x, weights, name)
+        return self._rows(hidden) if name == "norm" else self._into_product(hidden)
+
+    def _normed_before_mlp(self, kind: LayerKind, x: jax.Array, weights: Weights) -> jax.Array:
+        """Return the rows of the norm before a dense layer, or before experts.
+
+        Experts that lie whole on the devices of ``tp`` take the rows as those divide them.
+        """
+        routing = self.model.routing
+        if kind.is_routed and routing is not None and "tp" in routing.axes:
+            return self._normed_apart(x, weights, "mlp_norm")
+        return self.normed(x, weights, "mlp_norm")
+
+    def _normed_apart(self, x: jax.Array, weights: Weights, name: str) -> jax.Array:
+        """Return normalised rows, on the device that normalises them."""
+        style, run = self.model.style, self.model.run
+        is_bare = name != "norm" and not style.norms_before
+        hidden = x if is_bare else checkpoint_name(normalised(style, x, weights, name), "norm")
+        is_divided = isinstance(run, Training) and run.sequence_parallel
+        return self.between(hidden) if is_divided else hidden
+
+    def _into_product(self, x: jax.Array) -> jax.Array:
+        """Gather normalised rows for a layer's product; 8-bit ones gather their own."""
+        run = self.model.run
+        if isinstance(run, Training) and run.sequence_parallel and run.product_dtype != "same":
+            return x
+        return self._rows(x)
+
+    def _rows(self, x: jax.Array) -> jax.Array:
+        """Ask for the rows that go into a product."""
+        return self.divided.constrain(x, "batch", "sequence", None)
+
+    def between(self, x: jax.Array) -> jax.Array:
+        """Ask for the rows that stand between products."""
+        return self.divided.constrain(x, "batch", "norm_sequence", None)
+
+
+def _normalised_rows(style: Style, x: jax.Array, weights: Weights, name: str) -> jax.Array:
+    """Return rows of (batch, sequence, heads, size) normalised over all heads together."""
+    flat = x.reshape(*x.shape[:2], -1)
+    return normalised(style, flat, {name: weights[name].reshape(-1)}, name).reshape(x.shape)

@@ -1,0 +1,137 @@
+"""Norms and positions: what stands between the products of a decoder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hespas.models.architecture import LayerKind, RotaryScaling, Style
+
+Weights = Mapping[str, Any]
+
+
+def apart(style: Style, x: jax.Array) -> jax.Array:
+    """Return ``x`` as a kernel of its own writes it in an eager step."""
+    return jax.lax.optimization_barrier(x) if style.eager else x
+
+
+def apart_in_experts(style: Style, x: jax.Array) -> jax.Array:
+    """Return what a kernel of its own writes between products of experts."""
+    return jax.lax.optimization_barrier(x) if style.eager_experts else x
+
+
+def normalised(style: Style, x: jax.Array, weights: Weights, name: str) -> jax.Array:
+    """Normalise rows in f32 to mean square 1, for layer norms also mean 0."""
+    if style.eager and style.norm == "rms":
+        return _one_by_one(style, x, weights[name])
+    scaled = plainly_normalised(style, x)
+    if name in weights:
+        scaled = scaled * weights[name].astype(x.dtype)
+    bias = weights.get(f"{name}_bias")
+    return apart(style, scaled if bias is None else scaled + bias.astype(x.dtype))
+
+
+def _one_by_one(style: Style, x: jax.Array, weight: jax.Array) -> jax.Array:
+    """Return a norm without means as PyTorch runs it: a kernel for each operation.
+
+    Source: pytorch/pytorch 2.5, ``rms_norm_composite`` of aten/src/ATen/native/layer_norm.cpp.
+    """
+    wide = apart(style, x.astype(jnp.float32))
+    square = apart(style, jax.lax.square(wide))
+    scale = jax.lax.rsqrt(jnp.mean(square, -1, keepdims=True) + style.epsilon)
+    made = apart(style, wide * scale)
+    made = apart(style, made * weight.astype(jnp.float32))
+    return apart(style, made.astype(x.dtype))
+
+
+def plainly_normalised(style: Style, x: jax.Array) -> jax.Array:
+    """Return what `normalised` does, before it is multiplied by weights."""
+    wide = x.astype(jnp.float32)
+    if style.norm == "layer":
+        wide = wide - jnp.mean(wide, -1, keepdims=True)
+    mean = jnp.mean(jax.lax.square(wide), -1, keepdims=True)
+    return (wide * jax.lax.rsqrt(mean + style.epsilon)).astype(x.dtype)
+
+
+class Places(NamedTuple):
+    """Where tokens stand, as all layers take it.
+
+    ``turns`` has the sine and cosine of each one's rotary angles, by how many numbers turn and the
+    base of their periods. ``documents`` has each one's document, 0 for none, and which are earlier
+    than which; None where a sequence is one. ``keys`` has the keys and values that later layers
+    share, by the window that these have.
+    """
+
+    turns: Mapping[tuple[int, float], tuple[jax.Array, jax.Array]]
+    documents: tuple[jax.Array, jax.Array] | None = None
+    keys: Mapping[int, tuple[jax.Array, jax.Array]] = {}
+
+    def with_keys(self, kind: LayerKind, keys: tuple[jax.Array, jax.Array]) -> Places:
+        """Return the same with the keys and values of a layer that keeps them."""
+        return self._replace(keys={**self.keys, kind.window: keys})
+
+
+def turns(
+    positions: jax.Array, size: int, theta: float, scaling: RotaryScaling | None = None
+) -> tuple[jax.Array, jax.Array]:
+    """Return sines and cosines of rotary angles of (batch, sequence), by ``size``."""
+    if scaling is None:
+        periods = theta ** (2 * jnp.arange(0, size // 2, dtype=jnp.float32) / size)
+        angles = positions[:, :, None, None] / periods
+        return jnp.sin(angles), jnp.cos(angles)
+    angles = positions[:, :, None, None] * jnp.asarray(_frequencies(size, theta, scaling))
+    return jnp.sin(angles) * scaling.amplitude, jnp.cos(angles) * scaling.amplitude
+
+
+def _frequencies(size: int, theta: float, scaling: RotaryScaling) -> np.ndarray[Any, Any]:
+    """Return how far each pair of numbers rotates per token, in f32."""
+    plain = theta ** (-2 * np.arange(size // 2) / size)
+    match scaling.kind:
+        case "linear":
+            kept = np.zeros(size // 2)
+        case "llama3":
+            times = scaling.original * plain / (2 * np.pi)
+            kept = np.clip((times - scaling.slow) / (scaling.fast - scaling.slow), 0, 1)
+        case "yarn":
+            ends = [_place(size, theta, scaling, times) for times in (scaling.fast, scaling.slow)]
+            if scaling.is_truncated:
+                ends = [np.floor(ends[0]), np.ceil(ends[1])]
+            first, last = max(ends[0], 0.0), min(ends[1], size - 1.0)
+            kept = 1 - np.clip((np.arange(size // 2) - first) / max(last - first, 1e-3), 0, 1)
+    return (plain * (kept + (1 - kept) / scaling.factor)).astype(np.float32)
+
+
+def _place(size: int, theta: float, scaling: RotaryScaling, times: float) -> float:
+    """Return which pair turns so many times in the original tokens."""
+    return size * np.log(scaling.original / (times * 2 * np.pi)) / (2 * np.log(theta))
+
+
+def rotated(
+    x: jax.Array, places: Places, rotation: tuple[int, float], style: Style | None = None
+) -> jax.Array:
+    """Apply rotary position embeddings to (batch, sequence, heads, size), halves paired.
+
+    The ``rotation`` says how many numbers of a head turn, the first ones, and by which periods.
+    """
+    if rotation not in places.turns:
+        return x
+    if style is not None and style.eager:
+        # In f32, as complex numbers: a cast, a product, a cast. Source: pytorch/torchtitan,
+        # ``apply_rotary_emb``.
+        wide = apart(style, x.astype(jnp.float32))
+        return apart(style, apart(style, rotated(wide, places, rotation)).astype(x.dtype))
+    sine, cosine = (each.astype(x.dtype) for each in places.turns[rotation])
+    turning, still = x[..., : rotation[0]], x[..., rotation[0] :]
+    first, second = jnp.split(turning, 2, -1)
+    parts = [first * cosine - second * sine, second * cosine + first * sine]
+    return jnp.concatenate([*parts, still] if still.shape[-1] else parts, -1)
+
+
+def scaled(style: Style, query: jax.Array) -> jax.Array:
+    """Multiply queries with the style's scale, or the inverse root of their length."""
+    scale = style.query_scale or query.shape[-1] ** -0.5
+    return query if scale == 1 else query * jnp.asarray(scale, query.dtype)

@@ -1,0 +1,166 @@
+"""The programs of a model's part: a micro-batch's pass, the optimiser's step.
+
+Every stage of a pipeline runs a
+program of its own part at the same time. Sums over data-parallel devices are left to the schedule:
+a pass leaves the gradients of its own sequences, layer after layer, and the optimiser's step takes
+their sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from hespas.models.model import Step
+from hespas.models.part import EXPERT, REDUCED, SHARED, Part, PartProgram
+from hespas.models.steps.adamw import training_state, updated
+from hespas.models.steps.sharding import Divided
+from hespas.models.steps.transformer import BeforeLayer, Transformer, untouched
+
+Weights = Mapping[str, Any]
+
+
+def part_divided(divided: Divided, part: Part) -> Divided:
+    """Return how a part's arrays are divided.
+
+    ``divided`` is that of the model without the pipeline. A pass holds whole weights and a
+    micro-batch of one data-parallel part; the optimiser's states are divided over the axes
+    `hespas.models.part.SHARED`, those of weights that all devices of experts hold over these, too.
+    """
+    parts = divided.mesh.size(*REDUCED)
+    sizes = {
+        **divided.sizes,
+        "batch": divided.sizes["batch"] // parts,
+        "layers": part.layers,
+    }
+    axes = {
+        name: tuple(axis for axis in named if axis not in REDUCED)
+        for name, named in divided.axes.items()
+    }
+    if part.program is PartProgram.UPDATE:
+        over = (*SHARED, *axes.get("embedding", ()))
+        for name in ("embedding", "query_rank", "kv_rank"):
+            shares = (over, (*over, EXPERT))
+            even = [axes for axes in shares if sizes.get(name, 1) % part.mesh.size(*axes) == 0]
+            axes[name] = even[-1] if even else ()
+    return replace(divided, mesh=part.mesh, sizes=sizes, axes=axes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartTypes:
+    """The types of weights in passes, of the optimiser's states, and of summed gradients."""
+
+    weights: Any
+    states: Any
+    gradients: Any
+
+
+def part_step(decoder: Transformer, part: Part, types: PartTypes) -> Step:
+    """Return a program of a part."""
+    function, arguments, donated = (
+        _update(decoder, part, types)
+        if part.program is PartProgram.UPDATE
+        else _pass(decoder, part, types.weights)
+    )
+    return Step(
+        function=jax.jit(function, donate_argnums=donated),
+        arguments=arguments,
+        mesh=part.mesh,
+        platform=decoder.platform,
+    )
+
+
+_Made = tuple[Callable[..., object], tuple[Any, ...], tuple[int, ...]]
+
+
+def _pass(decoder: Transformer, part: Part, dtype: Any) -> _Made:
+    weights = decoder.part_weights(dtype, is_first=part.is_first, is_last=part.is_last)
+    batch, activations = decoder.batch(), decoder.activations()
+    shardings = jax.tree.map(lambda leaf: leaf.sharding, weights)
+    fixed_weights = decoder.fixed_weights()
+    with_weights = part.program is PartProgram.BOTH
+    before = _gradients_together(fixed_weights) if with_weights else untouched
+
+    def forward(weights: Weights, x: Any, batch: Weights) -> jax.Array:
+        x = decoder.embedded(weights, batch) if x is None else x
+        x = decoder.through_layers(x, weights, batch, before)
+        return decoder.loss_of(x, weights, batch) if part.is_last else x
+
+    def run(weights: Weights, fixed: Weights, batch: Weights, x: Any, gradient: Any) -> object:
+        if part.is_first and not with_weights:
+            # Gradients of weights need those of what goes into each layer, the first one's too.
+            x, _ = jax.vjp(lambda w: decoder.embedded(w, batch), weights)
+        made, backward = jax.vjp(lambda w, x: forward(_joined(w, fixed), x, batch), weights, x)
+        if part.is_last:
+            gradient = jnp.ones_like(made)
+        else:
+            # The gradient comes when the micro-batch has been through all parts behind.
+            made, gradient = jax.lax.optimization_barrier((made, gradient))
+        of_weights, of_x = backward(gradient)
+        if not with_weights:
+            return made, of_x, None
+        # Without being asked for, the gradient of an embedding is whole on each device.
+        return made, of_x, jax.lax.with_sharding_constraint(of_weights, shardings)
+
+    nothing = None
+    arguments = (
+        weights,
+        fixed_weights,
+        batch,
+        nothing if part.is_first else activations,
+        nothing if part.is_last else activations,
+    )
+    return run, arguments, ()
+
+
+def _gradients_together(fixed: Weights) -> BeforeLayer:
+    """Hold a layer's gradients back until all of them are computed.
+
+    A step adds each to its sum before the layer before it begins, so that compilers can't keep what
+    several layers' gradients are made of. Those of ``fixed`` weights are never made.
+    """
+    names = {path[-1].key for path, _ in jax.tree_util.tree_leaves_with_path(fixed)}
+
+    def before(x: jax.Array, weights: Weights) -> tuple[jax.Array, Weights]:
+        trained = {name: leaf for name, leaf in weights.items() if name not in names}
+        x, trained = _held(x, trained)
+        return x, {**weights, **trained}
+
+    return before
+
+
+_held = jax.custom_vjp(untouched)
+_held.defvjp(
+    lambda x, weights: ((x, weights), None),
+    lambda _, gradients: jax.lax.optimization_barrier(gradients),
+)
+
+
+def _joined(weights: Weights, fixed: Weights) -> Weights:
+    """Join weights with those of the same layers, also in nested loops."""
+
+    def joined(own: Any, more: Any) -> Any:
+        if isinstance(own, dict):
+            return {**own, **more}
+        return [joined(*both) for both in zip(own, more, strict=True)]
+
+    return {**weights, **{group: joined(weights[group], more) for group, more in fixed.items()}}
+
+
+def _update(decoder: Transformer, part: Part, types: PartTypes) -> _Made:
+    weights, summed = (
+        decoder.part_weights(dtype, is_first=part.is_first, is_last=part.is_last)
+        for dtype in (types.states, types.gradients)
+    )
+    state = training_state(weights, decoder.divided.array(dtype=jnp.int32))
+
+    def run(state: Weights, gradients: Weights) -> object:
+        wide = jax.tree.map(lambda leaf: leaf.astype(types.states), gradients)
+        made, _ = updated(state, wide)
+        return made, jax.tree.map(lambda leaf: leaf.astype(types.weights), made["weights"])
+
+    return run, (state, summed), (0,)

@@ -1,0 +1,240 @@
+"""Products of activations with weights, unquantised or in 8 bits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from hespas.models.precision import FORMATS
+from hespas.models.weights import is_product
+
+SMALL = jnp.float8_e4m3fn
+"""The 8-bit type of weights, and of activations where they meet such weights."""
+ACTIVATION_SCALE = 0.05
+"""What activations are divided by before they are rounded: a scale of earlier steps."""
+
+
+_STORED: Mapping[str, tuple[Any, Any]] = {
+    "mxfp4": (jnp.float4_e2m1fn, jnp.float8_e8m0fnu),
+    "nvfp4": (jnp.float4_e2m1fn, jnp.float8_e4m3fn),
+    "int4": (jnp.int4, jnp.bfloat16),
+    "int4_32": (jnp.int4, jnp.bfloat16),
+}
+"""The types of weights in 4 bits and of their scales, by the name of the format."""
+_LARGEST_OF_4_BITS = 6.0
+
+
+@partial(
+    jax.tree_util.register_dataclass,
+    data_fields=("values", "scales"),
+    meta_fields=("name", "rounds_rows"),
+)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grouped:
+    """A 4-bit weight in `stored_order`, with a scale per group.
+
+    ``name`` is its format. Where it ``rounds_rows``, so are the rows that it is multiplied with.
+    """
+
+    values: Any
+    scales: Any
+    name: str
+    rounds_rows: bool = False
+
+
+SMALL_TYPES: Mapping[str, Any] = {"f8": SMALL, "f4": jnp.float4_e2m1fn}
+"""The types of operands of products in few bits, by the name of the setting."""
+
+
+class Rounded(NamedTuple):
+    """A weight that is trained, and rounded to 8 bits where it is multiplied.
+
+    ``stored`` is what it was rounded to before; without it that is done where it is multiplied.
+    """
+
+    weight: jax.Array
+    stored: jax.Array | None = None
+
+
+class RoundedTo4Bits(Rounded):
+    """A weight that is trained, and rounded to 4 bits where it is multiplied."""
+
+
+STORED = "_in_8_bits"
+"""What the name of a weight in 8 bits ends with, beside that which is trained."""
+
+
+def rounded(weights: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a layer's weights with those of products rounded to 8 bits.
+
+    Those of norms, biases and of what chooses experts stay as they are, as experts do.
+    """
+    return {
+        name: Rounded(weight, weights.get(f"{name}{STORED}")) if is_multiplied(name) else weight
+        for name, weight in weights.items()
+        if not name.endswith(STORED)
+    }
+
+
+def is_multiplied(name: str) -> bool:
+    """Return whether a layer's weight, by its name, is a product's."""
+    return is_product(name) and not any(other in name for other in ("router", "experts"))
+
+
+def product(equation: str, x: jax.Array, weight: Any) -> jax.Array:
+    """Return the product of activations and a weight, as ``jnp.einsum`` of both.
+
+    A weight of another float type is cast to that of ``x``. With one that is `Rounded`, all
+    products of training have operands of few bits: this one, and those of both gradients. One in 8
+    bits is a pair with its scale, its dimensions in `stored_order`; activations are then rounded to
+    8 bits with a scale that was measured before, as it is when models are served. One in 4 bits is
+    widened by its scales.
+    """
+    if isinstance(weight, Rounded):
+        trained, stored = weight
+        if stored is None:
+            name = "f4" if isinstance(weight, RoundedTo4Bits) else "f8"
+            stored = in_few_bits(trained.astype(x.dtype), SMALL_TYPES[name])
+        return _small_product(equation, x, trained.astype(x.dtype), jax.lax.stop_gradient(stored))
+    if not is_stored(weight):
+        return jnp.einsum(equation, x, weight.astype(x.dtype))
+    given, made = equation.split("->")
+    left, right = given.split(",")
+    order = sorted(right, key=lambda dimension: dimension not in made)
+    stored_equation = f"{left},{''.join(order)}->{made}"
+    if isinstance(weight, Grouped):
+        return jnp.einsum(stored_equation, _rounded_rows(x, weight), widened(weight, x.dtype))
+    stored, scale = weight
+    out = jnp.einsum(stored_equation, in_8_bits(x), stored, preferred_element_type=x.dtype)
+    return out * (scale * ACTIVATION_SCALE).astype(x.dtype)
+
+
+def grouped_product(x: jax.Array, weight: Any, counts: jax.Array) -> jax.Array:
+    """Multiply rows by the matrix of their group; ``counts`` are rows per group.
+
+    Weights are as `product` takes them.
+    """
+    if not is_stored(weight):
+        return lax.ragged_dot(x, weight, counts)
+    dimensions = lax.RaggedDotDimensionNumbers(
+        dot_dimension_numbers=(((1,), (2,)), ((), ())),
+        lhs_ragged_dimensions=[0],
+        rhs_group_dimensions=[0],
+    )
+    if isinstance(weight, Grouped):
+        wide = widened(weight, x.dtype)
+        return lax.ragged_dot_general(_rounded_rows(x, weight), wide, counts, dimensions)
+    stored, scale = weight
+    out = lax.ragged_dot_general(
+        in_8_bits(x), stored, counts, dimensions, preferred_element_type=x.dtype
+    )
+    return out * (scale * ACTIVATION_SCALE).astype(x.dtype)
+
+
+def is_stored(weight: Any) -> bool:
+    """Return whether a weight is in 8 or 4 bits, with what scales it."""
+    return isinstance(weight, tuple | Grouped)
+
+
+def stored_types(name: str) -> tuple[Any, Any]:
+    """Return the types of a weight in 4 bits and of its scales."""
+    return _STORED[name]
+
+
+def widened(weight: Grouped, dtype: Any) -> jax.Array:
+    """Widen a 4-bit weight to another type, without the last group's padding."""
+    *rows, groups = weight.scales.shape
+    group, summed = FORMATS[weight.name].group, weight.values.shape[-1]
+    scales = jnp.broadcast_to(weight.scales.astype(dtype)[..., None], (*rows, groups, group))
+    spread = scales.reshape(*rows, groups * group)[..., :summed]
+    return weight.values.astype(dtype) * spread
+
+
+def _rounded_rows(x: jax.Array, weight: Grouped) -> jax.Array:
+    """Round rows to 4 bits if the weight that multiplies them asks for it.
+
+    Each group is divided by its largest number, as NVIDIA's recipe for NVFP4 has it.
+    """
+    if not weight.rounds_rows:
+        return x
+    values, scales = _STORED[weight.name]
+    group = FORMATS[weight.name].group
+    groups = x.reshape(*x.shape[:-1], -1, group)
+    largest = jnp.max(jnp.abs(groups), -1)
+    scale = jnp.maximum(largest / _LARGEST_OF_4_BITS, 2.0**-9).astype(scales)
+    small = (groups / scale.astype(x.dtype)[..., None]).astype(values).reshape(x.shape)
+    return widened(Grouped(values=small, scales=scale, name=weight.name), x.dtype)
+
+
+_OUTPUT_RANK = 3
+"""Of the weights that heads are multiplied by: heads, their size, the width of the model."""
+
+
+def stored_order(name: str, rank: int) -> tuple[int, ...]:
+    """Return the order of dimensions of a weight stored in 8 bits.
+
+    Those that are summed over stand last, as cuBLASLt's products of 8 bits read them.
+
+    >>> stored_order("query_key_value", 4), stored_order("output", 3), stored_order("experts_up", 3)
+    ((1, 2, 3, 0), (2, 0, 1), (0, 2, 1))
+    >>> stored_order("input_output", 2)
+    (1, 0)
+    """
+    is_output = name.endswith("output") and rank == _OUTPUT_RANK
+    summed = (0, 1) if is_output else (2,) if name == ABSORBED else (0,)
+    if name.startswith("experts_"):
+        summed = (1,)
+    return (*(at for at in range(rank) if at not in summed), *summed)
+
+
+ABSORBED = "key_up, absorbed"
+"""What makes keys of latent vectors, where it is multiplied with queries instead."""
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _small_product(equation: str, x: jax.Array, weight: jax.Array, stored: jax.Array) -> jax.Array:
+    return _small_forward(equation, x, weight, stored)[0]
+
+
+def _small_forward(
+    equation: str, x: jax.Array, weight: jax.Array, stored: jax.Array
+) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    del weight
+    taken = in_few_bits(x, stored.dtype)
+    made = jnp.einsum(equation, taken, stored, preferred_element_type=x.dtype)
+    return made, (taken, stored)
+
+
+def _small_backward(
+    equation: str, kept: tuple[jax.Array, jax.Array], gradient: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    given, made = equation.split("->")
+    left, right = given.split(",")
+    taken, stored = kept
+    small, dtype = in_few_bits(gradient, stored.dtype), gradient.dtype
+    of_x = jnp.einsum(f"{made},{right}->{left}", small, stored, preferred_element_type=dtype)
+    of_weight = jnp.einsum(f"{left},{made}->{right}", taken, small, preferred_element_type=dtype)
+    return of_x, of_weight, jnp.zeros_like(stored)
+
+
+_small_product.defvjp(_small_forward, _small_backward)
+
+
+def in_8_bits(x: jax.Array) -> jax.Array:
+    """Round with a delayed scale, without looking at the current values.
+
+    All are of one type, four bits of which are the exponent.
+    """
+    return in_few_bits(x, SMALL)
+
+
+def in_few_bits(x: jax.Array, dtype: Any) -> jax.Array:
+    """Round to a type of 8 or 4 bits as `in_8_bits` does."""
+    largest = float(jnp.finfo(dtype).max)
+    return jnp.clip(x / jnp.asarray(ACTIVATION_SCALE, x.dtype), -largest, largest).astype(dtype)

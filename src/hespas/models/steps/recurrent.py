@@ -1,0 +1,255 @@
+"""Mixers without attention: Mamba-2's state spaces and gated delta rules.
+
+Sequences are cut into chunks: inside of them all is products, and a loop over the chunks carries
+the states. A new token changes the states of a cache directly. Both convolve each channel with its
+last few tokens first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from hespas.models.architecture import Delta, StateSpace
+from hespas.models.language import LanguageModel
+from hespas.models.runs import Decode
+from hespas.models.steps.cache import Cache
+from hespas.models.steps.norms import plainly_normalised
+from hespas.models.steps.products import product
+from hespas.models.steps.sharding import Divided
+from hespas.models.weights import CONVOLVED
+
+Weights = Mapping[str, Any]
+_SMALLEST = 1e-6
+
+
+def through_state_space(
+    model: LanguageModel, divided: Divided, x: jax.Array, weights: Weights, cache: Cache | None
+) -> tuple[jax.Array, Cache | None]:
+    """Return what a state space makes of (batch, sequence, embedding), and its cache."""
+    space = model.state_space
+    assert space is not None  # noqa: S101 - for the type checker
+    with jax.named_scope("projections"):
+        gate = product("bse,ehp->bshp", x, weights["state_gate"])
+        rows = {
+            name: product("bse,ehp->bshp", x, weights[name]) for name in CONVOLVED["state_space"]
+        }
+        step = product("bse,eh->bsh", x, weights["state_step"]).astype(jnp.float32)
+    with jax.named_scope("convolution"):
+        rows, cache = _convolved(model, rows, weights, cache)
+    with jax.named_scope("states"):
+        step = jax.nn.softplus(step + weights["state_step_bias"].astype(jnp.float32))
+        decay = -jnp.exp(weights["state_decay"].astype(jnp.float32)) * step
+        repeats = space.state_heads // space.state_groups
+        key, query = (jnp.repeat(rows[name], repeats, 2) for name in ("state_key", "state_query"))
+        value = rows["state_input"] * step[..., None].astype(x.dtype)
+        if isinstance(model.run, Decode) and cache is not None:
+            made, states = _token(cache.read("states"), query, key, value, decay)
+        else:
+            made, states = _in_chunks(space, query, key, value, decay)
+        cache = None if cache is None else cache.replaced(states=states)
+        skip = weights["state_skip_scale"].astype(x.dtype)[:, None]
+        made = made + rows["state_input"] * skip
+    with jax.named_scope("norm"):
+        made = _grouped_norm(model, made * jax.nn.silu(gate), space)
+        made = made * weights["state_norm"].astype(x.dtype)
+        made = divided.constrain(made, "batch", "sequence", "state_heads", None)
+    with jax.named_scope("output"):
+        return product("bshp,hpe->bse", made, weights["state_output"]), cache
+
+
+def _grouped_norm(model: LanguageModel, x: jax.Array, space: StateSpace) -> jax.Array:
+    grouped = x.reshape(*x.shape[:2], space.state_groups, -1)
+    return plainly_normalised(model.style, grouped).reshape(x.shape)
+
+
+def _in_chunks(
+    space: StateSpace, query: jax.Array, key: jax.Array, value: jax.Array, decay: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Apply states to (batch, sequence, heads, size); return the last in f32 too.
+
+    Source: T. Dao and A. Gu, Transformers are SSMs, 2024, section 6.
+    """
+    length = query.shape[1]
+    query, key, value, decay = (
+        _cut(each, min(space.chunk, length)) for each in (query, key, value, decay)
+    )
+    total = jnp.cumsum(decay, 2)
+    shares = _shares(total)
+    scores = jnp.einsum("bclhn,bcshn->bchls", query, key) * shares.astype(query.dtype)
+    inside = jnp.einsum("bchls,bcshp->bclhp", scores, value)
+    left = jnp.exp(total[:, :, -1:] - total).astype(value.dtype)
+    added = jnp.einsum("bclhn,bclhp->bchpn", key, value * left[..., None]).astype(jnp.float32)
+    through = jnp.exp(total[:, :, -1])[..., None, None]
+
+    def carry(states: jax.Array, chunk: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
+        share, more = chunk
+        return states * share + more, states
+
+    first = jnp.zeros_like(added[:, 0])
+    last, before = lax.scan(carry, first, (jnp.moveaxis(through, 1, 0), jnp.moveaxis(added, 1, 0)))
+    before = jnp.moveaxis(before, 0, 1).astype(query.dtype)
+    reached = jnp.exp(total).astype(query.dtype)[..., None]
+    made = inside + jnp.einsum("bclhn,bchpn->bclhp", query * reached, before)
+    return made.reshape(made.shape[0], -1, *made.shape[3:])[:, :length], last
+
+
+def _token(
+    states: jax.Array, query: jax.Array, key: jax.Array, value: jax.Array, decay: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Return what one new token makes of states, and the states after it."""
+    dtype = query.dtype
+    query, key, value = (each[:, 0].astype(jnp.float32) for each in (query, key, value))
+    share = jnp.exp(decay[:, 0])[..., None, None]
+    states = states * share + value[..., :, None] * key[..., None, :]
+    made = jnp.einsum("bhpn,bhn->bhp", states, query)
+    return made[:, None].astype(dtype), states
+
+
+def through_delta(
+    model: LanguageModel, divided: Divided, x: jax.Array, weights: Weights, cache: Cache | None
+) -> tuple[jax.Array, Cache | None]:
+    """Return what a gated delta rule makes of (batch, sequence, embedding), and its cache."""
+    delta = model.delta
+    assert delta is not None  # noqa: S101 - for the type checker
+    with jax.named_scope("projections"):
+        rows = {name: product("bse,ehp->bshp", x, weights[name]) for name in CONVOLVED["delta"]}
+        gate = product("bse,ehp->bshp", x, weights["delta_gate"])
+        rate = jax.nn.sigmoid(product("bse,eh->bsh", x, weights["delta_rate"]).astype(jnp.float32))
+        step = product("bse,eh->bsh", x, weights["delta_step"]).astype(jnp.float32)
+    with jax.named_scope("convolution"):
+        rows, cache = _convolved(model, rows, weights, cache)
+    with jax.named_scope("states"):
+        step = jax.nn.softplus(step + weights["delta_step_bias"].astype(jnp.float32))
+        decay = -jnp.exp(weights["delta_decay"].astype(jnp.float32)) * step
+        repeats = delta.delta_heads // delta.delta_key_heads
+        query, key = (
+            jnp.repeat(_unit(rows[name]), repeats, 2) for name in ("delta_query", "delta_key")
+        )
+        query = query * jnp.asarray(delta.delta_key_size**-0.5, query.dtype)
+        value = rows["delta_value"]
+        if isinstance(model.run, Decode) and cache is not None:
+            made, states = _corrected_token(cache.read("states"), (query, key, value), rate, decay)
+        else:
+            made, states = _corrected_chunks(delta, (query, key, value), rate, decay)
+        cache = None if cache is None else cache.replaced(states=states)
+    with jax.named_scope("norm"):
+        made = plainly_normalised(model.style, made) * weights["delta_norm"].astype(x.dtype)
+        made = made * jax.nn.silu(gate)
+        made = divided.constrain(made, "batch", "sequence", "delta_heads", None)
+    with jax.named_scope("output"):
+        return product("bshp,hpe->bse", made, weights["delta_output"]), cache
+
+
+def _unit(x: jax.Array) -> jax.Array:
+    wide = x.astype(jnp.float32)
+    return (wide * lax.rsqrt(jnp.sum(wide * wide, -1, keepdims=True) + _SMALLEST)).astype(x.dtype)
+
+
+def _corrected_chunks(
+    delta: Delta, arrays: tuple[jax.Array, ...], rate: jax.Array, decay: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Apply states that tokens correct; return the last in f32 too.
+
+    Inside of a chunk the corrections depend on each other by a triangular matrix, whose inverse is
+    a product of sums of powers, as many as double up to the chunk's length. Source: S. Yang et al.,
+    Parallelizing Linear Transformers with the Delta Rule, 2024, section 3.
+    """
+    length, dtype = arrays[0].shape[1], arrays[0].dtype
+    size = min(delta.chunk, length)
+    query, key, value, rate, decay = (
+        jnp.moveaxis(_cut(each.astype(jnp.float32), size), 3, 2) for each in (*arrays, rate, decay)
+    )
+    total = jnp.cumsum(decay, -1)
+    shares = _shares(jnp.moveaxis(total, 3, 2))
+    rated = key * rate[..., None]
+    between = jnp.einsum("bchln,bchsn->bchls", rated, key) * shares
+    inverse = _inverse(jnp.tril(between, -1))
+    new_value = inverse @ (value * rate[..., None])
+    new_key = inverse @ (rated * jnp.exp(total)[..., None])
+    scores = jnp.einsum("bchln,bchsn->bchls", query, key) * shares
+    query = query * jnp.exp(total)[..., None]
+    key = key * jnp.exp(total[..., -1:] - total)[..., None]
+    through = jnp.exp(total[..., -1])[..., None, None]
+
+    def carry(states: jax.Array, chunk: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
+        query, key, decayed_key, value, scores, share = chunk
+        value = value - decayed_key @ states
+        made = query @ states + scores @ value
+        return states * share + jnp.swapaxes(key, -1, -2) @ value, made
+
+    first = jnp.zeros((*key.shape[:1], *key.shape[2:3], key.shape[-1], value.shape[-1]))
+    chunks = (query, key, new_key, new_value, scores, through)
+    last, made = lax.scan(carry, first, tuple(jnp.moveaxis(each, 1, 0) for each in chunks))
+    # (chunks, batch, heads, tokens, size) to (batch, sequence, heads, size)
+    made = jnp.transpose(made, (1, 0, 3, 2, 4))
+    made = made.reshape(made.shape[0], -1, *made.shape[3:])[:, :length]
+    return made.astype(dtype), last
+
+
+def _inverse(lower: jax.Array) -> jax.Array:
+    """Return (1 + lower)^-1 of strictly lower triangular matrices.
+
+    It is (1 - L)(1 + L^2)(1 + L^4)..
+    """
+    size = lower.shape[-1]
+    one = jnp.eye(size, dtype=lower.dtype)
+    power, made, reached = lower, one - lower, 2
+    while reached < size:
+        power = power @ power
+        made = made + made @ power
+        reached *= 2
+    return made
+
+
+def _corrected_token(
+    states: jax.Array, arrays: tuple[jax.Array, ...], rate: jax.Array, decay: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Apply states that a new token corrects, and return them after it."""
+    query, key, value = (each[:, 0].astype(jnp.float32) for each in arrays)
+    states = states * jnp.exp(decay[:, 0])[..., None, None]
+    missed = (value - jnp.einsum("bhkv,bhk->bhv", states, key)) * rate[:, 0, :, None]
+    states = states + key[..., :, None] * missed[..., None, :]
+    made = jnp.einsum("bhkv,bhk->bhv", states, query)
+    return made[:, None].astype(arrays[0].dtype), states
+
+
+def _shares(total: jax.Array) -> jax.Array:
+    """Return each token's remaining share at each later one, from logarithmic sums.
+
+    ``total`` is (batch, chunks, tokens, heads), the result (batch, chunks, heads, tokens, tokens).
+    """
+    rows = jnp.moveaxis(total, 3, 2)
+    between = rows[..., :, None] - rows[..., None, :]
+    return jnp.exp(jnp.where(jnp.tril(jnp.ones(between.shape[-2:], bool)), between, -jnp.inf))
+
+
+def _cut(x: jax.Array, size: int) -> jax.Array:
+    """Return (batch, chunks, size, ..) of (batch, sequence, ..), with zeros at the end."""
+    short = -x.shape[1] % size
+    padded = jnp.pad(x, ((0, 0), (0, short), *(((0, 0),) * (x.ndim - 2)))) if short else x
+    return padded.reshape(x.shape[0], -1, size, *x.shape[2:])
+
+
+def _convolved(
+    model: LanguageModel, rows: Mapping[str, jax.Array], weights: Weights, cache: Cache | None
+) -> tuple[dict[str, jax.Array], Cache | None]:
+    """Return each channel convolved with its last tokens, and the cache with these."""
+    made: dict[str, jax.Array] = {}
+    kept: dict[str, jax.Array] = {}
+    for name, x in rows.items():
+        taps = weights[f"{name}_filter"].astype(x.dtype)
+        count, length = taps.shape[0], x.shape[1]
+        if cache is not None and isinstance(model.run, Decode):
+            padded = jnp.concatenate((cache.read(f"{name}_rows").astype(x.dtype), x), 1)
+        else:
+            padded = jnp.pad(x, ((0, 0), (count - 1, 0), (0, 0), (0, 0)))
+        kept[f"{name}_rows"] = padded[:, -(count - 1) :]
+        sums = sum(padded[:, at : at + length] * taps[at] for at in range(count))
+        bias = weights.get(f"{name}_filter_bias")
+        made[name] = jax.nn.silu(sums if bias is None else sums + bias.astype(x.dtype))
+    return made, None if cache is None else cache.replaced(**kept)

@@ -1,0 +1,107 @@
+"""What is kept of a layer's forward pass, and what is computed again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+_SAVED = (
+    "query_projection",
+    "key_projection",
+    "value_projection",
+    "context",
+    "output_projection",
+    "mlp_gate",
+    "mlp_up",
+    "mlp_down",
+)
+_ALTERNATE = ("query_projection", "value_projection", "context", "mlp_gate", "mlp_down")
+"""What torchtitan's selective checkpointing keeps: attention and every second product, in order.
+
+Source: pytorch/torchtitan, ``_apply_ac_to_transformer_block``: the products of a layer are those of
+queries, keys, values, output, gate, up and down."""
+
+_CHEAP = frozenset(
+    {
+        *("add", "add_any", "and", "broadcast_in_dim", "clamp", "concatenate"),
+        *("convert_element_type", "copy", "cos", "div", "eq", "erf", "exp", "expand_dims"),
+        *("ge", "gt", "integer_pow", "iota", "le", "log", "logistic", "lt", "max", "min"),
+        *("mul", "ne", "neg", "not", "or", "pow", "reduce_max", "reduce_sum", "reshape"),
+        *("rsqrt", "select_n", "sharding_constraint", "sign", "sin", "slice", "sqrt", "square"),
+        *("squeeze", "stop_gradient", "sub", "tanh", "transpose"),
+    }
+)
+"""Primitives that kernels of libraries compute again as they go over what they read.
+
+PyTorch and Transformer Engine keep what goes into products, attention and norms."""
+_KEPT_NAMES = frozenset({*_SAVED, "norm", "mlp_inner", "experts_inner"})
+_OF_MODULE = {"layernorm": "norm", "moe_act": "experts_inner"}
+"""What a module makes that Megatron-LM discards and computes again for the backward pass.
+
+Source: megatron-core 0.16.1, ``recompute_modules`` of transformer/transformer_config.py."""
+
+
+def rematerialised(layer: Any, remat: str, *, is_loop: bool) -> Any:
+    """Return a layer that keeps what ``remat`` says."""
+    policies = jax.checkpoint_policies
+    kept: dict[str, Any] = {
+        "minimal_with_context": policies.save_only_these_names(*_SAVED),
+        "offload": policies.save_and_offload_only_these_names(
+            names_which_can_be_saved=(),
+            names_which_can_be_offloaded=_SAVED,
+            offload_src="device",
+            offload_dst="pinned_host",
+        ),
+        "full": policies.nothing_saveable,
+        "elementwise": _keeps_without(),
+        "layernorm": _keeps_without("layernorm"),
+        "moe_act": _keeps_without("moe_act"),
+        "layernorm+moe_act": _keeps_without("layernorm", "moe_act"),
+        "alternate_products": policies.save_only_these_names(*_ALTERNATE),
+    }
+    if remat == "whole":
+        return _run_again(layer)
+    if remat not in kept:
+        return layer
+    return jax.checkpoint(layer, prevent_cse=not is_loop, policy=kept[remat])
+
+
+def _run_again(layer: Any) -> Any:
+    """Return a layer that the backward pass runs again, its last product included.
+
+    Nothing reads what that makes. Source: pytorch/pytorch, torch/utils/checkpoint.py before 2.1,
+    and its reentrant form since; NVIDIA/Megatron-LM, ``CheckpointFunction``.
+    """
+
+    @jax.custom_vjp
+    def run(*operands: Any) -> Any:
+        return layer(*operands)
+
+    def forward(*operands: Any) -> tuple[Any, Any]:
+        return layer(*operands), operands
+
+    def backward(operands: Any, gradient: Any) -> Any:
+        made, gradients = jax.vjp(layer, *jax.lax.optimization_barrier(operands))
+        _, gradient = jax.lax.optimization_barrier((made, gradient))
+        return gradients(gradient)
+
+    run.defvjp(forward, backward)
+    return run
+
+
+def _keeps_without(*modules: str) -> Callable[..., bool]:
+    """Return a policy that keeps all but what is elementwise, and what ``modules`` make.
+
+    The activation of experts may run in several kernels, of whose results none is kept either.
+    """
+    kept = _KEPT_NAMES.difference(_OF_MODULE[module] for module in modules)
+    discarded = _CHEAP | ({"optimization_barrier"} if "moe_act" in modules else frozenset[str]())
+
+    def keeps(primitive: Any, *_: Any, **parameters: Any) -> bool:
+        if primitive.name == "name":
+            return parameters["name"] in kept
+        return primitive.name not in discarded
+
+    return keeps

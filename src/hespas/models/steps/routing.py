@@ -1,0 +1,552 @@
+"""Layers of experts: the way of tokens to experts and back.
+
+Tokens of a device are sorted by the expert that they chose; each expert takes as many as its
+capacity, and an all-to-all over the axes of the experts brings them to the device that has it.
+Dropless products take all rows as they were sorted, with the count of each expert.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.ad_checkpoint import checkpoint_name
+from jax.sharding import PartitionSpec
+
+from hespas.models.architecture import Routing, Style
+from hespas.models.language import LanguageModel
+from hespas.models.runs import Training
+from hespas.models.steps.feed_forward import activated, gated
+from hespas.models.steps.norms import apart_in_experts
+from hespas.models.steps.products import (
+    ACTIVATION_SCALE,
+    Grouped,
+    Rounded,
+    RoundedTo4Bits,
+    grouped_product,
+    in_8_bits,
+    is_stored,
+    product,
+    stored_order,
+)
+from hespas.models.steps.sharding import Divided
+from hespas.models.weights import routing_weights
+
+Weights = Mapping[str, Any]
+
+
+def through_experts(
+    model: LanguageModel,
+    divided: Divided,
+    x: jax.Array,
+    weights: Weights,
+    sent: jax.Array | None = None,
+) -> jax.Array:
+    """Return what the experts make of (batch, sequence, embedding), each token's own summed.
+
+    The router reads ``x``; experts are ``sent`` others in their place, where these are given.
+    """
+    sent = x if sent is None else sent
+    routing = model.routing
+    assert routing is not None  # noqa: S101 - for the type checker: routed layers have it
+    # Weights are cast where they lie, and gathered in the narrower type.
+    own = {
+        name: each
+        if is_stored(each := weights[name])
+        else divided.constrain(each.astype(x.dtype), *dimensions)
+        for name, dimensions in routing_weights(model.style, routing).items()
+    }
+    # The width of an expert stays divided; all else of it is whole.
+    widths = divided.spec("expert_mlp")[0]
+    experts = divided.spec("experts")[0]
+    specs = {
+        "router": PartitionSpec(),
+        "router_bias": PartitionSpec(),
+        "router_logit_bias": PartitionSpec(),
+        "router_expert_scales": PartitionSpec(),
+        "experts_gate": PartitionSpec(experts, None, widths),
+        "experts_up": PartitionSpec(experts, None, widths),
+        "experts_down": PartitionSpec(experts, widths, None),
+        "experts_gate_bias": PartitionSpec(experts, widths),
+        "experts_up_bias": PartitionSpec(experts, widths),
+        "experts_down_bias": PartitionSpec(experts, None),
+    }
+    rows = divided.spec("batch", _tokens_of(routing), None)
+    routed = partial(_routed, routing, model.style, divided)
+    if isinstance(model.run, Training) and model.run.expert_product_dtype != "same":
+        is_4_bits = model.run.expert_product_dtype == "f4"
+        routed = partial(_in_few_bits, routed, RoundedTo4Bits if is_4_bits else Rounded)
+    if not divided.mesh.names:
+        return routed(own, x, sent)
+    mapped = jax.shard_map(
+        routed,
+        in_specs=({name: _spec(name, specs[name], each) for name, each in own.items()}, rows, rows),
+        out_specs=rows,
+        axis_names=set(divided.mesh.names),
+        check_vma=False,
+    )
+    return mapped(own, x, sent)
+
+
+def _in_few_bits(
+    routed: Callable[..., jax.Array],
+    kind: type[Rounded],
+    weights: Weights,
+    x: jax.Array,
+    sent: jax.Array,
+) -> jax.Array:
+    """Return what ``routed`` makes with products of experts in few bits, forward and backward."""
+    small = {
+        name: kind(weight) if name in _MULTIPLIED else weight for name, weight in weights.items()
+    }
+    return routed(small, x, sent)
+
+
+_MULTIPLIED = frozenset({"experts_gate", "experts_up", "experts_down"})
+
+
+def _spec(name: str, spec: PartitionSpec, weight: Any) -> Any:
+    """Return a weight's division; few-bit ones are reordered, with scales."""
+    if not is_stored(weight):
+        return spec
+    stored = PartitionSpec(*(spec[at] for at in stored_order(name, len(spec))))
+    if isinstance(weight, Grouped):
+        return replace(weight, values=stored, scales=stored)
+    return stored, PartitionSpec()
+
+
+def _routed(  # noqa: PLR0917 - the pieces of one layer
+    routing: Routing,
+    style: Style,
+    divided: Divided,
+    weights: Weights,
+    x: jax.Array,
+    sent: jax.Array,
+) -> jax.Array:
+    """Return what the experts make of a device's tokens."""
+    tokens, rows = (each.reshape(-1, each.shape[-1]) for each in (x, sent))
+    shared = _axes_of_shared_tokens(routing, divided)
+    exchanged = _axes_of_exchanges(routing, divided)
+    if routing.expert_groups > 1 and divided.mesh.size(*exchanged) > 1:
+        out = _through_groups(routing, style, divided, weights, tokens, rows)
+    else:
+        out = _through_all(routing, style, divided, weights, tokens, rows)
+    with jax.named_scope("combine"):
+        summed = (*sorted(divided.used("expert_mlp")), *shared)
+        if summed:
+            out = lax.psum(out, summed)
+        return out.reshape(sent.shape)
+
+
+def _tokens_of(routing: Routing) -> str:
+    """Return the dimension of the tokens that a device sends to experts."""
+    return "norm_sequence" if "tp" in routing.axes else "sequence"
+
+
+def _axes_of_shared_tokens(routing: Routing, divided: Divided) -> tuple[str, ...]:
+    """Return the axes that divide the experts and no tokens."""
+    of_tokens = divided.used("batch", _tokens_of(routing))
+    return tuple(axis for axis in divided.mesh.present(routing.axes) if axis not in of_tokens)
+
+
+def _axes_of_exchanges(routing: Routing, divided: Divided) -> tuple[str, ...]:
+    """Return the axes that divide the experts and the tokens."""
+    shared = _axes_of_shared_tokens(routing, divided)
+    return tuple(axis for axis in divided.mesh.present(routing.axes) if axis not in shared)
+
+
+def _through_all(  # noqa: PLR0917 - the pieces of one layer
+    routing: Routing,
+    style: Style,
+    divided: Divided,
+    weights: Weights,
+    tokens: jax.Array,
+    rows: jax.Array,
+) -> jax.Array:
+    """Send each token's copies to its chosen experts; return their results.
+
+    Of tokens that several devices have, each device computes what its own experts make; the caller
+    sums that.
+    """
+    shared = _axes_of_shared_tokens(routing, divided)
+    parts = divided.mesh.size(*shared)
+    targets = routing.experts // parts
+    with jax.named_scope("router"):
+        gates, chosen = _choice(routing, tokens, weights)
+        packing = Packing.of(
+            _of_own_experts(chosen, shared, targets) if shared else chosen,
+            targets=targets,
+            capacity_percent=routing.capacity_percent,
+            parts=parts,
+        )
+    exchange, dtype = _exchange(routing, divided, Among.ALL), routing.exchange_dtype
+    if routing.style.scales_inputs:
+        rows = jnp.einsum("tk,td->tkd", gates.astype(rows.dtype), rows).reshape(-1, rows.shape[-1])
+        packing = replace(packing, choices=1)
+    if routing.dropless:
+        made = _dropless(style, divided, weights, rows, packing)
+    else:
+        with jax.named_scope("dispatch"):
+            arrived = _to_experts(exchange, dtype, packing.packed(rows))
+        made = _products(style, divided, weights, arrived)
+        with jax.named_scope("combine"):
+            made = packing.unpacked(_from_experts(exchange, dtype, made))
+    with jax.named_scope("combine"):
+        by_choice = made.reshape(*chosen.shape, -1)
+        if routing.style.scales_inputs:
+            return jnp.sum(by_choice, 1)
+        return jnp.einsum("tk,tkd->td", gates.astype(rows.dtype), by_choice)
+
+
+def _of_own_experts(chosen: jax.Array, axes: tuple[str, ...], own: int) -> jax.Array:
+    """Return chosen experts' places among a device's ``own``; others get ``own``."""
+    places = chosen - own * lax.axis_index(axes)
+    return jnp.where((places >= 0) & (places < own), places, own)
+
+
+def _through_groups(  # noqa: PLR0917 - the pieces of one layer
+    routing: Routing,
+    style: Style,
+    divided: Divided,
+    weights: Weights,
+    tokens: jax.Array,
+    rows: jax.Array,
+) -> jax.Array:
+    """Send each token once per chosen group; return its experts' results.
+
+    The device of a group at the same place in it as the token's own copies it to the devices of its
+    experts, and sums what they make before that goes back. Source: DeepSeek-AI, DeepSeek-V3
+    Technical Report, 2024, sections 2.1.2 and 3.2.2.
+    """
+    groups, dtype = routing.expert_groups, routing.exchange_dtype
+    between = _exchange(routing, divided, Among.GROUPS)
+    inside = _exchange(routing, divided, Among.MEMBERS)
+    width = rows.shape[-1]
+    with jax.named_scope("router"):
+        gates, chosen_groups, chosen = _choice_in_groups(routing, tokens, weights)
+        to_groups = Packing.of(
+            chosen_groups, targets=groups, capacity_percent=routing.capacity_percent
+        )
+        # What a token chose in a group goes there with it, from 1 on: 0 is for places without one.
+        choices = jnp.concatenate([gates, 1 + chosen.astype(gates.dtype)], -1)
+    with jax.named_scope("dispatch"):
+        there = _to_experts(between, dtype, to_groups.packed(rows)).reshape(-1, width)
+        sent = to_groups.packed_choices(choices.reshape(-1, choices.shape[-1]))
+        gates, chosen = jnp.split(between.there(sent).reshape(len(there), -1), 2, -1)
+        experts = routing.experts // groups
+        to_experts = Packing.of(
+            jnp.where(chosen > 0, chosen.astype(jnp.int32) - 1, experts),
+            targets=experts,
+            # There are as many more places than tokens already.
+            capacity_percent=100,
+        )
+        arrived = _to_experts(inside, dtype, to_experts.packed(there))
+    made = _products(style, divided, weights, arrived)
+    with jax.named_scope("combine"):
+        returned = to_experts.unpacked(_from_experts(inside, dtype, made))
+        by_choice = returned.reshape(*chosen.shape, -1)
+        summed = jnp.einsum("tk,tkd->td", gates.astype(rows.dtype), by_choice)
+        back = _from_experts(between, dtype, summed.reshape(groups, -1, width))
+        return jnp.sum(to_groups.unpacked(back).reshape(*chosen_groups.shape, -1), 1)
+
+
+def _choice(routing: Routing, tokens: jax.Array, weights: Weights) -> tuple[jax.Array, jax.Array]:
+    """Return the weights and the indices of the experts that each token chose."""
+    if routing.expert_groups > 1:
+        gates, groups, chosen = _choice_in_groups(routing, tokens, weights)
+        chosen += groups[..., None] * (routing.experts // routing.expert_groups)
+        return gates.reshape(len(tokens), -1), chosen.reshape(len(tokens), -1)
+    logits = _logits(tokens, weights)
+    is_plain = routing.gate == "softmax" and not routing.style.corrected
+    if is_plain and routing.style.normalised:
+        best, chosen = lax.top_k(logits, routing.chosen)
+        gates = jax.nn.softmax(best, -1)
+        if "router_expert_scales" in weights:
+            gates = gates * weights["router_expert_scales"].astype(jnp.float32)[chosen]
+        return _scaled(routing, gates), chosen
+    scores = jax.nn.sigmoid(logits) if routing.gate == "sigmoid" else jax.nn.softmax(logits, -1)
+    _, chosen = lax.top_k(scores + _correction(weights), routing.chosen)
+    best = jnp.take_along_axis(scores, chosen, -1)
+    if routing.style.normalised:
+        best = best / jnp.sum(best, -1, keepdims=True)
+    return _scaled(routing, best), chosen
+
+
+def _scaled(routing: Routing, gates: jax.Array) -> jax.Array:
+    return gates if routing.style.scale == 1 else gates * routing.style.scale
+
+
+def _logits(tokens: jax.Array, weights: Weights) -> jax.Array:
+    logits = (tokens @ weights["router"]).astype(jnp.float32)
+    bias = weights.get("router_logit_bias")
+    return logits if bias is None else logits + bias.astype(jnp.float32)
+
+
+def _correction(weights: Weights) -> jax.Array:
+    return weights.get("router_bias", jnp.zeros((), jnp.float32)).astype(jnp.float32)
+
+
+def _choice_in_groups(
+    routing: Routing, tokens: jax.Array, weights: Weights
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Return each token's weights, groups and experts, as many per group.
+
+    A group's score is the sum of those of its experts that would be chosen.
+    """
+    each = routing.chosen // routing.chosen_groups
+    logits = _logits(tokens, weights)
+    scores = jax.nn.sigmoid(logits) if routing.gate == "sigmoid" else jnp.exp(logits)
+    by_group = (scores + _correction(weights)).reshape(len(tokens), routing.expert_groups, -1)
+    best, experts = lax.top_k(by_group, each)
+    _, groups = lax.top_k(jnp.sum(best, -1), routing.chosen_groups)
+    chosen = jnp.take_along_axis(experts, groups[..., None], 1)
+    of_groups = scores.reshape(by_group.shape)
+    of_chosen = jnp.take_along_axis(of_groups, groups[..., None], 1)
+    gates = jnp.take_along_axis(of_chosen, chosen, -1)
+    gates = _scaled(routing, gates / jnp.sum(gates, (1, 2), keepdims=True))
+    return gates, groups, chosen
+
+
+def _products(style: Style, divided: Divided, weights: Weights, arrived: jax.Array) -> jax.Array:
+    """Return what a device's experts make of (experts, rows, embedding)."""
+
+    def through(x: jax.Array, name: str) -> jax.Array:
+        equation = "ecf,efd->ecd" if name == "experts_down" else "ecd,edf->ecf"
+        made = product(equation, x, weights[name])
+        bias = _expert_bias(divided, weights, name)
+        if bias is None:
+            return made
+        bias = bias[:, None].astype(made.dtype)
+        if name == "experts_down" and style.eager_experts:
+            return biased_one_by_one(style, made, bias)
+        return made + bias
+
+    with jax.named_scope("experts"):
+        return _through_expert(style, arrived, through)
+
+
+def biased_one_by_one(style: Style, made: jax.Array, bias: jax.Array) -> jax.Array:
+    """Return (experts, rows, embedding) with biases, added in kernels of their own.
+
+    The bias of each row is written, which weighs it; each expert adds its own, and all are put
+    together. Source: megatron-core 0.16.1, ``TEGroupedMLP._apply_bias`` of
+    transformer/moe/experts.py.
+    """
+    wide = apart_in_experts(style, jnp.broadcast_to(bias, made.shape))
+    if len(made) == 1:
+        return apart_in_experts(style, made + wide)
+    first, others = (
+        apart_in_experts(style, made[experts] + wide[experts])
+        for experts in (slice(1), slice(1, None))
+    )
+    return apart_in_experts(style, jnp.concatenate([first, others]))
+
+
+def _dropless(
+    style: Style, divided: Divided, weights: Weights, rows: jax.Array, packing: Packing
+) -> jax.Array:
+    """Return the experts' row for each choice; zeros where other devices' experts are chosen."""
+    order, counts, parts = packing.order, packing.counts, packing.parts
+    with jax.named_scope("dispatch"):
+        sent = rows[order[: -(-len(order) // parts)] // packing.choices]
+
+    def through(x: jax.Array, name: str) -> jax.Array:
+        made = grouped_product(x, weights[name], counts)
+        bias = _expert_bias(divided, weights, name)
+        if bias is None:
+            return made
+        return made + jnp.repeat(
+            bias.astype(made.dtype), counts, axis=0, total_repeat_length=len(x)
+        )
+
+    with jax.named_scope("experts"):
+        made = _through_expert(style, sent, through)
+    with jax.named_scope("combine"):
+        back = jnp.zeros_like(order).at[order].set(jnp.arange(len(order), dtype=order.dtype))
+        return made[back] if parts == 1 else made.at[back].get(mode="fill", fill_value=0)
+
+
+def _through_expert(style: Style, x: jax.Array, through: Callable[..., jax.Array]) -> jax.Array:
+    """Apply experts to rows; ``through`` multiplies by the weights of a name."""
+    if style.gated:
+        gate = checkpoint_name(through(x, "experts_gate"), "mlp_gate")
+        inner = gated(style, gate, checkpoint_name(through(x, "experts_up"), "mlp_up"))
+    else:
+        inner = activated(style, checkpoint_name(through(x, "experts_up"), "mlp_up"))
+    inner = checkpoint_name(inner, "experts_inner")
+    return checkpoint_name(through(inner, "experts_down"), "mlp_down")
+
+
+def _expert_bias(divided: Divided, weights: Weights, name: str) -> jax.Array | None:
+    """Return the bias of experts; what devices sum afterwards has its part on each."""
+    bias = weights.get(f"{name}_bias")
+    if bias is None or name != "experts_down":
+        return bias
+    axes = divided.spec("expert_mlp")[0] or ()
+    return bias / divided.mesh.size(*((axes,) if isinstance(axes, str) else axes))
+
+
+class Among(Enum):
+    """Which devices of the experts' axis exchange: all, one of each group, a group."""
+
+    ALL = "all"
+    GROUPS = "groups"
+    MEMBERS = "members"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Exchange:
+    """An all-to-all of (targets, places, ...) to the targets' devices, and back.
+
+    Every device along ``axes`` sends each target its rows, and gets those of all others for its own
+    targets. ``groups`` are the numbers along them of those that exchange; None where all do. Where
+    a device is one target alone, ``is_even``, places stay apart by where they came from.
+    """
+
+    axes: tuple[str, ...]
+    devices: int
+    groups: tuple[tuple[int, ...], ...] | None = None
+    is_even: bool = False
+
+    def there(self, x: jax.Array) -> jax.Array:
+        return self._exchanged(x, split=0, joined=0 if self.is_even else 1)
+
+    def back(self, x: jax.Array) -> jax.Array:
+        return self._exchanged(x, split=0 if self.is_even else 1, joined=0)
+
+    def _exchanged(self, x: jax.Array, *, split: int, joined: int) -> jax.Array:
+        if self.devices == 1:
+            return x
+        return lax.all_to_all(
+            x,
+            self.axes,
+            split_axis=split,
+            concat_axis=joined,
+            axis_index_groups=self.groups,
+            tiled=True,
+        )
+
+
+def _exchange(routing: Routing, divided: Divided, among: Among) -> _Exchange:
+    axes, groups = _axes_of_exchanges(routing, divided), routing.expert_groups
+    count = divided.mesh.size(*axes)
+    members = max(1, count // groups)
+    match among:
+        case Among.ALL:
+            return _Exchange(axes=axes, devices=count)
+        case Among.GROUPS:
+            places = tuple(tuple(range(place, count, members)) for place in range(members))
+            return _Exchange(axes=axes, devices=min(count, groups), groups=places, is_even=True)
+        case Among.MEMBERS:
+            whole = tuple(
+                tuple(range(first, first + members)) for first in range(0, count, members)
+            )
+            return _Exchange(axes=axes, devices=members, groups=whole)
+
+
+def _to_experts(exchange: _Exchange, dtype: str, x: jax.Array) -> jax.Array:
+    """Send rows to experts, in 8 bits for f8; gradients return unrounded."""
+    return _sent((exchange, True), x) if dtype == "f8" else exchange.there(x)
+
+
+def _from_experts(exchange: _Exchange, dtype: str, x: jax.Array) -> jax.Array:
+    """Send rows back from experts; gradients travel in 8 bits for f8."""
+    return _sent((exchange, False), x) if dtype == "f8" else exchange.back(x)
+
+
+_Way = tuple[_Exchange, bool]
+"""Between which devices rows go, and whether to experts."""
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _sent(way: _Way, x: jax.Array) -> jax.Array:
+    """Send rows to experts in 8 bits, or back unrounded; gradients the opposite."""
+    exchange, is_there = way
+    if not is_there:
+        return exchange.back(x)
+    return exchange.there(in_8_bits(x)).astype(x.dtype) * jnp.asarray(ACTIVATION_SCALE, x.dtype)
+
+
+def _sent_forward(way: _Way, x: jax.Array) -> tuple[jax.Array, None]:
+    return _sent(way, x), None
+
+
+def _sent_backward(way: _Way, _: None, gradient: jax.Array) -> tuple[jax.Array]:
+    return (_sent((way[0], not way[1]), gradient),)
+
+
+_sent.defvjp(_sent_forward, _sent_backward)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Packing:
+    """Which choices go to which target: their order, and counts per target.
+
+    Rows have as many choices each, side by side; a target has ``capacity`` places. The targets are
+    one of ``parts`` equal ones, each of which gets as many choices; choices of other parts have
+    numbers beyond the targets'.
+    """
+
+    order: jax.Array
+    counts: jax.Array
+    choices: int
+    capacity: int
+    parts: int = 1
+
+    @classmethod
+    def of(
+        cls, chosen: jax.Array, *, targets: int, capacity_percent: int, parts: int = 1
+    ) -> Packing:
+        """Return the packing of (rows, choices), each the number of a target.
+
+        A target has ``capacity_percent`` of the places that it would need if all were chosen
+        equally often.
+        """
+        order = jnp.argsort(chosen.reshape(-1), stable=True)
+        counts = jnp.bincount(chosen.reshape(-1), length=targets)
+        share = len(order) * capacity_percent / (100 * targets * parts)
+        return cls(
+            order=order,
+            counts=counts,
+            choices=chosen.shape[-1],
+            capacity=max(1, round(share)),
+            parts=parts,
+        )
+
+    def packed(self, rows: jax.Array) -> jax.Array:
+        """Scatter rows to (targets, places, ...), one per choice; zeros elsewhere."""
+        return self._placed(rows, self._picked() // self.choices)
+
+    def packed_choices(self, values: jax.Array) -> jax.Array:
+        """Return (targets, places, ...) of what choices have, each its own."""
+        return self._placed(values, self._picked())
+
+    def _picked(self) -> jax.Array:
+        places = self._starts[:, None] + jnp.arange(self.capacity)[None]
+        return self.order[jnp.minimum(places, len(self.order) - 1)]
+
+    def _placed(self, values: jax.Array, at: jax.Array) -> jax.Array:
+        taken = jnp.arange(self.capacity)[None] < self.counts[:, None]
+        return values[at] * taken[..., None].astype(values.dtype)
+
+    def unpacked(self, packed: jax.Array) -> jax.Array:
+        """Gather each choice's row from (targets, places, ...); zeros where dropped."""
+        rank = (
+            jnp.zeros_like(self.order)
+            .at[self.order]
+            .set(jnp.arange(len(self.order), dtype=self.order.dtype))
+        )
+        target = jnp.searchsorted(jnp.cumsum(self.counts), rank, side="right")
+        at = rank - self._starts[target]
+        row = packed[target, jnp.minimum(at, self.capacity - 1)]
+        return row * (at < self.capacity)[:, None].astype(row.dtype)
+
+    @property
+    def _starts(self) -> jax.Array:
+        return jnp.cumsum(self.counts) - self.counts

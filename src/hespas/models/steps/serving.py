@@ -1,0 +1,140 @@
+"""Steps of prefill and decode, which write new tokens into a cache."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec
+
+from hespas.errors import ConfigError
+from hespas.models.language import LanguageModel
+from hespas.models.model import Step
+from hespas.models.precision import FORMATS, SCALED
+from hespas.models.runs import Decode, Prefill, Training
+from hespas.models.steps.cache import F8, Cache, cache_shapes
+from hespas.models.steps.products import ABSORBED, SMALL, Grouped, stored_order, stored_types
+from hespas.models.steps.sharding import Divided, dtype_named
+from hespas.models.steps.transformer import Transformer
+from hespas.models.weights import part_of
+
+_MATRIX = 2
+"""Weights of as many dimensions are products' own; others are norms' and biases'."""
+
+
+def build(settings: LanguageModel) -> Step:
+    """Return the step: from tokens to the next ones and the cache."""
+    settings.check()
+    run = settings.run
+    assert not isinstance(run, Training)  # noqa: S101 - for the type checker
+    decoder = Transformer(model=settings, divided=_divided(settings))
+    divided = decoder.divided
+    weights = _weights(decoder)
+    arguments: dict[str, Any] = {
+        "tokens": divided.array("batch", "sequence", dtype=jnp.int32),
+        "position": divided.array(dtype=jnp.int32),
+    }
+    if run.page_size:
+        arguments["pages"] = divided.array("batch", "pages_of_sequence", dtype=jnp.int32)
+    caches = [
+        cache_shapes(settings, decoder.layers.divided_of(kind), kind) for kind in settings.kinds
+    ]
+    shardings = jax.tree.map(lambda leaf: leaf.sharding, caches)
+
+    def step(weights: Any, caches: Any, given: Any) -> tuple[jax.Array, Any]:
+        return _step(decoder, weights, caches, given)
+
+    tokens = arguments["tokens"].sharding
+    function = jax.jit(step, out_shardings=(tokens, shardings), donate_argnums=1)
+    return Step(
+        function=function,
+        arguments=(weights, caches, arguments),
+        mesh=run.mesh,
+        platform=decoder.platform,
+    )
+
+
+def _divided(settings: LanguageModel) -> Divided:
+    run = settings.run
+    assert not isinstance(run, Training)  # noqa: S101 - for the type checker
+    sizes, axes = settings.sizes, settings.axes
+    if run.page_size:
+        pages = sizes["context"] // run.page_size
+        sizes |= {"pages_of_sequence": pages, "pages": sizes["batch"] * pages}
+        sizes |= {"page": run.page_size}
+        axes |= {"pages": axes["batch"]}
+    return Divided(mesh=run.mesh, sizes=sizes, axes=axes)
+
+
+def _weights(decoder: Transformer) -> Any:
+    """Return the abstract weights, product weights in their parts' formats."""
+    precision = decoder.model.precision
+    weights = decoder.weights(dtype_named(precision.other))
+
+    def stored(name: str, leaf: Any) -> Any:
+        part = part_of(name)
+        return leaf if part == "other" else _stored(decoder, name, leaf, getattr(precision, part))
+
+    layers = [
+        {name: stored(name, leaf) for name, leaf in layer.items()}
+        for layer in weights["layers_first"]
+    ]
+    return weights | {"layers_first": layers}
+
+
+def _stored(decoder: Transformer, name: str, leaf: Any, dtype: str) -> Any:
+    """Return an abstract weight in a format with scales; vectors stay unchanged."""
+    if dtype not in SCALED:
+        return jax.ShapeDtypeStruct(leaf.shape, dtype_named(dtype), sharding=leaf.sharding)
+    if len(leaf.shape) < _MATRIX:
+        return leaf
+    run = decoder.model.run
+    absorbs = isinstance(run, Decode) or decoder.model.selects_tokens
+    is_absorbed = name == "key_up" and absorbs
+    order = stored_order(ABSORBED if is_absorbed else name, len(leaf.shape))
+    spec = PartitionSpec(*(leaf.sharding.spec[at] for at in order))
+    sharding = leaf.sharding.update(spec=spec)
+    shape = tuple(leaf.shape[at] for at in order)
+    if dtype == F8:
+        scale = decoder.divided.array(dtype=jnp.float32)
+        return jax.ShapeDtypeStruct(shape, SMALL, sharding=sharding), scale
+    values, scales = stored_types(dtype)
+    group, own = FORMATS[dtype].group, sharding.shard_shape(shape)[-1]
+    if own % group and part_of(name) != "experts":
+        raise ConfigError(
+            f"{dtype} has groups of {group} numbers, and a device has {own} of those that {name} "
+            "is summed over",
+            hint="give a mesh with a smaller tp, or another weight_dtype",
+        )
+    # A device's experts have groups of their own, the last of a row shorter.
+    groups = shape[-1] // own * -(-own // group)
+    rounds = dtype == "nvfp4" and not isinstance(run, Training) and run.activation_dtype == dtype
+    return Grouped(
+        values=jax.ShapeDtypeStruct(shape, values, sharding=sharding),
+        scales=jax.ShapeDtypeStruct((*shape[:-1], groups), scales, sharding=sharding),
+        name=dtype,
+        rounds_rows=rounds and own % group == 0,
+    )
+
+
+def _step(
+    decoder: Transformer, weights: Any, caches: Any, given: Any
+) -> tuple[jax.Array, list[Any]]:
+    tokens, position, table = given["tokens"], given["position"], given.get("pages")
+    places = position + jnp.arange(tokens.shape[1])
+    positions = jnp.broadcast_to(places, tokens.shape)
+    batch = {"inputs": tokens, "positions": positions}
+    x = decoder.embedded(weights, batch)
+    own = [
+        Cache(arrays=arrays, position=position, divided=decoder.divided, table=table)
+        for arrays in caches
+    ]
+    x, changed = decoder.through_cached_layers(x, weights, batch, own)
+    if isinstance(decoder.model.run, Prefill):
+        # The last token of a prompt alone has one to make.
+        x = x[:, -1:]
+    logits = decoder.logits(x, weights)
+    with jax.named_scope("sampling"):
+        made = jnp.argmax(logits, -1).astype(jnp.int32)
+    return made, [cache.arrays for cache in changed]

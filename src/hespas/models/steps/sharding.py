@@ -1,0 +1,78 @@
+"""Arrays sharded by named dimensions; element types by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import NamedSharding, PartitionSpec
+
+from hespas.models.model import CHOICES, MeshAxes, one_of
+
+_TYPES: dict[str, Any] = {"bf16": jnp.bfloat16, "f16": jnp.float16, "f32": jnp.float32}
+
+
+def dtype_named(name: str) -> Any:
+    """Return JAX's type for a name; `ConfigError` for another.
+
+    >>> dtype_named("f16").dtype
+    dtype('float16')
+    """
+    return _TYPES[one_of("dtype", name, CHOICES["dtype"])]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Divided:
+    """The size of each named dimension, and the mesh axes that divide it.
+
+    ``axes`` lists, for a dimension, the mesh axes that divide it, major first; those that the
+    mesh lacks are left out, and a dimension that is not listed is not divided.
+    """
+
+    mesh: MeshAxes
+    sizes: Mapping[str, int]
+    axes: Mapping[str, tuple[str, ...]]
+
+    def _present(self, axes: tuple[str, ...]) -> tuple[str, ...]:
+        return self.mesh.present(axes)
+
+    def spec(self, *dimensions: str | None) -> PartitionSpec:
+        """Return the axes of each dimension; None is one that is not divided.
+
+        An axis divides the first of the dimensions that name it.
+        """
+        parts: list[tuple[str, ...]] = []
+        for name in dimensions:
+            taken = {axis for part in parts for axis in part}
+            present = self._present(self.axes.get(name or "", ()))
+            parts.append(tuple(axis for axis in present if axis not in taken))
+        return PartitionSpec(*[part[0] if len(part) == 1 else part or None for part in parts])
+
+    def used(self, *dimensions: str | None) -> set[str]:
+        """Return the axes of the mesh that divide any of these dimensions."""
+        return {
+            axis for name in dimensions for axis in self._present(self.axes.get(name or "", ()))
+        }
+
+    def without(self, axis: str) -> Divided:
+        """Return what each device along an axis has, which divides the batch alone."""
+        parts = self.mesh.size(axis)
+        others = tuple(each for each in self.mesh.axes if each[0] != axis)
+        return Divided(
+            mesh=MeshAxes(axes=others),
+            sizes={**self.sizes, "batch": self.sizes["batch"] // parts},
+            axes=self.axes,
+        )
+
+    def array(self, *dimensions: str, dtype: Any) -> jax.ShapeDtypeStruct:
+        """Return an abstract array with these dimensions."""
+        shape = tuple(self.sizes[name] for name in dimensions)
+        sharding = NamedSharding(self.mesh.abstract(), self.spec(*dimensions))
+        return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
+
+    def constrain(self, value: jax.Array, *dimensions: str | None) -> jax.Array:
+        """Ask for a value to be divided like an array with these dimensions."""
+        return jax.lax.with_sharding_constraint(value, self.spec(*dimensions))

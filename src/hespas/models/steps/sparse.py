@@ -1,0 +1,116 @@
+"""Training steps with tables; a step changes the rows that it looks up.
+
+Products are trained by AdamW, rows by Adagrad, whose state is as large as the tables. Each device
+has some columns of all tables; what it looks up for all samples goes to the devices that have them
+by an all-to-all, and gradients come back by one. Source: D. Mudigere et al., Software-Hardware
+Co-design for Fast and Scalable Training of Deep Learning Recommendation Models, 2022, section 4.2,
+column-wise sharding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from hespas.models.model import MeshAxes, Step
+from hespas.models.network import TABLE
+from hespas.models.steps.adamw import training_state, updated
+from hespas.models.steps.sharding import Divided
+
+Arrays = Mapping[str, Any]
+LOOKED_UP = "looked_up"
+_RATE, _EPSILON = 0.005, 1e-8
+
+
+class Recommender(Protocol):
+    """A network with tables on a mesh."""
+
+    @property
+    def divided(self) -> Divided:
+        """The sizes of dimensions, and how they are divided."""
+        ...
+
+    def weights(self, dtype: Any) -> dict[str, Any]:
+        """Return the abstract weights."""
+        ...
+
+    def batch(self) -> dict[str, Any]:
+        """Return the abstract batch."""
+        ...
+
+    def looked_up(self, weights: Arrays, given: Arrays) -> jax.Array:
+        """Return the sum of a sample's rows in each table."""
+        ...
+
+    def loss(self, weights: Arrays, batch: Arrays) -> jax.Array:
+        """Return the mean loss."""
+        ...
+
+
+def bags(
+    divided: Divided, tables: Sequence[jax.Array], rows: jax.Array, sizes: Sequence[int]
+) -> jax.Array:
+    """Return the sum of a sample's rows in each table, (batch, tables, columns)."""
+    everyone = divided.constrain(rows, None, None)
+    sums = [
+        divided.constrain(jnp.sum(table[numbers], 1), None, TABLE)
+        for table, numbers in zip(tables, _by_table(everyone, sizes), strict=True)
+    ]
+    stacked = divided.constrain(jnp.stack(sums, 1), None, None, TABLE)
+    return divided.constrain(stacked, "batch", None, None)
+
+
+def _by_table(rows: jax.Array, sizes: Sequence[int]) -> list[jax.Array]:
+    ends = [sum(sizes[: at + 1]) for at in range(len(sizes))]
+    return [rows[:, end - size : end] for end, size in zip(ends, sizes, strict=True)]
+
+
+def sparse_training(
+    model: Recommender, tables: Sequence[str], sizes: Sequence[int], *, mesh: MeshAxes, dtype: Any
+) -> Step:
+    """Return a training step; ``tables`` are paths, ``sizes`` their row counts."""
+    weights = model.weights(dtype)
+    of_tables = {path: weights.pop(path) for path in tables}
+    state = training_state(weights, model.divided.array(dtype=jnp.int32))
+    state |= {"tables": of_tables, "squares": of_tables}
+
+    def train_step(state: Arrays, batch: Arrays) -> object:
+        own = state["tables"]
+        found = model.looked_up(own, batch)
+
+        def loss(weights: Arrays, found: jax.Array) -> jax.Array:
+            return model.loss(weights, {**batch, LOOKED_UP: found})
+
+        value, gradients = jax.value_and_grad(loss, argnums=(0, 1))(state["weights"], found)
+        changed, _ = updated(state, gradients[0])
+        with jax.named_scope("optimiser/rows"):
+            back = model.divided.constrain(gradients[1], None, None, TABLE)
+            everyone = model.divided.constrain(batch["rows"], None, None)
+            moved = [
+                _moved(own[path], state["squares"][path], numbers, back[:, at])
+                for at, (path, numbers) in enumerate(
+                    zip(tables, _by_table(everyone, sizes), strict=True)
+                )
+            ]
+        for at, name in enumerate(("tables", "squares")):
+            changed[name] = dict(zip(tables, (pair[at] for pair in moved), strict=True))
+        return changed, value
+
+    sharding = jax.tree.map(lambda leaf: leaf.sharding, state)
+    function = jax.jit(train_step, out_shardings=(sharding, None), donate_argnums=0)
+    return Step(function=function, arguments=(state, model.batch()), mesh=mesh)
+
+
+def _moved(
+    table: jax.Array, squares: jax.Array, numbers: jax.Array, gradient: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Return a table and its squared sums after updating the rows ``numbers``."""
+    shape = (*numbers.shape, gradient.shape[-1])
+    each = jnp.broadcast_to(gradient[:, None], shape).astype(table.dtype)
+    squares = squares.at[numbers].add(lax.square(each))
+    steps = _RATE * each / (jnp.sqrt(squares[numbers]) + _EPSILON)
+    return table.at[numbers].add(-steps), squares

@@ -1,0 +1,197 @@
+"""Training steps of language models: forward, backward, clipping, AdamW; each replaces its state.
+
+The weights that AdamW changes, and its moments, are wider than what is computed in, and divided as
+ZeRO's stages say.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import NamedSharding, PartitionSpec
+
+from hespas.errors import ConfigError
+from hespas.models.language import LanguageModel
+from hespas.models.model import Step
+from hespas.models.network_model import Learning, Network
+from hespas.models.part import SHARED, Part
+from hespas.models.runs import Training
+from hespas.models.steps.adamw import METRICS, Preparation, training_state, training_step
+from hespas.models.steps.pipelined import PartTypes, part_divided, part_step
+from hespas.models.steps.sharding import Divided, dtype_named
+from hespas.models.steps.transformer import Transformer
+
+_DATA = "data"
+_GRADIENTS = 2
+"""ZeRO's stage from which gradients are divided."""
+
+
+class Trained(Protocol):
+    """A model on a mesh, which is trained."""
+
+    @property
+    def divided(self) -> Divided:
+        """The sizes of dimensions, and how they are divided."""
+        ...
+
+    @property
+    def platform(self) -> str:
+        """What the step is lowered for."""
+        ...
+
+    def weights(self, dtype: Any) -> dict[str, Any]:
+        """Return the abstract weights."""
+        ...
+
+    def batch(self, *, rounds: int = 1) -> dict[str, Any]:
+        """Return the abstract batch."""
+        ...
+
+    def loss(self, weights: Any, batch: Any) -> jax.Array:
+        """Return the mean loss."""
+        ...
+
+
+def build(settings: LanguageModel) -> Step:
+    """Return the training step."""
+    settings.check()
+    if isinstance(settings.run, Training) and settings.run.gradient_dtype != "same":
+        raise ConfigError(
+            f"gradient_dtype = {settings.run.gradient_dtype} is that of sums in a pipeline",
+            hint="give the mesh an axis pipe, or drop gradient_dtype",
+        )
+    settings = settings.as_run
+    divided = Divided(mesh=settings.mesh, sizes=settings.sizes, axes=settings.axes)
+    decoder = Transformer(model=settings, divided=divided)
+    of_states = Transformer(model=settings, divided=replace(divided, axes=settings.state_axes))
+    return training(settings, decoder, of_states)
+
+
+def training(settings: LanguageModel | Network, model: Trained, of_states: Trained) -> Step:
+    """Return the training step of a model; ``of_states`` is divided as its states are."""
+    run = settings.run
+    assert isinstance(run, Training | Learning)  # noqa: S101 - for the type checker
+    state = training_state(
+        of_states.weights(dtype_named(run.state_dtype)), model.divided.array(dtype=jnp.int32)
+    )
+    sharding = jax.tree.map(lambda leaf: leaf.sharding, state)
+    metrics = dict.fromkeys(METRICS, NamedSharding(run.mesh.abstract(), PartitionSpec()))
+    preparation = _preparation(run, model, sharding["weights"])
+
+    def train_step(state: dict[str, object], batch: dict[str, object]) -> object:
+        return training_step(
+            model.loss,
+            state,
+            batch,
+            accumulates=(run.accumulation or 1) > 1,
+            preparation=preparation,
+        )
+
+    function = jax.jit(train_step, out_shardings=(sharding, metrics), donate_argnums=0)
+    return Step(
+        function=function,
+        arguments=(state, model.batch(rounds=run.accumulation or 1)),
+        mesh=run.mesh,
+        platform=model.platform,
+    )
+
+
+def build_part(settings: LanguageModel, part: Part) -> Step:
+    """Return a program of a part of the model, for a pipeline."""
+    settings.check()
+    settings = settings.as_run
+    run = settings.run
+    if isinstance(run, Training) and run.zero:
+        raise ConfigError(
+            f"zero = {run.zero} has no effect in a pipeline, whose optimiser states the axes "
+            f"{' and '.join(SHARED)} divide",
+            hint="drop zero, and give fsdp in the place of data",
+        )
+    if settings.mtp_kinds:
+        raise ConfigError(
+            "layers that predict further tokens are not cut into a pipeline",
+            hint="drop mtp_layers, or pipe",
+        )
+    if settings.style.layer_input or any(kind.keys != "own" for kind in settings.kinds):
+        raise ConfigError(
+            "layers that have inputs or keys of other layers are not cut into a pipeline",
+            hint="drop pipe",
+        )
+    of_part = settings.with_layers(part.layers, first=part.first)
+    whole = Divided(mesh=run.mesh, sizes=of_part.sizes, axes=of_part.axes)
+    decoder = Transformer(model=of_part, divided=part_divided(whole, part))
+    types = PartTypes(
+        weights=dtype_named(run.dtype),
+        states=dtype_named(settings.state_dtype),
+        gradients=dtype_named(settings.gradient_dtype),
+    )
+    return part_step(decoder, part, types)
+
+
+def _preparation(run: Training | Learning, decoder: Trained, states: Any) -> Preparation | None:
+    """Return what ZeRO 1 and 2 do with weights and gradients, or None.
+
+    Weights are cast and gathered once for a step, not for each layer and round. The first stage
+    adds each device's own gradients over all rounds, and sums them over the devices once a step;
+    the second sums those of every round, and keeps a device's part of them. Source: S. Rajbhandari
+    et al., ZeRO, 2020, sections 5 and 7.
+    """
+    if run.zero not in {1, _GRADIENTS}:
+        return None
+    dtype, wide = dtype_named(run.dtype), dtype_named(run.state_dtype)
+    whole = jax.tree.map(lambda leaf: leaf.sharding, decoder.weights(dtype))
+    is_summed = run.zero == _GRADIENTS or run.accumulation == 1
+    own, parts = _own_gradients(decoder, is_summed=is_summed), run.mesh.size(_DATA)
+
+    def mean(gradients: Any) -> Any:
+        # Of the part that a device keeps: what stands between a sum and its part keeps compilers
+        # from scattering it.
+        kept = jax.lax.with_sharding_constraint(gradients, states)
+        return jax.tree.map(lambda leaf: leaf / parts, kept)
+
+    def gathered(weights: Any) -> Any:
+        with jax.named_scope("weights"):
+            cast = jax.tree.map(lambda leaf: leaf.astype(dtype), weights)
+            cast = jax.lax.with_sharding_constraint(cast, states)
+            return jax.lax.with_sharding_constraint(cast, whole)
+
+    def found(weights: Any, batch: Any) -> tuple[jax.Array, Any]:
+        value, raw = own(weights, batch)
+        if is_summed:
+            raw = mean(raw)
+        return value, jax.tree.map(lambda leaf: leaf.astype(wide), raw)
+
+    def finished(value: jax.Array, gradients: Any) -> tuple[jax.Array, Any]:
+        if is_summed:
+            return value, gradients
+        with jax.named_scope("accumulation"):
+            total = jax.tree.map(lambda leaf: jnp.sum(leaf, 0), gradients)
+            return jnp.mean(value), mean(total)
+
+    return Preparation(weights=gathered, found=found, finished=finished)
+
+
+def _own_gradients(decoder: Any, *, is_summed: bool) -> Any:
+    """Return the function of the loss and gradients of the sequences along ``data``.
+
+    Where they are ``is_summed``, it returns the mean loss and the sum of gradients; otherwise both
+    are each device's own, with a first dimension of devices.
+    """
+    own = replace(decoder, divided=decoder.divided.without(_DATA))
+
+    def gradients(weights: Any, batch: Any) -> tuple[jax.Array, Any]:
+        value, raw = jax.value_and_grad(own.loss)(weights, batch)
+        if is_summed:
+            return jax.lax.pmean(value, _DATA), jax.lax.psum(raw, _DATA)
+        return value[None], jax.tree.map(lambda leaf: leaf[None], raw)
+
+    return jax.shard_map(
+        gradients,
+        in_specs=(PartitionSpec(), PartitionSpec(_DATA)),
+        out_specs=PartitionSpec() if is_summed else PartitionSpec(_DATA),
+        axis_names={_DATA},
+        check_vma=False,
+    )

@@ -1,0 +1,488 @@
+"""A decoder put together from pieces: embedding, layers and head, as `LanguageModel` says.
+
+Its layers are those of `hespas.models.steps.layers`. A step is made of it by
+`hespas.models.steps.training` or `hespas.models.steps.serving`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from hespas.models.architecture import LayerKind, RotaryScaling
+from hespas.models.kernels import platform_of
+from hespas.models.language import LanguageModel
+from hespas.models.plan import Loop, layers_of
+from hespas.models.runs import Training
+from hespas.models.steps.attention import earlier
+from hespas.models.steps.cache import Cache
+from hespas.models.steps.layers import INPUT, Layers
+from hespas.models.steps.norms import (
+    Places,
+    normalised,
+    turns,
+)
+from hespas.models.steps.products import SMALL_TYPES, STORED, is_multiplied, product, rounded
+from hespas.models.steps.remat import rematerialised
+from hespas.models.steps.sharding import Divided, dtype_named
+from hespas.models.weights import (
+    layer_weights,
+    mtp_weights,
+    outer_weights,
+)
+
+Weights = Mapping[str, Any]
+_TOKENS = ("inputs", "positions", "targets")
+_DOCUMENTS = ("segments", "target_positions", "target_segments")
+_NORMALISER_WEIGHT = 0.0
+_STACKED, _FIRST, _LAST = "layers", "layers_first", "layers_last"
+"""By name behind the head: a step's arguments are in this order, and modelled schedules make the
+head's gradient in its place."""
+_MTP = "mtp_layers"
+_MTP_SHARE = 0.3
+"""The weight of the loss of further tokens. Source: DeepSeek-V3, 2024, section 4.2."""
+
+BeforeLayer = Callable[[jax.Array, Weights], tuple[jax.Array, Weights]]
+"""What the input of a layer and its weights go through before the layer."""
+
+
+def untouched(x: jax.Array, weights: Weights) -> tuple[jax.Array, Weights]:
+    """Return what goes into a layer as it is."""
+    return x, weights
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transformer:
+    """A decoder on a mesh; the sizes of its dimensions are in ``divided``."""
+
+    model: LanguageModel
+    divided: Divided
+
+    @property
+    def layers(self) -> Layers:
+        """Its layers."""
+        return Layers(model=self.model, divided=self.divided)
+
+    @property
+    def dtype(self) -> Any:
+        """The type that is computed in."""
+        return dtype_named(self.model.run.dtype)
+
+    @property
+    def platform(self) -> str:
+        """What the step is lowered for; only fused kernels need a platform.
+
+        Products of groups of rows are masked products on the CPU, as many as there are experts.
+        """
+        routing = self.model.routing
+        is_ragged = routing is not None and routing.dropless
+        return platform_of(self.model.run.attention) or ("cuda" if is_ragged else "cpu")
+
+    def weights(self, dtype: Any) -> dict[str, Any]:
+        """Return the abstract weights."""
+        array = partial(self.divided.array, dtype=dtype)
+        plan = self.model.plan
+
+        def made(item: _Item, *turns: int, shapes: Any = layer_weights) -> Any:
+            if isinstance(item, Loop):
+                return [made(each, *turns, item.times) for each in item.body]
+            divided, stacked = (
+                self.layers.divided_of(item),
+                {f"{size} turns": size for size in turns},
+            )
+            divided = replace(divided, sizes={**divided.sizes, **stacked})
+            dimensions = [f"{size} turns" for size in turns]
+            return {
+                name: divided.array(*dimensions, *shape, dtype=dtype)
+                for name, shape in shapes(self.model, item).items()
+            }
+
+        weights: dict[str, Any] = {
+            name: array(*dimensions) for name, dimensions in outer_weights(self.model).items()
+        }
+        if self.model.mtp_kinds:
+            weights[_MTP] = [made(kind, shapes=mtp_weights) for kind in self.model.mtp_kinds]
+        if not self.is_looped:
+            return weights | {_FIRST: [made(kind) for kind in self.model.kinds]}
+        return weights | {
+            _FIRST: [made(item) for item in plan.first],
+            _STACKED: [] if plan.loop is None else made(plan.loop),
+            _LAST: [made(item) for item in plan.last],
+        }
+
+    @property
+    def is_looped(self) -> bool:
+        """Whether layers are in loops."""
+        run = self.model.run
+        return isinstance(run, Training) and run.scan and self.model.plan.loop is not None
+
+    def part_weights(self, dtype: Any, *, is_first: bool, is_last: bool) -> dict[str, Any]:
+        """Return a model part's abstract weights: layers, and what surrounds them."""
+        before = {"embedding", "positions", "embedding_norm", "embedding_norm_bias"}
+        head = "embedding" if self.model.style.tied else "head"
+        behind = {"norm", "norm_bias", head, "head_bias"}
+        needed = (before if is_first else set[str]()) | (behind if is_last else set[str]())
+        absent = (before | behind) - needed
+        return {name: leaf for name, leaf in self.weights(dtype).items() if name not in absent}
+
+    def fixed_weights(self) -> dict[str, Any]:
+        """Return the abstract few-bit weights that a step rounds once.
+
+        Empty where products are in the type of the activations.
+        """
+        run = self.model.run
+        if not isinstance(run, Training) or run.product_dtype == "same":
+            return {}
+        weights = self.weights(SMALL_TYPES[run.product_dtype])
+
+        def fixed(layers: Any) -> Any:
+            if not isinstance(layers, dict):
+                return [fixed(each) for each in layers]
+            return {f"{name}{STORED}": leaf for name, leaf in layers.items() if is_multiplied(name)}
+
+        groups = (_FIRST, _STACKED, _LAST)
+        return {group: fixed(weights[group]) for group in groups if group in weights}
+
+    def activations(self) -> Any:
+        """Return the abstract array that goes from layer to layer."""
+        return self.divided.array("batch", "norm_sequence", "row", dtype=self.dtype)
+
+    def batch(self, *, rounds: int = 1) -> dict[str, Any]:
+        """Return the abstract batch of training: tokens, their positions, and what follows them.
+
+        Where sequences have documents, it says which each token is of, 0 for none.
+        With several ``rounds`` the arrays have a first dimension of as many.
+        """
+        names = ("batch", "sequence") if rounds == 1 else ("rounds", "batch", "sequence")
+        arrays = _TOKENS + _DOCUMENTS if self.model.style.documents else _TOKENS
+        return dict.fromkeys(arrays, self.divided.array(*names, dtype=jnp.int32))
+
+    def loss(self, weights: Weights, batch: Weights) -> jax.Array:
+        """Return the mean cross entropy of the tokens that are in documents."""
+        x = self.through_layers(self.embedded(weights, batch), weights, batch)
+        loss = self.loss_of(x, weights, batch)
+        if not self.model.mtp_kinds:
+            return loss
+        return loss + _MTP_SHARE * self._further_loss(x, weights, batch)
+
+    def _further_loss(self, x: jax.Array, weights: Weights, batch: Weights) -> jax.Array:
+        """Return the mean loss of further tokens, each predicted from the last row.
+
+        Source: DeepSeek-AI, DeepSeek-V3 Technical Report, 2024, section 2.2.
+        """
+        places, losses = self._places(batch), list[jax.Array]()
+        shifted = ("targets", "target_segments")
+        for number, (kind, own) in enumerate(
+            zip(self.model.mtp_kinds, weights[_MTP], strict=True), start=1
+        ):
+            batch = {**batch, "inputs": batch["targets"]}
+            with jax.named_scope(f"mtp_{number:02d}"):
+                pair = (
+                    self.layers.normed(x, own, "mtp_row_norm"),
+                    self.layers.normed(self.embedded(weights, batch), own, "mtp_token_norm"),
+                )
+                x = product("bsxe,exf->bsf", jnp.stack(pair, 2), own["mtp_join"])
+                x = self._rematerialised(kind)(self.layers.between(x), own, places)
+                batch |= {name: jnp.roll(batch[name], -1, 1) for name in shifted if name in batch}
+                given = {**weights, **{name: own[name] for name in own if name in weights}}
+                losses.append(self.loss_of(x, given, batch, further=number))
+        return sum(losses[1:], losses[0]) / len(losses)
+
+    def embedded(self, weights: Weights, batch: Weights) -> jax.Array:
+        """Return what goes into the first layer."""
+        with jax.named_scope("embedding"):
+            inputs, table = batch["inputs"], weights["embedding"].astype(self.dtype)
+            if self.model.style.one_hot:
+                numbers = jax.lax.iota(jnp.int32, self.divided.sizes["vocabulary"])
+                x = jnp.dot((inputs[..., None] == numbers).astype(self.dtype), table)
+            else:
+                x = table[inputs]
+            # Devices that share the tokens of a sequence between products look up whole ones.
+            x = self.layers.between(self.divided.constrain(x, "batch", "sequence", None))
+            scale = self.model.style.embedding_scale
+            if scale != 1:
+                x = x * jnp.asarray(scale, x.dtype)
+            if self.model.style.learned_positions:
+                x = x + weights["positions"].astype(self.dtype)[batch["positions"]]
+            if self.model.style.norms_embedding:
+                x = normalised(self.model.style, x, weights, "embedding_norm")
+            return self.layers.between(x)
+
+    def through_layers(
+        self, x: jax.Array, weights: Weights, batch: Weights, before: BeforeLayer = untouched
+    ) -> jax.Array:
+        """Return what comes out of the last layer.
+
+        What goes into a layer outside of a loop, and its weights, go through ``before`` first.
+        """
+        model, places = self.model, self._places(batch)
+        weights = self._with_inputs(x, weights, batch)
+        layers = {kind: self._rematerialised(kind) for kind in model.kinds}
+        alone = {kind: _behind(before, layer) for kind, layer in layers.items()}
+        through = partial(_through, alone, layers)
+        if not self.is_looped:
+            return through(model.kinds, x, weights[_FIRST], places)[0]
+        plan = model.plan
+        x, places = through(plan.first, x, weights[_FIRST], places)
+        if plan.loop is not None:
+            x = _looped(layers, plan.loop, x, weights[_STACKED], places)
+        return through(plan.last, x, weights[_LAST], places)[0]
+
+    def through_cached_layers(
+        self, x: jax.Array, weights: Weights, batch: Weights, caches: Sequence[Cache]
+    ) -> tuple[jax.Array, list[Cache]]:
+        """Return the last layer's output, and the caches with new tokens."""
+        places, changed = self._places(batch), list[Cache]()
+        weights, kept = self._with_inputs(x, weights, batch), dict[int, Cache]()
+        layers = zip(self.model.kinds, weights[_FIRST], caches, strict=True)
+        for index, (kind, own, cache) in enumerate(layers):
+            with jax.named_scope(f"layers_{index:02d}"):
+                is_shared = kind.keys == "shared"
+                made = self.layers.through(
+                    kind, x, own, places, kept[kind.window] if is_shared else cache
+                )
+                x, written = made.x, made.cache
+                assert written is not None  # noqa: S101 - for the type checker: it was given
+                changed.append(cache if is_shared else written)
+                if made.keys is not None:
+                    kept[kind.window], places = written, places.with_keys(kind, made.keys)
+        return x, changed
+
+    def _with_inputs(self, x: jax.Array, weights: Weights, batch: Weights) -> Weights:
+        """Return the weights with each layer's own input of the tokens beside its own.
+
+        Source: Google, Gemma 3n, "per-layer embeddings".
+        """
+        style, plan = self.model.style, self.model.plan
+        if not style.layer_input:
+            return weights
+        with jax.named_scope("layer_inputs"):
+            table = weights["input_table"].astype(self.dtype)
+            looked_up = table[batch["inputs"]] * jnp.asarray(style.layer_input**0.5, x.dtype)
+            made = product("bse,elp->bslp", x, weights["input_projection"])
+            made = made * jnp.asarray(x.shape[-1] ** -0.5, x.dtype)
+            made = normalised(style, made, weights, "input_norm") + looked_up
+            made = jnp.moveaxis(made * jnp.asarray(0.5**0.5, x.dtype), 2, 0)
+        if not self.is_looped or plan.loop is None:
+            return {**weights, _FIRST: _with_rows(self.model.kinds, weights[_FIRST], made)}
+        items = (*plan.first, plan.loop, *plan.last)
+        own = (*weights[_FIRST], weights[_STACKED], *weights[_LAST])
+        given, count = _with_rows(items, own, made), len(plan.first)
+        return {
+            **weights,
+            _FIRST: given[:count],
+            _STACKED: given[count],
+            _LAST: given[count + 1 :],
+        }
+
+    def _places(self, batch: Weights) -> Places:
+        """Return where tokens stand, made once for all layers, outside of their loop."""
+        positions, segments = batch["positions"], batch.get("segments")
+        length = positions.shape[1]
+        rotations = sorted({self.model.rotation(kind) for kind in self.model.kinds} - {(0, 0)})
+        with jax.named_scope("positions"):
+            return Places(
+                turns={each: turns(positions, *each, self._scaling(each)) for each in rotations},
+                documents=None if segments is None else (segments, earlier(length, length)),
+            )
+
+    def _scaling(self, rotation: tuple[int, float]) -> RotaryScaling | None:
+        """Return how positions are scaled: those with the model's own periods are."""
+        is_own = rotation[1] == self.model.sizes_of_layers.rope_theta
+        return self.model.style.rotary_scaling if is_own else None
+
+    def logits(self, x: jax.Array, weights: Weights) -> jax.Array:
+        """Return the logits of each token, in f32."""
+        style = self.model.style
+        with jax.named_scope("norm"):
+            x = self.layers.normed(x, weights, "norm")
+        with jax.named_scope("logits"):
+            if style.tied:
+                logits = product("bse,ve->bsv", x, weights["embedding"])
+            else:
+                logits = product("bse,ev->bsv", x, weights["head"])
+            logits = logits.astype(jnp.float32)
+            if style.head_biases:
+                logits = logits + weights["head_bias"].astype(jnp.float32)
+            if style.logit_scale != 1:
+                logits = logits * style.logit_scale
+            if style.logit_cap:
+                logits = style.logit_cap * jnp.tanh(logits / style.logit_cap)
+            return self.divided.constrain(logits, "batch", "sequence", "vocabulary")
+
+    def loss_of(
+        self, x: jax.Array, weights: Weights, batch: Weights, *, further: int = 0
+    ) -> jax.Array:
+        """Return the loss from what comes out of the last layer.
+
+        The last tokens of a sequence have no ``further`` ones.
+        """
+        logits = self.logits(x, weights)
+        with jax.named_scope("loss"):
+            vocabulary = self.divided.sizes["vocabulary"]
+            one_hot = jax.nn.one_hot(batch["targets"], vocabulary)
+            run = self.model.run
+            is_eager = isinstance(run, Training) and run.loss == "eager"
+            losses = (_eager_cross_entropy if is_eager else _cross_entropy)(logits, one_hot)
+            if not self.model.style.documents and not further:
+                return jnp.mean(losses)
+            tokens = losses.shape[1]
+            counted = jnp.broadcast_to(jnp.arange(tokens) < tokens - further, losses.shape)
+            if self.model.style.documents:
+                own = batch["target_segments"] != 0
+                counted = own & counted if further else own
+            return jnp.sum(losses * counted) / (jnp.sum(counted) + 1e-8)
+
+    def _rematerialised(self, kind: LayerKind) -> Any:
+        run = self.model.run
+        assert isinstance(run, Training)  # noqa: S101 - for the type checker
+        is_small = run.product_dtype != "same"
+
+        def layer(x: jax.Array, weights: Weights, places: Places) -> Any:
+            own = rounded(weights) if is_small else weights
+            made = self.layers.through(kind, x, own, places, None)
+            return made.x if made.keys is None else (made.x, made.keys)
+
+        return rematerialised(layer, run.remat, is_loop=run.scan)
+
+
+def _behind(before: BeforeLayer, layer: Any) -> Any:
+    """Return a layer whose input and weights go through ``before`` first."""
+
+    def changed(x: jax.Array, weights: Weights, places: Places) -> jax.Array:
+        return layer(*before(x, weights), places)
+
+    return changed
+
+
+_Item = LayerKind | Loop[LayerKind]
+_Layers = Mapping[LayerKind, Any]
+
+
+def _through(  # noqa: PLR0917 - the pieces of some layers
+    alone: _Layers,
+    looped: _Layers,
+    items: Sequence[_Item],
+    x: jax.Array,
+    weights: Sequence[Any],
+    places: Places,
+) -> tuple[jax.Array, Places]:
+    """Return the last layer's output, and places with kept keys.
+
+    Layers outside of loops are those of ``alone``.
+    """
+    for index, (item, own) in enumerate(zip(items, weights, strict=True)):
+        if isinstance(item, Loop):
+            x = _looped(looped, item, x, own, places)
+            continue
+        with jax.named_scope(f"layers_{index:02d}"):
+            made = alone[item](x, own, places)
+            if item.keys == "kept":
+                x, keys = made
+                places = places.with_keys(item, keys)
+            else:
+                x = made
+    return x, places
+
+
+def _looped(
+    layers: _Layers, loop: Loop[LayerKind], x: jax.Array, weights: Sequence[Any], places: Places
+) -> jax.Array:
+    """Return the output of a loop's last turn; its layers are one module."""
+
+    def through(loop: Loop[LayerKind], x: jax.Array, weights: Sequence[Any]) -> jax.Array:
+        def turn(carried: jax.Array, of_turn: Sequence[Any]) -> tuple[jax.Array, None]:
+            for item, own in zip(loop.body, of_turn, strict=True):
+                if isinstance(item, Loop):
+                    carried = through(item, carried, own)
+                else:
+                    carried = layers[item](carried, own, places)
+            return carried, None
+
+        return jax.lax.scan(turn, x, weights)[0]
+
+    with jax.named_scope("layers"):
+        return through(loop, x, weights)
+
+
+def _with_rows(
+    items: Sequence[_Item], weights: Sequence[Any], rows: jax.Array, depth: int = 0
+) -> list[Any]:
+    """Return the weights of layers, each with its own input of ``rows``.
+
+    Dimension ``depth`` of these counts layers, those before it the turns of loops.
+    """
+    made: list[Any] = []
+    begin = 0
+    for item, own in zip(items, weights, strict=True):
+        count = layers_of(item)
+        given = jax.lax.slice_in_dim(rows, begin, begin + count, axis=depth)
+        begin += count
+        if isinstance(item, Loop):
+            shape = (*rows.shape[:depth], item.times, -1, *rows.shape[depth + 1 :])
+            made.append(_with_rows(item.body, own, given.reshape(shape), depth + 1))
+        else:
+            made.append({**own, INPUT: jnp.squeeze(given, depth)})
+    return made
+
+
+_Kept = tuple[jax.Array, ...]
+
+
+@jax.custom_vjp
+def _cross_entropy(logits: jax.Array, targets: jax.Array) -> jax.Array:
+    """Return each token's loss, with a part that weighs the normaliser.
+
+    ``targets`` is one-hot, of the shape and type of ``logits``.
+    """
+    return _loss_forward(logits, targets)[0]
+
+
+def _loss_forward(logits: jax.Array, targets: jax.Array) -> tuple[jax.Array, _Kept]:
+    largest = logits.max(-1, keepdims=True)
+    shifted = logits - largest
+    exponentials = jnp.exp(shifted)
+    sums = jnp.sum(exponentials, -1, keepdims=True)
+    log_softmax = shifted - jnp.log(sums)
+    losses = -jnp.sum(targets * log_softmax, -1)
+    normaliser = jnp.squeeze(jnp.log(sums) + largest, -1)
+    weighed = _NORMALISER_WEIGHT * jax.lax.square(normaliser)
+    return losses + weighed, (logits, targets, exponentials, sums, normaliser)
+
+
+def _loss_backward(kept: _Kept, gradient: jax.Array) -> tuple[jax.Array, None]:
+    logits, targets, exponentials, sums, normaliser = kept
+    scale = jnp.expand_dims(1 + 2 * _NORMALISER_WEIGHT * normaliser, -1)
+    difference = scale * exponentials / sums - targets
+    return jnp.asarray(jnp.expand_dims(gradient, -1) * difference, logits.dtype), None
+
+
+_cross_entropy.defvjp(_loss_forward, _loss_backward)
+
+
+@jax.custom_vjp
+def _eager_cross_entropy(logits: jax.Array, targets: jax.Array) -> jax.Array:
+    """Return each token's loss as eager PyTorch runs it, in f32."""
+    return _eager_forward(logits, targets)[0]
+
+
+def _eager_forward(logits: jax.Array, targets: jax.Array) -> tuple[jax.Array, _Kept]:
+    wide = jax.lax.optimization_barrier(logits)
+    logarithms = jax.lax.optimization_barrier(jax.nn.log_softmax(wide))
+    return -jnp.sum(targets * logarithms, -1), (logarithms, targets)
+
+
+def _eager_backward(kept: _Kept, gradient: jax.Array) -> tuple[jax.Array, None]:
+    logarithms, targets = kept
+    scattered = jax.lax.optimization_barrier(-jnp.expand_dims(gradient, -1) * targets)
+    total = jnp.sum(scattered, -1, keepdims=True)
+    made = jax.lax.optimization_barrier(scattered - jnp.exp(logarithms) * total)
+    return made, None
+
+
+_eager_cross_entropy.defvjp(_eager_forward, _eager_backward)
