@@ -220,7 +220,7 @@ def simulate(
     """Run a job on a system (a `System`, a preset's name or a directory).
 
     ``model`` is ``astra-sim``, the default for traces, or ``hespas``, our own, the default for what
-    `trace` gives on a system with measured links. ``network``,
+    `trace` gives on a system whose network is described for it. ``network``,
     ``queues_per_dimension``, ``rendezvous`` and ``injection_scale`` are ASTRA-sim's
     ``--network-backend``, ``--num-queues-per-dim``, ``--rendezvous-protocol`` and
     ``--injection-scale``; ``algorithm``

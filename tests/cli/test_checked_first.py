@@ -44,7 +44,7 @@ MISTAKES = [
     (("--cluster", "30xH100_80GB"), "30 devices do not fill nodes of 8"),
     (("--cluster", "32xH100"), "did you mean 'H100_80GB'"),
     (("--cluster", "H100_80GB_8GPUS"), "did you mean 'H100_80GB_8GPU'"),
-    (("--cluster", "64xMI300X"), "how nodes of MI300X are connected is not known"),
+    (("--cluster", "64xL40S_48GB"), "how nodes of L40S_48GB are connected is not known"),
     (("--system", "H100_80GB_8GPU"), "--system has no effect with --cluster"),
     (("--node", "H100"), "did you mean 'H100_80GB'"),
     (("--node", "TPUv5e"), "TPUv5e is a TPU"),

@@ -44,8 +44,10 @@ class NodeInfo(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     states, ``tensor_core`` the units of a TPU, ``slice`` its links to others. ``host_bandwidth``
     is one direction of the link between device and host, in bytes/s. ``target`` is the name of
     XLA's description of the part, or libtpu's name of it, which lets XLA compile for it where there
-    is none; None if there is no description. ``tables`` names the measured tables of kernels,
-    ``calibration`` has factors on their times. ``sources`` names the source of each figure.
+    is none; None if there is no description. ``attention_kernels`` are the fused ones, as
+    models name them, that a part without a capability has, the usual first. ``tables`` names the
+    measured tables of kernels, ``calibration`` has factors on their times. ``sources`` names the
+    source of each figure.
     """
 
     full_name: Text
@@ -60,6 +62,7 @@ class NodeInfo(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     tables: Text | None = None
     calibration: dict[str, Positive] = {}
     aliases: tuple[Text, ...] = ()
+    attention_kernels: tuple[Text, ...] = ()
     notes: tuple[Text, ...] = ()
     sources: dict[str, Text] = {}
 

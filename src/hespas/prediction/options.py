@@ -446,7 +446,7 @@ class NetworkOptions:
     model: Model | None = declare(
         help="Network model: ASTRA-sim's, to the ns, or hespas' own, with streams that overlap "
         "and links that are shared.",
-        default_text="hespas for systems with measured links, astra-sim for others and traces",
+        default_text="hespas where a network is described for it, astra-sim for others and traces",
         needs="cluster",
     )
     algorithm: str | None = declare(

@@ -21,7 +21,7 @@ from hespas.hardware.system import System, interconnect_of
 from hespas.program.collectives import COMMON_KINDS
 from hespas.simulate.astra.plan import PER_NODE, custom_option
 from hespas.simulate.kernel import BYTES_PER_TASK, check_memory
-from hespas.simulate.options import ON_AXES, SPECIFIED, ContentionModel, Model
+from hespas.simulate.options import SPECIFIED, ContentionModel, Model
 from hespas.simulate.timeline import ClassTimeline, Timeline
 from hespas.tasks.graph import (
     CollectiveTask,
@@ -265,22 +265,15 @@ def default_model(system: System | None, given: Mapping[str, object]) -> Model:
     """Return the model for a system if the user names none.
 
     ``given`` are settings by option name, None if not given: the first given one decides, because
-    only one model has it. Otherwise it is hespas' own model if links of the system were measured,
-    as in presets of GPUs, if collectives use several axes at once, as in slices of TPUs, or if
-    nothing describes the system to ASTRA-sim; else it is ASTRA-sim's.
+    only one model has it. Otherwise it is hespas' own model if the system's network is described
+    for it, or if nothing describes the system to ASTRA-sim; else it is ASTRA-sim's.
     """
     for name, value in given.items():
         if value is not None:
             return _OWNERS[name]
-    if system is None:
+    if system is None or system.interconnect is not None or not system.dimensions:
         return Model.HESPAS
-    network = system.interconnect
-    if network is None:
-        return Model.ASTRA_SIM if system.dimensions else Model.HESPAS
-    measured = any(dimension.measured for dimension in network.dimensions)
-    algorithm_names = {name for names in network.algorithms.values() for name in names}
-    is_own = measured or algorithm_names & set(ON_AXES) or not system.dimensions
-    return Model.HESPAS if is_own else Model.ASTRA_SIM
+    return Model.ASTRA_SIM
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

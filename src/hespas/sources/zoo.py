@@ -20,7 +20,7 @@ import msgspec
 
 from hespas.compile.targets import compute_capability
 from hespas.errors import ConfigError, DeviceCountError, HespasError, option
-from hespas.hardware.presets import is_tpu, part_of
+from hespas.hardware.presets import device_names, is_tpu, node_info, part_of
 from hespas.models.kernels import FUSED
 from hespas.models.language import MTP_NOTE, LanguageModel
 from hespas.models.model import TYPE_BYTES, MeshAxes, Model
@@ -260,6 +260,7 @@ _ROWS = "activation_dtype"
 
 
 _SAID = {
+    "flash2": "attention is FlashAttention-2's, fused, which {target} has",
     "cudnn": "attention is that of cuDNN, fused, which {target} has",
     "flashmla": "attention is that of FlashMLA, fused, over a cache of latent vectors",
     "splash": "attention is splash attention, JAX's kernels for TPUs, in blocks of 512 or less",
@@ -330,7 +331,13 @@ def _usual_kernels(target: str | None, settings: Any) -> str:
         return "splash"
     is_language = isinstance(settings, LanguageModel)
     is_latent = is_language and settings.latent is not None and isinstance(settings.run, Decode)
-    return "flashmla" if is_latent else "cudnn"
+    usual = _vendors_kernels(target)[:1]
+    return "flashmla" if is_latent else usual[0] if usual else "cudnn"
+
+
+def _vendors_kernels(target: str | None) -> tuple[str, ...]:
+    """Return the fused attention that a part's own file names, the usual first."""
+    return node_info(target).attention_kernels if target in device_names() else ()
 
 
 def _is_tpu(target: str) -> bool:
@@ -348,7 +355,8 @@ def _why_unfused(kernels: str, target: str | None, settings: Any) -> str:
         return missing
     capability = compute_capability(target)
     # The capability of every NVIDIA preset is known.
-    if FUSED[kernels].platform == "cuda" and capability is None:
+    is_unknown = capability is None and kernels not in _vendors_kernels(target)
+    if FUSED[kernels].platform == "cuda" and is_unknown:
         return f"it is not known whether {target} has fused kernels"
     if isinstance(settings, LanguageModel) and kernels == "cudnn":
         size = max(settings.head_sizes)
@@ -359,7 +367,7 @@ def _why_unfused(kernels: str, target: str | None, settings: Any) -> str:
 
 def _missing_kernels(kernels: str, target: str | None) -> str:
     """Return why a target lacks kernels; empty if it may have them."""
-    if target is None:
+    if target is None or kernels in _vendors_kernels(target):
         return ""
     capability = compute_capability(target)
     match kernels:

@@ -9,6 +9,7 @@ from hespas.errors import ConfigError, DeviceCountError, HardwareError, Simulati
 from hespas.hardware.interconnect import Dimensions, Dragonfly, Shape
 from hespas.hardware.machine_links import Graph
 from hespas.hardware.presets import PRESETS_DIRECTORY, load_system
+from hespas.hardware.sized import find_system
 from hespas.hardware.system import interconnect_of
 from hespas.program.collectives import CollectiveKind
 from hespas.simulate.models import ModelChoice, simulate_job
@@ -141,6 +142,28 @@ def test_presets_have_a_source_and_can_be_used(file: Path) -> None:
     assert system.interconnect is not None
     timeline = simulate_job(_all_reduce(system.device_count), system, OWN)
     assert 1e-5 < timeline.step_time_s < 1e-2
-    # Nobody measured collectives of TPUs in the open: their wires stand there by themselves.
+    # Where no collectives are measured in the open, wires stand there by themselves.
     shown = " ".join(timeline.assumptions)
-    assert ("measured" in shown) is not system.name.startswith("TPU")
+    wires = ("TPU", "MI3", "A40", "H20_", "H800")
+    assert ("measured" in shown) is not system.name.startswith(wires)
+
+
+@pytest.mark.parametrize(
+    ("asked", "both_directions"),
+    [
+        ("8xMI300X", 7 * 128e9),
+        ("4xMI300X", 3 * 128e9),
+        ("8xMI355X", 7 * 153.6e9),
+        ("2xA40_48GB", 112.5e9),
+        ("8xH800_80GB", 400e9),
+        ("8xH20_96GB", 900e9),
+    ],
+)
+def test_a_device_sends_half_of_what_datasheets_count_in_both_directions(
+    asked: str, both_directions: float
+) -> None:
+    fabric = interconnect_of(find_system(asked)).fabric
+    assert isinstance(fabric, Dimensions)
+    (inside,) = fabric.dimensions
+    links = inside.size - 1 if inside.shape is Shape.FULLY_CONNECTED else 1
+    assert links * inside.parameters.bandwidth_bytes_per_s == pytest.approx(both_directions / 2)

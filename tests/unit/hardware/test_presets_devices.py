@@ -36,8 +36,12 @@ NODES = (
     "H100_80GB",
     "H100_96GB",
     "H200_141GB",
+    "H20_96GB",
+    "H800_80GB",
     "L40S_48GB",
     "MI300X",
+    "MI325X",
+    "MI355X",
     "RTX4090_24GB",
     "RTXPRO6000_96GB",
     "TPUv3",
@@ -123,13 +127,15 @@ def test_every_figure_has_its_source(name: str) -> None:
     figures |= set() if info.clock_hz is None else {"clock_hz"}
     figures |= set() if info.compute_capability is None else {"compute_capability"}
     figures |= set() if info.host_bandwidth is None else {"host_bandwidth"}
+    figures |= {f"calibration.{key}" for key in info.calibration}
+    figures |= {"attention_kernels"} if info.attention_kernels else set()
     core = info.tensor_core
     figures |= set() if core is None else {f"tensor_core.{key}" for key in asdict(core)}
     links = {} if info.slice is None else asdict(info.slice)
     figures |= {f"slice.{key}" for key, value in links.items() if value is not None}
     assert set(info.sources) == figures
     named = ("datasheet", "specifications", "documentation", "CACM", "ISCA", "assumed: ")
-    named += ("Scale Your Model", "JAX", "libtpu")
+    named += ("Scale Your Model", "JAX", "libtpu", "SemiAnalysis", "arXiv")
     for key in figures - {"target", "tables"}:
         assert any(word in info.sources[key] for word in named), key
 

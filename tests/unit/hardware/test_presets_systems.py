@@ -36,6 +36,10 @@ V100_OCTETS = ("Switch", 32, 400.0, 1000.0)
 ICI_50, ICI_100, DIE_TO_DIE = 46.5661, 93.1323, 558.7935
 # 450, 900, 32, 50 and 100 GB/s in the same.
 NVLINK4, NVLINK5, PCIE4, NDR, XDR = 419.0952, 838.1903, 29.8023, 46.5661, 93.1323
+# 64, 76.8 and 200 GB/s: one direction of a link, as the vendors' two together are twice that.
+MI300X_OCTET = ("FullyConnected", 8, 59.6046, 1000.0)
+MI355X_OCTET = ("FullyConnected", 8, 71.5256, 1000.0)
+NVLINK_H800 = 186.2645
 H100_OCTET = ("Switch", 8, NVLINK4, 1000.0)
 DOCUMENTED = {
     "A100_SXM_40GB_4GPU": [A100_NODE],
@@ -72,10 +76,19 @@ DOCUMENTED = {
     "H200_141GB_8GPU_4": [H100_OCTET, ("Switch", 4, NDR, 4000.0)],
     "H200_141GB_8GPU_32": [H100_OCTET, ("Switch", 32, NDR, 4000.0)],
     "L40S_48GB_8GPU": [("Switch", 8, PCIE4, 1000.0)],
+    "H20_96GB_8GPU": [H100_OCTET],
+    "H20_96GB_8GPU_32": [H100_OCTET, ("Switch", 32, NDR, 4000.0)],
+    "H800_80GB_8GPU": [("Switch", 8, NVLINK_H800, 1000.0)],
+    "H800_80GB_8GPU_32": [("Switch", 8, NVLINK_H800, 1000.0), ("Switch", 32, NDR, 4000.0)],
     "MI300X_4": [("FullyConnected", 4, 128.0, 1000.0)],
     "RTX4090_24GB_8GPU": [("Switch", 8, PCIE4, 1000.0)],
     "RTXPRO6000_96GB_8GPU": [("Switch", 8, PCIE4, 1000.0)],
     "MI300X_8": [("FullyConnected", 8, 128.0, 1000.0)],
+    "MI300X_8_32": [MI300X_OCTET, ("Switch", 32, NDR, 4000.0)],
+    "MI325X_8": [MI300X_OCTET],
+    "MI325X_8_32": [MI300X_OCTET, ("Switch", 32, NDR, 4000.0)],
+    "MI355X_8": [MI355X_OCTET],
+    "MI355X_8_32": [MI355X_OCTET, ("Switch", 32, NDR, 4000.0)],
     "TPUv3_2": [("Ring", 2, 5000.0, 1.0)],
     "TPUv3_4_2": [("Ring", 4, 82.0, 1.0), ("Ring", 2, 5000.0, 1.0)],
     "TPUv4_2x2x1": [("Ring", 2, ICI_50, 1000.0)] * 2,

@@ -169,9 +169,9 @@ def test_what_has_no_fused_kernels(target: str) -> None:
         on_target("llama3-8b", target, attention="cudnn")
 
 
-@pytest.mark.parametrize("target", ["TPUv5e", "V100_32GB", "MI300X", "B200_180GB"])
+@pytest.mark.parametrize("target", ["TPUv5e", "V100_32GB", "B200_180GB"])
 def test_what_flash_attention_is_not_for(target: str) -> None:
-    for own in ("A100_SXM_80GB", "H100_80GB", "L40S_48GB"):
+    for own in ("A100_SXM_80GB", "H100_80GB", "L40S_48GB", "MI300X"):
         assert on_target("llama3-8b", own, attention="flash").settings.attention == "flash"
     with pytest.raises(ConfigError, match=f"have no kernels for {target}: they are for NVIDIA"):
         on_target("llama3-8b", target, attention="flash")
@@ -205,7 +205,13 @@ def test_what_splash_attention_is_not_for(target: str) -> None:
         ("deepseek-v3", "TPUv5e", "splash", "attention is splash attention"),
         ("llama3-8b-decode", "TPUv6e", "unfused", "splash attention has no kernel over a cache"),
         ("llama3-8b", "TPUv3", "unfused", "TPUv3 has no splash attention: Pallas is for newer"),
-        ("llama3-8b", "MI300X", "unfused", "MI300X has no fused attention of cuDNN"),
+        (
+            "llama3-8b",
+            "MI300X",
+            "flash2",
+            "attention is FlashAttention-2's, fused, which MI300X has",
+        ),
+        ("gemma2-9b", "MI355X", "unfused", "with a cap of scores has no price"),
         ("llama3-8b", "mine/config.json", "unfused", "not known whether mine/config.json has"),
         ("llama3-8b", None, "unfused", "nothing says"),
     ],
