@@ -17,6 +17,7 @@ import traceback
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from importlib import import_module
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
@@ -46,18 +47,22 @@ _ANSWER_FILE = "answer.json"
 _REFUSED_FILE = "refused.json"
 
 
-_AGAIN = "again"
-"""The argument of a process that answers one question after another."""
+_ANSWERING = "from hespas.base.question import answer_modules; answer_modules()"
+"""What a process runs that answers one question after another."""
 _KEPT: ContextVar[dict[tuple[str, ...], Worker] | None] = ContextVar("kept", default=None)
-"""The processes that wait for this thread's next question, by module and environment."""
+"""The processes that wait for this thread's next question, by environment."""
 
 
 @contextmanager
 def kept_processes() -> Generator[None]:
     """Keep this thread's processes that can be asked again until the end.
 
-    They start once for all questions, and end with the block.
+    Questions of one environment go to one process, whatever modules answer them. Processes start
+    once for all questions, and end with the outermost block.
     """
+    if _KEPT.get() is not None:
+        yield
+        return
     kept: dict[tuple[str, ...], Worker] = {}
     before = _KEPT.set(kept)
     try:
@@ -95,24 +100,24 @@ def ask(
     """Run a module that answers (`serve`) and return its answer.
 
     The module runs in ``directory``; ``name`` appears in messages. One that can be asked ``again``
-    stays among `kept_processes`. Raises the module's error, and `ToolError`, naming the log, for a
-    process that fails or leaves no answer. ``directory`` is removed after an error that needs no
-    log.
+    has its type of requests and its answering function as ``ANSWERS``, and stays among
+    `kept_processes`. Raises the module's error, and `ToolError`, naming the log, for a process that
+    fails or leaves no answer. ``directory`` is removed after an error that needs no log.
     """
     (directory / _REQUEST_FILE).write_bytes(msgspec.json.encode(request))
-    command, kept = (sys.executable, "-P", "-m", module), _KEPT.get()
+    python, kept = (sys.executable, "-P"), _KEPT.get()
     # A question that can be interrupted ends its process.
     if again and kept is not None and limits.memory_bytes is None and interruption() is None:
         variables = environment or {}
+        command = (*python, "-c", _ANSWERING)
         worker = kept.setdefault(
-            (module, *(f"{key}={value}" for key, value in sorted(variables.items()))),
-            Worker(
-                command=(*command, _AGAIN), name=name, directory=directory, environment=variables
-            ),
+            tuple(f"{key}={value}" for key, value in sorted(variables.items())),
+            Worker(command=command, name=name, directory=directory, environment=variables),
         )
-        worker.directory = directory
-        worker.ask({"directory": str(directory)}, time_s=limits.time_s)
+        worker.directory, worker.name = directory, name
+        worker.ask({"module": module, "directory": str(directory)}, time_s=limits.time_s)
     else:
+        command = (*python, "-m", module)
         run_program(command, name=name, directory=directory, limits=limits, environment=environment)
     log = directory / LOG_NAME
     refused = directory / _REFUSED_FILE
@@ -173,24 +178,25 @@ def _read(lines: SimpleQueue[bytes]) -> None:
 
 
 def serve(request: type[Request], answered: Callable[[Request, Path], msgspec.Struct]) -> NoReturn:
-    """Answer the question in the working directory, and end the process.
+    """Answer the question in the working directory, and end the process."""
+    answer_question(request, answered)
+    end_process()
 
-    Where it is asked again, answer those in the directories that come line by line.
-    """
+
+def answer_modules() -> NoReturn:
+    """Answer questions in the directories that come line by line, by their modules' ``ANSWERS``."""
 
     def answered_there(line: bytes) -> bytes:
-        os.chdir(json.loads(line)["directory"])
+        asked = json.loads(line)
+        os.chdir(asked["directory"])
         log = os.open(LOG_NAME, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         for stream in (1, 2):
             os.dup2(log, stream)
         os.close(log)
-        answer_question(request, answered)
+        answer_question(*import_module(asked["module"]).ANSWERS)
         return b"{}"
 
-    if sys.argv[1:] == [_AGAIN]:
-        answer_lines(answered_there)
-    answer_question(request, answered)
-    end_process()
+    answer_lines(answered_there)
 
 
 def end_process() -> NoReturn:

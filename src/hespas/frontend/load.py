@@ -94,7 +94,8 @@ def load_per_device(
         )
     partitioned = _partition(parsed, source, name, cache_dir)
     name = f"{name}{PARTITIONED}"
-    local = _read(_parse(partitioned.text, name), partitioned.text, name, options)
+    content = partitioned.content
+    local = _read(parse_mlir(content, name=name), content, name, options)
     if isinstance(local, Unpartitioned):
         raise local.error()
     assumptions = (partitioned.assumption, *local.program.assumptions)
@@ -156,7 +157,7 @@ def _read(
     parsed: MlirModule | HloModule, source: bytes, name: str, options: LoadOptions
 ) -> Loaded | Unpartitioned:
     if isinstance(parsed, MlirModule):
-        loaded = read_stablehlo(parsed, has_chlo=b"chlo" in source, options=options)
+        loaded = read_stablehlo(parsed, source, options=options)
         is_whole = True
     else:
         from hespas.frontend.hlo.load import read_hlo  # noqa: PLC0415

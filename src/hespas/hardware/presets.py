@@ -100,6 +100,16 @@ def load_device(name_or_path: str | Path) -> Device:
     (312000000000000.0, 1555000000000.0)
     """
     file = device_file(name_or_path)
+    return _preset_device(file) if file.is_relative_to(_NODES) else _read_device(file)
+
+
+@cache
+def _preset_device(file: Path) -> Device:
+    """Read a preset once: files of the package stay as they are."""
+    return _read_device(file)
+
+
+def _read_device(file: Path) -> Device:
     home = _home(file)
     device = device_of(
         read_roofline(file), name=home.resolve().name if file.stem == "config" else file.stem
@@ -114,7 +124,7 @@ def load_device(name_or_path: str | Path) -> Device:
     )
     if not (home / "node.json").exists():
         return device
-    node, measured = _read_node(home)
+    node, measured = _node(home)
     return replace(
         device,
         memory_capacity_bytes=node.memory_capacity_bytes,
@@ -180,7 +190,7 @@ def device_of(hardware: RooflineHardware, *, name: str) -> Device:
 
 def node_info(name_or_path: str | Path) -> NodeInfo:
     """Return a node's ``node.json``, by a preset's name or a path."""
-    return _read_node(node_directory(name_or_path))[0]
+    return _node(node_directory(name_or_path))[0]
 
 
 def load_system(name_or_path: str | Path) -> System:
@@ -200,7 +210,13 @@ def load_system(name_or_path: str | Path) -> System:
         return _read_system(path)
     name = _system_name(str(name_or_path))
     part = next(device for device in device_names() if name.startswith(f"{device}_"))
-    return replace(_read_system(_SYSTEMS / name), part=part)
+    return replace(_preset_system(name), part=part)
+
+
+@cache
+def _preset_system(name: str) -> System:
+    """Read a preset once, as `_preset_device` does."""
+    return _read_system(_SYSTEMS / name)
 
 
 def _read_system(directory: Path) -> System:
@@ -320,8 +336,18 @@ def _system_name(name: str) -> str:
 @cache
 def _device_names_and_aliases() -> dict[str, str]:
     names = {name: name for name in device_names()}
-    aliases = {alias: name for name in names for alias in _read_node(_NODES / name)[0].aliases}
+    aliases = {alias: name for name in names for alias in _node(_NODES / name)[0].aliases}
     return names | aliases
+
+
+def _node(home: Path) -> tuple[NodeInfo, MeasuredTables | None]:
+    """Return what ``node.json`` of a directory says, a preset's as it was read before."""
+    return _preset_node(home) if home.is_relative_to(_NODES) else _read_node(home)
+
+
+@cache
+def _preset_node(home: Path) -> tuple[NodeInfo, MeasuredTables | None]:
+    return _read_node(home)
 
 
 def _read_node(home: Path) -> tuple[NodeInfo, MeasuredTables | None]:

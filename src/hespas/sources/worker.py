@@ -39,5 +39,7 @@ def _export(request: Request, home: Path) -> Exported:
     return functions.export_named(request.name, platform=request.platform)
 
 
+ANSWERS = (Request, _answer)
+
 if __name__ == "__main__":
-    serve(Request, _answer)
+    serve(*ANSWERS)

@@ -37,6 +37,7 @@ from hespas.sources.torch_step import TorchStep, kept_step
 from hespas.xla.cpu import use_cpu
 from hespas.xla.hlo.forms import is_hlo
 from hespas.xla.mlir.module import is_jax_export
+from hespas.xla.partition.partition import ENVIRONMENT
 
 _LIMITS = Limits(time_s=1800)
 _MARK = b"hespas exported 1\n"
@@ -225,6 +226,7 @@ def _export_apart(request: Request, artifact: bytes = b"") -> Exported:
             name="the export",
             directory=home,
             limits=_LIMITS,
+            environment=ENVIRONMENT if request.model else None,
             again=request.model,
         )
         return Exported(

@@ -37,8 +37,10 @@ def answered(question, home):
         Thread(target=Event().wait).start()
     return Doubled(number=2 * question.number, process=os.getpid())
 
+ANSWERS = (Question, answered)
+
 if __name__ == "__main__":
-    serve(Question, answered)
+    serve(*ANSWERS)
 """
 
 
@@ -54,15 +56,16 @@ class Doubled(msgspec.Struct, frozen=True, kw_only=True):
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "modules").mkdir()
-    (tmp_path / "modules" / "answerer.py").write_text(ANSWERER)
+    for module in ("answerer", "other"):
+        (tmp_path / "modules" / f"{module}.py").write_text(ANSWERER)
     monkeypatch.setenv("PYTHONPATH", ":".join([str(tmp_path / "modules"), *sys.path]))
     (tmp_path / "home").mkdir()
     return tmp_path / "home"
 
 
-def asked(number: int, home: Path, *, again: bool = False) -> Doubled:
+def asked(number: int, home: Path, *, again: bool = False, module: str = "answerer") -> Doubled:
     return ask(
-        "answerer",
+        module,
         Question(number=number),
         Doubled,
         name="the doubler",
@@ -112,6 +115,17 @@ def test_a_process_that_is_kept_answers_all_questions_of_its_block(home: Path) -
     with pytest.raises(ProcessLookupError):
         os.kill(answers[0].process, 0)
     assert asked(4, after, again=True).process != answers[0].process
+
+
+def test_one_process_answers_for_all_modules_and_blocks_inside_of_a_block(home: Path) -> None:
+    first, second, third = homes(home, 3)
+    with kept_processes():
+        with kept_processes():
+            one = asked(4, first, again=True)
+            other = asked(5, second, again=True, module="other")
+        last = asked(6, third, again=True)
+    assert [each.number for each in (one, other, last)] == [8, 10, 12]
+    assert one.process == other.process == last.process
 
 
 def test_a_process_that_is_kept_breaks_for_one_question_alone(home: Path) -> None:

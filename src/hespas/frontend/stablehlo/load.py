@@ -34,17 +34,16 @@ _DIALECTS = frozenset({"stablehlo", "mhlo", "func", "sdy"})
 
 
 def read_stablehlo(
-    module: MlirModule, *, has_chlo: bool, options: LoadOptions
+    module: MlirModule, source: bytes, *, options: LoadOptions
 ) -> Loaded | Unpartitioned:
     """Return the program of one device, or the reason for none.
 
-    With ``has_chlo`` CHLO operations are legalised first, which changes the module; a
-    ``chlo.ragged_dot`` stays. JAX's shard_map (``sdy.manual_computation``) is opened. Raises
+    CHLO operations are legalised first, which changes the module; a ``chlo.ragged_dot`` stays.
+    ``source`` is what was parsed. JAX's shard_map (``sdy.manual_computation``) is opened. Raises
     `ProgramError` for a module that is no program, `UnsupportedError` for an operation without a
     model, and `ConfigError` for options that name a line without a loop or branch.
     """
-    if has_chlo:
-        legalise_chlo(module)
+    legalise_chlo(module, source)
     symbols = module_symbols(module)
     meshes = {
         symbol.name: read_mesh(symbol.attributes["mesh"])

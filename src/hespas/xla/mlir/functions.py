@@ -22,7 +22,7 @@ from hespas.program.attrs import NO_ATTRS, Attrs
 from hespas.program.program import Block, Function, Op, Value
 from hespas.program.scopes import joined_scope, place_text
 from hespas.program.types import TensorType, Type
-from hespas.xla.mlir.module import Symbol, attribute_texts
+from hespas.xla.mlir.module import Symbol, attribute_texts, operations_in_order
 from hespas.xla.mlir.text import Layout, read_layouts
 
 
@@ -105,6 +105,7 @@ class FunctionReader:
 
     ``find_reader`` takes a dialect and a kind and returns the reader of such operations'
     attributes; it raises `UnsupportedError` for operations that have no place in a program.
+    ``coming`` are the operations of the function that are not read yet, outer ones first.
     """
 
     source: str
@@ -119,12 +120,14 @@ class FunctionReader:
     texts: dict[Any, str] = field(default_factory=dict[Any, str])
     places: dict[Any, tuple[str, str]] = field(default_factory=dict[Any, tuple[str, str]])
     producer: dict[Value, Op] = field(default_factory=dict[Value, Op])
+    coming: Iterator[Any] = field(default_factory=lambda: iter(()))
 
     def function(self, symbol: Symbol) -> Function:
         """Read one ``func.func``; raise `ProgramError` if it is only declared."""
         regions = symbol.handle.regions
         if len(regions) == 0 or len(regions[0].blocks) == 0:
             raise ProgramError(f"function @{symbol.name} has no body", location=self.source)
+        self.coming = iter(operations_in_order(symbol.handle)[1:])
         try:
             return Function(name=symbol.name, body=self._block(regions[0].blocks[0]))
         except ProgramError as error:
@@ -136,7 +139,7 @@ class FunctionReader:
         arguments = tuple(map(self._value, block.arguments))
         return Block(
             arguments=arguments,
-            operations=tuple([self._op(view.operation) for view in block.operations]),
+            operations=tuple([self._op(next(self.coming)) for _ in range(len(block.operations))]),
         )
 
     def _value(self, value: Any) -> Value:

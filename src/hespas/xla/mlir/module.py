@@ -225,6 +225,38 @@ def operations_in(root: Any, names: Container[str] | None = None) -> list[Any]:
     return operations
 
 
+def operations_in_order(root: Any) -> list[Any]:
+    """Return an operation, and those inside of it, outer ones first.
+
+    A walk makes no objects of the classes of dialects, which take longer to import than most
+    programs to read.
+    """
+    ir = import_module("jaxlib.mlir.ir")
+    operations: list[Any] = []
+
+    def visit(op: Any) -> Any:
+        operations.append(op)
+        return ir.WalkResult.ADVANCE
+
+    root.walk(visit, ir.WalkOrder.PRE_ORDER)
+    return operations
+
+
+def _top_operations(module: MlirModule) -> list[Any]:
+    """Return the operations that a module has itself, such as functions."""
+    ir = import_module("jaxlib.mlir.ir")
+    root, operations = module.handle.operation, list[Any]()
+
+    def visit(op: Any) -> Any:
+        if op == root:
+            return ir.WalkResult.ADVANCE
+        operations.append(op)
+        return ir.WalkResult.SKIP
+
+    root.walk(visit, ir.WalkOrder.PRE_ORDER)
+    return operations
+
+
 def operation_names(module: MlirModule, names: Container[str]) -> set[str]:
     """Return which of some operations, named with their dialect, a module has."""
     return {op.name for op in operations_in(module.handle.operation, names)}
@@ -232,8 +264,7 @@ def operation_names(module: MlirModule, names: Container[str]) -> set[str]:
 
 def main_of(module: MlirModule) -> Any:
     """Return the function named main; raise `ProgramError` without one."""
-    for view in module.handle.body.operations:
-        op = view.operation
+    for op in _top_operations(module):
         if op.name == "func.func" and op.attributes["sym_name"].value == "main":
             return op
     raise ProgramError("the program has no function named main", location=module.source)
@@ -300,8 +331,7 @@ def module_symbols(module: MlirModule) -> dict[str, Symbol]:
     A file without a ``module`` has MLIR's implicit one, which is read the same way.
     """
     symbols: dict[str, Symbol] = {}
-    for view in module.handle.body.operations:
-        op = view.operation
+    for op in _top_operations(module):
         texts = attribute_texts(op, {})
         name = texts.get("sym_name", "").strip('"')
         symbols[name] = Symbol(name=name, op_name=op.name, attributes=texts, handle=op)
@@ -339,13 +369,8 @@ def _printed_property(op: Any, name: str) -> str:
     raise UnsupportedError(f"attribute {name} cannot be read")
 
 
-def device_text(
-    handle: Any, *, replicas: int | None, partitions: int | None, with_locations: bool
-) -> bytes:
-    """Print a parsed module with its numbers of replicas and partitions.
-
-    A number that is None is left as the module has it. Locations hold name stacks and lines.
-    """
+def declare_counts(handle: Any, *, replicas: int | None, partitions: int | None) -> None:
+    """Declare a parsed module's numbers of replicas and partitions, where given."""
     ir = import_module("jaxlib.mlir.ir")
     counts = {"mhlo.num_partitions": partitions, "mhlo.num_replicas": replicas}
     with handle.context:
@@ -353,7 +378,17 @@ def device_text(
         for name, count in counts.items():
             if count is not None:
                 handle.operation.attributes[name] = ir.IntegerAttr.get(number, count)
-        return printed(handle, with_locations=with_locations)
+
+
+def device_text(
+    handle: Any, *, replicas: int | None, partitions: int | None, with_locations: bool
+) -> bytes:
+    """Print a parsed module with its numbers of replicas and partitions.
+
+    A number that is None is left as the module has it. Locations hold name stacks and lines.
+    """
+    declare_counts(handle, replicas=replicas, partitions=partitions)
+    return printed(handle, with_locations=with_locations)
 
 
 def printed(handle: Any, *, with_locations: bool) -> bytes:
@@ -368,16 +403,23 @@ def holds_locations(source: bytes) -> bool:
 
 
 RAGGED_DOT = "chlo.ragged_dot"
+_RAGGED = b"ragged_dot"
+"""Stands in bytecode too, where the dialect stands elsewhere."""
 _KEPT = "stablehlo.custom_call"
 _TARGET = "call_target_name"
 _PASSES = "builtin.module(func.func(chlo-legalize-to-stablehlo))"
 
 
-def legalise_chlo(module: MlirModule) -> None:
+def legalise_chlo(module: MlirModule, source: bytes) -> None:
     """Replace CHLO operations by StableHLO's, except ``chlo.ragged_dot``, in place.
 
-    Raises `ProgramError` if the pass fails.
+    ``source`` is what the module was parsed from. Raises `ProgramError` if the pass fails.
     """
+    if b"chlo" not in source:
+        return
+    if _RAGGED not in source:
+        run_passes(module, _PASSES)
+        return
     ir = import_module("jaxlib.mlir.ir")
     root = module.handle.operation
     with module.handle.context:

@@ -24,10 +24,19 @@ from hespas.base.question import PROGRAM_FILE, ask
 from hespas.base.version import __version__, installed_version
 from hespas.errors import ProgramError
 from hespas.xla.cpu import use_cpu
-from hespas.xla.mlir.module import MlirModule, module_attributes, module_symbols, parse_mlir
+from hespas.xla.mlir.module import (
+    BYTECODE_MAGIC,
+    MlirModule,
+    module_attributes,
+    module_symbols,
+    parse_mlir,
+    printed,
+)
 from hespas.xla.mlir.text import read_mesh_axes
 
 PARTITIONED_FILE = "partitioned.mlir"
+ENVIRONMENT = {"TF_CPP_MIN_LOG_LEVEL": "1", "XLA_FLAGS": ""}
+"""The environment of XLA's process, and of exports, which one process answers with it."""
 MOST_OF_ONE_PROCESS = 2048
 """The most devices that a client of XLA's takes for its own process's."""
 
@@ -62,7 +71,7 @@ The time to make them grows as their square (20 s of CPU time for these).
 
 _PARTITIONED_BY_XLA = "mhlo.spmd_"
 _ANNOTATIONS = (b"sdy.sharding", b"mhlo.sharding", b"sdy.manual_computation", b"@Sharding")
-_MARK = b"hespas partitioned 1\n"
+_MARK = b"hespas partitioned 2\n"
 _MAKERS = ("xla/partition", "xla/mlir")
 """The folders whose code decides how a program is partitioned."""
 _NUMBER = re.compile(r"\d+")
@@ -70,11 +79,22 @@ _NUMBER = re.compile(r"\d+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Partitioned:
-    """The program of one device as StableHLO text, and its partitioner."""
+    """The program of one device, and its partitioner.
 
-    text: bytes
+    ``content`` is StableHLO: bytecode where the source had locations, which is read in a fraction
+    of the time, else text, whose lines are locations.
+    """
+
+    content: bytes
     devices: int
     partitioner: Partitioner
+
+    @property
+    def text(self) -> bytes:
+        """The program as text."""
+        if not self.content.startswith(BYTECODE_MAGIC):
+            return self.content
+        return printed(parse_mlir(self.content, name="").handle, with_locations=True)
 
     @property
     def assumption(self) -> str:
@@ -136,14 +156,14 @@ def partition_module(
         name=module.source, replicas=replicas, partitions=partitions, partitioner=partitioner
     )
     key = _key(source, request)
-    text = None if kept is None else kept.read(key)
-    if text is None:
+    content = None if kept is None else kept.read(key)
+    if content is None:
         scope = f"over {devices} devices"
         with stage(Stage.PARTITION, scope, kind=partitioner.name, size=len(source)):
-            text = _run_worker(source, request, virtual_devices, limits)
+            content = _run_worker(source, request, virtual_devices, limits)
         if kept is not None:
-            kept.write(key, text)
-    return Partitioned(text=text, devices=devices, partitioner=partitioner)
+            kept.write(key, content)
+    return Partitioned(content=content, devices=devices, partitioner=partitioner)
 
 
 def _key(source: bytes, request: PartitionRequest) -> str:
@@ -205,7 +225,7 @@ def _check_threads(virtual_devices: int, name: str) -> None:
 def _run_worker(
     source: bytes, request: PartitionRequest, virtual_devices: int, limits: Limits
 ) -> bytes:
-    """Return the partitioned text; the worker's directory is kept if it fails."""
+    """Return the partitioned program; the worker's directory is kept if it fails."""
     of_one_process = virtual_devices <= MOST_OF_ONE_PROCESS
     if is_staying() and of_one_process:
         use_cpu()
@@ -222,7 +242,7 @@ def _run_worker(
             name="the partitioner",
             directory=directory,
             limits=limits,
-            environment={"TF_CPP_MIN_LOG_LEVEL": "1", "XLA_FLAGS": count},
+            environment={**ENVIRONMENT, "XLA_FLAGS": count},
             again=of_one_process,
         )
         return (directory / PARTITIONED_FILE).read_bytes()

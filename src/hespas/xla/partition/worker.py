@@ -21,7 +21,7 @@ from hespas.xla.mlir.module import (
     OF_FUNCTIONS,
     MlirModule,
     bytecode_of,
-    device_text,
+    declare_counts,
     entries_of,
     erase_copies,
     holds_locations,
@@ -29,6 +29,7 @@ from hespas.xla.mlir.module import (
     main_of,
     operations_in,
     parse_mlir,
+    printed,
 )
 from hespas.xla.partition.partition import (
     MOST_OF_ONE_PROCESS,
@@ -63,7 +64,7 @@ def _answer(request: PartitionRequest, home: Path) -> PartitionAnswer:
 
 
 def partitioned_here(source: bytes, request: PartitionRequest) -> bytes:
-    """Partition in this process, which has JAX on the CPU; return the text.
+    """Partition in this process, which has JAX on the CPU; return the program.
 
     Raises `ProgramError` if a partitioner refuses the program.
     """
@@ -85,12 +86,10 @@ def _partition_source(
         _declare_donations(module, declared)
     if _MEMORY_KIND.encode() in source:
         _declare_memory_kinds(module, declared)
-    return device_text(
-        module.handle,
-        replicas=request.replicas,
-        partitions=request.partitions,
-        with_locations=holds_locations(source),
-    )
+    declare_counts(module.handle, replicas=request.replicas, partitions=request.partitions)
+    if holds_locations(source):
+        return bytecode_of(module.handle)
+    return printed(module.handle, with_locations=False)
 
 
 def _partition_with_xla(
@@ -302,5 +301,7 @@ def _stablehlo(module: bytes) -> bytes:
     return import_module("jaxlib._jax").mlir.hlo_to_stablehlo(module)
 
 
+ANSWERS = (PartitionRequest, _answer)
+
 if __name__ == "__main__":
-    serve(PartitionRequest, _answer)
+    serve(*ANSWERS)

@@ -20,7 +20,7 @@ def test_a_product_of_groups_stays_and_all_else_is_replaced() -> None:
     module = parse_mlir(TEXT.encode(), name="p.mlir")
     before = printed(module.handle, with_locations=True)
     assert b"chlo.tan" in before
-    legalise_chlo(module)
+    legalise_chlo(module, TEXT.encode())
     after = printed(module.handle, with_locations=True).decode()
     assert "chlo.tan" not in after
     assert after.count("chlo.") == 2

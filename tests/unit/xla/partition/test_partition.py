@@ -11,7 +11,7 @@ import pytest
 from hespas.errors import ProgramError
 from hespas.frontend.load import load_per_device, load_source
 from hespas.program.program import is_communication_op
-from hespas.xla.mlir.module import parse_mlir
+from hespas.xla.mlir.module import BYTECODE_MAGIC, parse_mlir, printed
 from hespas.xla.partition.partition import Partitioner, partition, partition_cache, partition_module
 from hespas.xla.partition.shardy import partition_with_shardy
 from workloads import workload
@@ -121,6 +121,23 @@ def test_stages_partition_first_and_say_so() -> None:
 def test_bytes_are_the_same_each_time() -> None:
     source = SHARDY.format(devices=4).encode()
     assert partition(source, name="a").text == partition(source, name="b").text
+
+
+def test_a_program_with_locations_is_divided_as_bytecode_that_reads_as_its_text() -> None:
+    source = SHARDY.format(devices=4).encode()
+    parsed = parse_mlir(source, name="a")
+    made = partition(printed(parsed.handle, with_locations=True), name="a")
+    assert made.content.startswith(BYTECODE_MAGIC)
+    read, printed_and_read = (
+        [
+            (op.kind, op.results[0].type, op.attributes, op.scope, op.source_location)
+            for op in load_source(content, name="a").main.body.operations[:-1]
+        ]
+        for content in (made.content, made.text)
+    )
+    assert read
+    assert read == printed_and_read
+    assert not partition(source, name="a").content.startswith(BYTECODE_MAGIC)
 
 
 @pytest.mark.parametrize(
