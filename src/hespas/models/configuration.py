@@ -12,17 +12,14 @@ from typing import Any, cast
 
 from hespas.base.suggest import nearest
 from hespas.errors import ConfigError
-from hespas.models.decoder_parts import Description
 from hespas.models.decoders import DECODERS
 from hespas.models.fields import IGNORED, Fields
 from hespas.models.language import MTP_NOTE, LanguageModel
-from hespas.models.model import MeshAxes
 from hespas.models.network_model import Network, first_run, network_parameters
 from hespas.models.network_readers import NETWORKS
 from hespas.models.precision import UNQUANTISED, Precision
 from hespas.models.quantization import read_precision
 from hespas.models.resnet_layers import ResNet
-from hespas.models.runs import Prefill
 from hespas.models.weights import parameters
 
 FILE = "config.json"
@@ -134,16 +131,16 @@ def configured(values: Mapping[str, Any], *, location: str, name: str) -> Config
         notes.append(MTP_NOTE)
     if fields.flag("is_encoder_decoder"):
         raise ConfigError("models with an encoder are not known", location=location)
-    description = reader(fields)
-    layers = description.sizes.layers
-    precision, published = read_precision(fields.part("quantization_config"), layers=layers)
+    model = reader(fields)
+    quantised = fields.part("quantization_config")
+    precision, published = read_precision(quantised, layers=model.layers)
     notes += published
     fields.check_read()
     longest = next((size for name in _LENGTHS if (size := fields.size(name, default=0))), 0)
     notes += _notes_of(outer, fields)
-    description, whole = _without_long_windows(description, longest)
+    model, whole = _without_long_windows(model, longest)
     notes += whole
-    model = _model(description)
+    model = _runnable(model)
     _check(model, fields)
     return Configuration(
         name=name,
@@ -202,15 +199,15 @@ def _defaults() -> Mapping[str, Mapping[str, Any]]:
 
 
 def _without_long_windows(
-    description: Description, longest: int
-) -> tuple[Description, tuple[str, ...]]:
+    model: LanguageModel, longest: int
+) -> tuple[LanguageModel, tuple[str, ...]]:
     """Drop windows as long as the context, with a note."""
-    long = {kind.window for kind in description.kinds if longest and kind.window >= longest}
+    long = {kind.window for kind in model.pattern if longest and kind.window >= longest}
     if not long:
-        return description, ()
-    kinds = (replace(kind, window=0) if kind.window in long else kind for kind in description.kinds)
+        return model, ()
+    kinds = (replace(kind, window=0) if kind.window in long else kind for kind in model.pattern)
     note = f"windows of {min(long)} tokens hold all of a context of {longest}, and are left out"
-    return replace(description, kinds=tuple(kinds)), (note,)
+    return replace(model, pattern=tuple(kinds)), (note,)
 
 
 def _network_kind(values: Mapping[str, Any]) -> str:
@@ -284,19 +281,14 @@ def _shipped_fields() -> dict[str, set[str]]:
     return fields
 
 
-def _model(description: Description) -> LanguageModel:
-    kinds = description.kinds
-    run = Prefill(mesh=MeshAxes(axes=(("tp", 1),)))
-    learned = description.style.learned_positions or run.sequence
-    return LanguageModel(
-        sizes_of_layers=description.sizes,
-        style=description.style,
-        run=replace(run, sequence=min(run.sequence, learned)),
-        routing=description.routing,
-        latent=description.latent,
-        state_space=description.state_space,
-        delta=description.delta,
+def _runnable(model: LanguageModel) -> LanguageModel:
+    """Return a model with one kind where all layers are alike, and no more tokens than it has."""
+    kinds, run = model.pattern, model.run
+    tokens = min(model.sequence, model.style.learned_positions or model.sequence)
+    return replace(
+        model,
         pattern=kinds[:1] if len(set(kinds)) == 1 else kinds,
+        run=replace(run, sequence=tokens),
     )
 
 

@@ -6,25 +6,18 @@ Source: the configuration and modelling files of transformers 5.24.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 from hespas.errors import ConfigError
-from hespas.models.architecture import (
-    Activation,
-    Delta,
-    Latent,
-    LayerKind,
-    RotaryScaling,
-    Routing,
-    RoutingStyle,
-    Sizes,
-    StateSpace,
-    Style,
-)
+from hespas.models.architecture import Activation, LayerKind, RotaryScaling, Sizes, Style
+from hespas.models.decoder_layers import Layers, windowed
 from hespas.models.fields import Fields
+from hespas.models.language import LanguageModel
+from hespas.models.model import MeshAxes
+from hespas.models.runs import Prefill
 
 _ROPE_TYPES = (
     *("default", "linear", "dynamic", "yarn", "llama3", "longrope", "proportional", "su"),
@@ -41,60 +34,6 @@ ACTIVATIONS: dict[str, Activation] = {
     "relu": "relu",
     "relu2": "relu_squared",
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Description:
-    """What a family's reader finds: the parts of a `LanguageModel`."""
-
-    sizes: Sizes
-    style: Style
-    kinds: tuple[LayerKind, ...]
-    routing: Routing | None = None
-    latent: Latent | None = None
-    state_space: StateSpace | None = None
-    delta: Delta | None = None
-
-
-def described(
-    fields: Fields,
-    *,
-    sizes: Sizes | None = None,
-    kinds: tuple[LayerKind, ...] = (),
-    routing: Routing | None = None,
-    state_space: StateSpace | None = None,
-    **facts: Any,
-) -> Description:
-    """Return Llama's layers but for some parts, and facts of their style."""
-    sizes = sizes or sizes_of(fields)
-    return Description(
-        sizes=sizes,
-        style=style_of(fields, **facts),
-        kinds=kinds or alike(sizes),
-        routing=routing,
-        state_space=state_space,
-    )
-
-
-ALL_BIASES: Mapping[str, Any] = MappingProxyType({"attention_biases": "all", "mlp_biases": True})
-"""The facts of products that all have biases."""
-
-
-def biases_by(fields: Fields, name: str, *, default: bool = False) -> Mapping[str, Any]:
-    """Return the facts of biases everywhere if a field says so, else none."""
-    if fields.flag(name, default=default):
-        return ALL_BIASES
-    return {"attention_biases": "none", "mlp_biases": False}
-
-
-def experts_of(fields: Fields, sizes: Sizes, **facts: Any) -> Routing:
-    """Return experts as wide as the dense layers of other models."""
-    return Routing(
-        experts=fields.size("num_local_experts", "num_experts"),
-        chosen=fields.size("num_experts_per_tok", "experts_per_token"),
-        expert_mlp=sizes.mlp,
-        **facts,
-    )
 
 
 def sizes_of(fields: Fields, **changed: int) -> Sizes:
@@ -140,7 +79,66 @@ def style_of(fields: Fields, **facts: Any) -> Style:
         sizes = sizes_of(fields)
         head = sizes.head_size
         found["rotary_size"] = int(head * rope.share)
-    return Style(**(found | facts))
+    given: dict[str, Any] = {
+        name: fact(fields) if callable(fact) else fact for name, fact in facts.items()
+    }
+    return Style(**(found | given))
+
+
+Reader = Callable[[Fields], LanguageModel]
+Part = Callable[[Fields, Sizes], Any]
+"""What reads a part of a `LanguageModel`; None for a model that hasn't it."""
+
+
+def family(
+    *,
+    sizes: Callable[[Fields], Sizes] = sizes_of,
+    layers: Layers = windowed,
+    experts: Part | None = None,
+    latent: Part | None = None,
+    delta: Part | None = None,
+    state_space: Part | None = None,
+    only: Mapping[str, Sequence[Any]] = MappingProxyType({}),
+    **facts: Any,
+) -> Reader:
+    """Return the reader of a family: Llama's layers but for some parts.
+
+    ``layers`` reads their kinds, which differ in windows where it is not given. ``only`` has the
+    values that fields may have. ``facts`` are those of the `Style`, or what reads them from fields.
+    """
+    parts = {"routing": experts, "latent": latent, "delta": delta, "state_space": state_space}
+
+    def read(fields: Fields) -> LanguageModel:
+        for name, known in only.items():
+            fields.one_of(name, known)
+        own = sizes(fields)
+        return described(
+            fields,
+            sizes=own,
+            kinds=layers(fields, own),
+            parts={name: part(fields, own) for name, part in parts.items() if part is not None},
+            **facts,
+        )
+
+    return read
+
+
+def described(
+    fields: Fields,
+    *,
+    sizes: Sizes,
+    kinds: tuple[LayerKind, ...],
+    parts: Mapping[str, Any] = MappingProxyType({}),
+    **facts: Any,
+) -> LanguageModel:
+    """Return a model of sizes, kinds of layers, other parts by name, and facts of its style."""
+    return LanguageModel(
+        sizes_of_layers=sizes,
+        style=style_of(fields, **facts),
+        pattern=kinds,
+        run=Prefill(mesh=MeshAxes(axes=(("tp", 1),))),
+        **parts,
+    )
 
 
 def activation_named(fields: Fields, *names: str, default: str) -> Activation:
@@ -220,130 +218,42 @@ def amplitude_of(factor: float, scale: float) -> float:
     return 1.0 if factor <= 1 else 0.1 * scale * math.log(factor) + 1.0
 
 
-def alike(sizes: Sizes, **kind: Any) -> tuple[LayerKind, ...]:
-    """Return layers that are all of one kind."""
-    return (LayerKind(**kind),) * sizes.layers
+# What reads facts of a style.
 
 
-def _by_type(fields: Fields, sizes: Sizes, *, window: int, every: int) -> list[str]:
-    """Return the type of each layer: as listed, or all ``every``-th ones full."""
-    types = fields.texts("layer_types", "layers_block_type")
-    if types and len(types) != sizes.layers:
-        raise ConfigError(
-            f"layer_types has {len(types)} layers, and num_hidden_layers is {sizes.layers}",
-            location=fields.location,
-        )
-    if types:
-        return types
-    if not every:
-        return ["sliding_attention" if window else "full_attention"] * sizes.layers
-    return [
-        "full_attention" if (index + 1) % every == 0 else "sliding_attention"
-        for index in range(sizes.layers)
-    ]
+def flag(*names: str, default: bool = False) -> Callable[[Fields], bool]:
+    """Return what reads a truth value."""
+    return lambda fields: fields.flag(*names, default=default)
 
 
-def check_types(fields: Fields, types: Sequence[str], known: Sequence[str]) -> None:
-    """Raise `ConfigError` for a type of layers that is not known."""
-    for each in types:
-        if each not in known:
-            raise ConfigError(
-                f"a layer of the type {each!r} is not known",
-                location=fields.location,
-                hint=f"known: {', '.join(known)}",
-            )
+def number(*names: str, default: float = 1.0) -> Callable[[Fields], float]:
+    """Return what reads a number."""
+    return lambda fields: fields.number(*names, default=default)
 
 
-ATTENTION_TYPES = ("full_attention", "sliding_attention")
+def size(name: str, *, default: int) -> Callable[[Fields], int]:
+    """Return what reads a whole number of 1 or more."""
+    return lambda fields: fields.size(name, default=default)
 
 
-def windowed(fields: Fields, sizes: Sizes, *, every: int = 0) -> tuple[LayerKind, ...]:
-    """Return the kind of each layer; some attend to a window alone."""
-    window = fields.size("sliding_window", default=0, least=0)
-    types = _by_type(fields, sizes, window=window, every=every)
-    check_types(fields, types, ATTENTION_TYPES)
-    return tuple(LayerKind(window=window if each == ATTENTION_TYPES[1] else 0) for each in types)
+def biases_if(name: str, where: str = "all", *, default: bool = False) -> Callable[[Fields], str]:
+    """Return what reads ``where`` products of attention have biases if a field says so."""
+    return lambda fields: where if fields.flag(name, default=default) else "none"
 
 
-def by_mlp_type(fields: Fields, kinds: tuple[LayerKind, ...]) -> tuple[LayerKind, ...]:
-    """Mark layers with experts by their types, or behind the dense ones."""
-    dense = fields.size("first_k_dense_replace", default=0, least=0)
-    types = fields.texts("mlp_layer_types")
-    if types and len(types) != len(kinds):
-        raise ConfigError(
-            f"mlp_layer_types has {len(types)} layers, and num_hidden_layers is {len(kinds)}",
-            location=fields.location,
-        )
-    return tuple(
-        replace(kind, is_routed=types[index] == "sparse" if types else index >= dense)
-        for index, kind in enumerate(kinds)
-    )
+def activation(*names: str, default: str) -> Callable[[Fields], Activation]:
+    """Return what reads an activation by the library's name."""
+    return lambda fields: activation_named(fields, *names, default=default)
 
 
-def granite_style(fields: Fields) -> Style:
-    """Return the style of Granite, whose sums and products have factors of their own."""
-    return style_of(
-        fields,
-        embedding_scale=fields.number("embedding_multiplier", default=1.0),
-        residual_scale=fields.number("residual_multiplier", default=1.0),
-        query_scale=fields.number("attention_multiplier", default=0.0),
-        logit_scale=1 / fields.number("logits_scaling", default=1.0),
-    )
+TIED = flag("tie_word_embeddings", default=True)
+ALL_BIASES: Mapping[str, Any] = MappingProxyType({"attention_biases": "all", "mlp_biases": True})
+"""The facts of products that all have biases."""
 
 
-def latent_of(fields: Fields, *, indexed: bool = False) -> Latent:
-    """Return the latent vectors of keys and values, as in DeepSeek's models."""
-    embedding, heads = fields.size("hidden_size"), fields.size("num_attention_heads")
-    return Latent(
-        query_rank=fields.size("q_lora_rank", default=0, least=0),
-        kv_rank=fields.size("kv_lora_rank"),
-        rope_size=fields.size("qk_rope_head_dim"),
-        value_size=fields.size("v_head_dim", default=embedding // heads),
-        indexed_tokens=fields.size("index_topk") if indexed else 0,
-        index_heads=fields.size("index_n_heads") if indexed else 0,
-        index_size=fields.size("index_head_dim") if indexed else 0,
-    )
-
-
-def mamba_of(fields: Fields, sizes: Sizes) -> StateSpace:
-    """Return the states of Mamba-2's layers, as Granite and Bamba name their sizes."""
-    heads = fields.size("mamba_n_heads", default=128)
-    inner = fields.size("mamba_expand", default=2) * sizes.embedding
-    head = fields.given("mamba_d_head")
-    return StateSpace(
-        state_heads=heads,
-        state_head_size=inner // heads if head in {None, "auto"} else head,
-        state_size=fields.size("mamba_d_state", default=256),
-        state_groups=fields.size("mamba_n_groups", default=1),
-        convolution=fields.size("mamba_d_conv", default=4),
-        chunk=fields.size("mamba_chunk_size", default=256),
-        convolution_biases=fields.flag("mamba_conv_bias", default=True),
-    )
-
-
-def experts_of_deepseek(
-    fields: Fields, gate: Literal["softmax", "sigmoid"], *, corrected: bool, normalised: bool
-) -> Routing:
-    """Return the experts that DeepSeek's models have, and those that follow them."""
-    # A token's choice of groups first changes which experts it takes, and not how many.
-    fields.known("n_group", "topk_group", "topk_method")
-    return Routing(
-        experts=fields.size("n_routed_experts", "num_local_experts", "num_experts"),
-        chosen=fields.size("num_experts_per_tok"),
-        expert_mlp=fields.size("moe_intermediate_size"),
-        shared_experts=fields.size("n_shared_experts", "num_shared_experts", default=0, least=0),
-        gate=gate,
-        style=RoutingStyle(
-            corrected=corrected,
-            normalised=fields.flag("norm_topk_prob", default=normalised),
-            scale=fields.number("routed_scaling_factor", default=1.0),
-        ),
-    )
-
-
-def rotating_layers(fields: Fields, sizes: Sizes) -> list[int]:
-    """Return whether each layer's positions are rotary: as listed, or not each fourth."""
-    every = fields.size("no_rope_layer_interval", default=4)
-    return fields.numbers("no_rope_layers") or [
-        int((index + 1) % every != 0) for index in range(sizes.layers)
-    ]
+def all_biases_if(name: str, *, default: bool = False) -> Mapping[str, Any]:
+    """Return the facts of products that all have biases if a field says so."""
+    return {
+        "attention_biases": biases_if(name, default=default),
+        "mlp_biases": flag(name, default=default),
+    }

@@ -1,422 +1,283 @@
-"""Readers of families of decoders: from fields to a `LanguageModel`'s parts.
+"""Families of decoders: what reads the configuration of each ``model_type``.
 
-Facts of a family that its file doesn't say are in its reader. Source: the configuration and
-modelling files of transformers 5.24, by ``model_type``.
+A family is Llama's layers but for some facts; those that its file doesn't say are here. Source: the
+configuration and modelling files of transformers 5.24; of baichuan, internlm2 and minicpm the files
+that come with the weights.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, Literal
+from functools import partial
+from typing import Any
 
 from hespas.errors import ConfigError
-from hespas.models.architecture import (
-    Delta,
-    LayerKind,
-    Routing,
-    RoutingStyle,
-    Sizes,
-    StateSpace,
+from hespas.models.architecture import RoutingStyle, Sizes
+from hespas.models.decoder_layers import (
+    ROUTED,
+    alike,
+    bamba_layers,
+    behind_dense,
+    ernie_experts,
+    ernie_layers,
+    experts_of,
+    experts_of_deepseek,
+    granite_experts,
+    granite_layers,
+    hunyuan_experts,
+    hybrid_experts,
+    latent_of,
+    mamba_of,
+    minimax_experts,
+    olmo_experts,
+    qwen_delta,
+    qwen_delta_layers,
+    qwen_experts,
+    qwen_layers,
+    qwen_sparse,
+    routed,
+    smollm_layers,
+    unrotated_where_full,
+    windowed,
 )
 from hespas.models.decoder_parts import (
     ALL_BIASES,
-    ATTENTION_TYPES,
-    Description,
-    activation_named,
-    alike,
-    amplitude_of,
-    by_mlp_type,
-    check_types,
-    described,
-    experts_of,
-    experts_of_deepseek,
-    granite_style,
-    latent_of,
-    mamba_of,
-    rotating_layers,
+    TIED,
+    Reader,
+    activation,
+    all_biases_if,
+    biases_if,
+    family,
+    flag,
+    number,
+    rope_of,
+    size,
     sizes_of,
-    style_of,
-    windowed,
+)
+from hespas.models.decoder_readers import (
+    bailing_biases,
+    bailing_experts,
+    chatglm_sizes,
+    dbrx,
+    embedding_root,
+    falcon,
+    gemma2,
+    gemma3,
+    gemma4,
+    hunyuan,
+    latent_family,
+    latent_sizes,
+    llama4,
+    mamba2,
+    mpt,
+    nemotron_h,
 )
 from hespas.models.fields import Fields
-from hespas.models.gemma_decoders import GEMMA
-from hespas.models.kindred_decoders import KINDRED
-from hespas.models.older_decoders import OLDER
+
+# Sizes by other names.
 
 
-def _mistral(fields: Fields) -> Description:
-    return described(fields, kinds=windowed(fields, sizes_of(fields)))
+def _ungrouped(fields: Fields, **changed: int) -> Sizes:
+    """Return sizes with as many heads of keys as of queries."""
+    sizes = sizes_of(fields, **changed)
+    return replace(sizes, kv_heads=sizes.heads)
 
 
-def _mixtral(fields: Fields) -> Description:
-    found = _mistral(fields)
-    routing = experts_of(fields, found.sizes)
-    kinds = tuple(replace(kind, is_routed=True) for kind in found.kinds)
-    return replace(found, routing=routing, kinds=kinds)
+def _bloom_sizes(fields: Fields) -> Sizes:
+    sizes = _ungrouped(fields, rope_theta=0)
+    return replace(sizes, mlp=4 * sizes.embedding)
 
 
-def _qwen(fields: Fields, **facts: Any) -> Description:
-    sizes = sizes_of(fields)
-    types = fields.texts("layer_types")
-    check_types(fields, types, ATTENTION_TYPES)
-    kinds = alike(sizes)
-    fields.known("sliding_window", "max_window_layers")
-    if fields.flag("use_sliding_window"):
-        window = fields.size("sliding_window", default=0, least=0)
-        first = fields.size("max_window_layers", default=sizes.layers, least=0)
-        types = types or [ATTENTION_TYPES[index >= first] for index in range(sizes.layers)]
-        kinds = tuple(LayerKind(window=window * (each == ATTENTION_TYPES[1])) for each in types)
-    return Description(sizes=sizes, style=style_of(fields, **facts), kinds=kinds)
-
-
-def _qwen2(fields: Fields) -> Description:
-    return _qwen(fields, attention_biases="inputs")
-
-
-def _qwen3(fields: Fields) -> Description:
-    return _qwen(fields, norms_of_heads=True)
-
-
-def _qwen_experts(fields: Fields, found: Description) -> Description:
-    """Return a description with the experts that Qwen's models have."""
-    every = fields.size("decoder_sparse_step", default=1)
-    dense = fields.numbers("mlp_only_layers")
-    shared = fields.size("shared_expert_intermediate_size", default=0, least=0)
-    routing = Routing(
-        experts=fields.size("num_experts", "num_local_experts"),
-        chosen=fields.size("num_experts_per_tok"),
-        expert_mlp=fields.size("moe_intermediate_size"),
-        shared_mlp=shared,
-        style=RoutingStyle(normalised=fields.flag("norm_topk_prob"), shared_gate=bool(shared)),
-    )
-    kinds = tuple(
-        replace(kind, is_routed=(index + 1) % every == 0 and index not in dense)
-        for index, kind in enumerate(found.kinds)
-    )
-    return replace(found, routing=routing, kinds=kinds)
-
-
-def _qwen2_moe(fields: Fields) -> Description:
-    fields.one_of("qkv_bias", (True,))
-    return _qwen_experts(fields, _qwen2(fields))
-
-
-def _qwen3_moe(fields: Fields) -> Description:
-    fields.one_of("qkv_bias", (False,))
-    fields.one_of("use_qk_norm", (True,))
-    return _qwen_experts(fields, _qwen3(fields))
-
-
-def _qwen_delta(fields: Fields) -> Description:
-    sizes = sizes_of(fields)
-    fields.one_of("attn_output_gate", (True,))
-    style = style_of(fields, norms_of_heads=True, output_gate=True)
-    every = fields.size("full_attention_interval", default=4)
-    types = fields.texts("layer_types") or [
-        "full_attention" if (index + 1) % every == 0 else "linear_attention"
-        for index in range(sizes.layers)
-    ]
-    check_types(fields, types, ("full_attention", "linear_attention"))
-    delta = Delta(
-        delta_key_heads=fields.size("linear_num_key_heads"),
-        delta_heads=fields.size("linear_num_value_heads"),
-        delta_key_size=fields.size("linear_key_head_dim"),
-        delta_value_size=fields.size("linear_value_head_dim"),
-        convolution=fields.size("linear_conv_kernel_dim", default=4),
-    )
-    kinds = tuple(
-        LayerKind(mixer="attention" if each == "full_attention" else "delta") for each in types
-    )
-    return Description(sizes=sizes, style=style, kinds=kinds, delta=delta)
-
-
-def _first_dense(fields: Fields, sizes: Sizes) -> tuple[LayerKind, ...]:
-    fields.one_of("moe_layer_freq", (1,))
-    return by_mlp_type(fields, alike(sizes))
-
-
-def _deepseek(
-    fields: Fields, gate: Literal["softmax", "sigmoid"], *, indexed: bool = False
-) -> Description:
-    sizes = sizes_of(fields, kv_heads=0, head_size=fields.size("qk_nope_head_dim"))
-    fields.one_of("scoring_func", (gate,))
-    # The order of what turns, and sums of sizes.
-    fields.known("rope_interleave", "indexer_rope_interleave", "head_dim", "qk_head_dim")
-    check_types(fields, fields.texts("layer_types"), ("full_attention", "indexed_attention"))
-    check_types(fields, fields.texts("indexer_types"), ("full",))
-    latent = latent_of(fields, indexed=indexed)
-    style = style_of(fields, rotary_size=0)
-    scaling = style.rotary_scaling
-    if scaling is not None and (mscale := _mscale_of_all(fields)):
-        size = sizes.head_size + latent.rope_size
-        amplitude = amplitude_of(scaling.factor, mscale)
-        style = replace(style, query_scale=size**-0.5 * amplitude * amplitude)
-    routing = None
-    if fields.given("n_routed_experts", "num_local_experts", "num_experts") is not None:
-        is_sigmoid = gate == "sigmoid"
-        routing = experts_of_deepseek(fields, gate, corrected=is_sigmoid, normalised=is_sigmoid)
-    return Description(
-        sizes=sizes,
-        style=style,
-        kinds=alike(sizes) if routing is None else _first_dense(fields, sizes),
-        latent=latent,
-        routing=routing,
-    )
-
-
-def _mscale_of_all(fields: Fields) -> float:
-    parts = (fields.part(name) for name in ("rope_scaling", "rope_parameters"))
-    return sum(part.number("mscale_all_dim", default=0.0) for part in parts)
-
-
-def _glm4_moe(fields: Fields, *, norms_of_heads: bool = False) -> Description:
-    return described(
-        fields,
-        kinds=_first_dense(fields, sizes_of(fields)),
-        routing=experts_of_deepseek(fields, "sigmoid", corrected=True, normalised=True),
-        attention_biases="inputs" if fields.flag("attention_bias") else "none",
-        norms_of_heads=fields.flag("use_qk_norm", default=norms_of_heads),
-    )
-
-
-def _deepseek_moe(fields: Fields) -> Description:
-    fields.one_of("scoring_func", ("softmax",))
-    return described(
-        fields,
-        kinds=_first_dense(fields, sizes_of(fields)),
-        routing=experts_of_deepseek(fields, "softmax", corrected=False, normalised=False),
-    )
-
-
-def _minimax_m2(fields: Fields) -> Description:
-    sizes = sizes_of(fields)
-    fields.one_of("scoring_func", ("sigmoid",))
-    fields.one_of("qk_norm_type", ("per_layer",))
-    fields.one_of("shared_intermediate_size", (0,))
-    fields.one_of("attn_type_list", ([1] * sizes.layers,))
-    routing = experts_of(
-        fields,
-        sizes,
-        gate="sigmoid",
-        style=RoutingStyle(corrected=fields.flag("use_routing_bias", default=True)),
-    )
-    return described(
-        fields,
-        kinds=alike(sizes, is_routed=True),
-        routing=routing,
-        norms_of_rows=fields.flag("use_qk_norm", default=True),
-        rotary_size=fields.size("rotary_dim", default=sizes.head_size),
-    )
-
-
-def _gpt_oss(fields: Fields) -> Description:
-    sizes = sizes_of(fields)
-    routing = experts_of(
-        fields,
-        sizes,
-        style=RoutingStyle(logit_biases=True, biases=True),
-    )
-    kinds = tuple(replace(kind, is_routed=True) for kind in windowed(fields, sizes, every=2))
-    facts: dict[str, Any] = {"activation": "clipped_silu", "attention_biases": "all", "sinks": True}
-    return described(fields, kinds=kinds, routing=routing, **facts)
-
-
-def _granite(fields: Fields) -> Description:
-    sizes = sizes_of(fields)
-    return Description(sizes=sizes, style=granite_style(fields), kinds=alike(sizes))
-
-
-def _granite_hybrid(fields: Fields) -> Description:
-    experts = fields.size("num_local_experts", default=0, least=0)
-    shared = fields.size("shared_intermediate_size", default=0, least=0)
-    sizes = sizes_of(fields)
-    fields.one_of("normalization_function", ("rmsnorm",))
-    fields.one_of("mamba_proj_bias", (False,))
-    rotates = fields.text("position_embedding_type", default="nope") == "rope"
-    space = mamba_of(fields, sizes)
-    types = fields.texts("layer_types", "layers_block_type")
-    check_types(fields, types, ("mamba", "linear_attention", "attention", "full_attention"))
-    kinds = tuple(
-        LayerKind(
-            mixer="attention" if "mamba" not in each and "linear" not in each else "state_space",
-            is_routed=experts > 0,
-            rotates=rotates,
-        )
-        for each in types
-    )
-    routing = None
-    chosen = fields.size("num_experts_per_tok", default=0, least=0)
-    if experts:
-        routing = Routing(experts=experts, chosen=chosen, expert_mlp=sizes.mlp, shared_mlp=shared)
-    else:
-        sizes = replace(sizes, mlp=shared)
-    return Description(
-        sizes=sizes,
-        style=granite_style(fields),
-        kinds=kinds,
-        routing=routing,
-        state_space=space,
-    )
-
-
-_NEMOTRON_LAYERS = {
-    "M": LayerKind(mixer="state_space", feeds_forward=False),
-    "*": LayerKind(feeds_forward=False, rotates=False),
-    "-": LayerKind(mixer="none"),
-    "E": LayerKind(mixer="none", is_routed=True),
-}
-_NEMOTRON_NAMES = {
-    "mamba": "M",
-    "linear_attention": "M",
-    "attention": "*",
-    "full_attention": "*",
-    "mlp": "-",
-    "moe": "E",
-}
-
-
-def _nemotron_h(fields: Fields) -> Description:
-    pattern = fields.text("hybrid_override_pattern")
-    types = fields.texts("layers_block_type", "layer_types")
-    check_types(fields, types, tuple(_NEMOTRON_NAMES))
-    letters = [_NEMOTRON_NAMES[each] for each in types] or list(pattern)
-    check_types(fields, letters, tuple(_NEMOTRON_LAYERS))
-    kinds = tuple(_NEMOTRON_LAYERS[each] for each in letters)
-    for name in ("use_bias", "mamba_proj_bias"):
-        fields.one_of(name, (False,))
-    fields.known("sliding_window")
-    fields.one_of("mamba_hidden_act", ("silu",))
-    layers = fields.size("num_hidden_layers", default=len(kinds))
-    if layers != len(kinds):
-        raise ConfigError(
-            f"num_hidden_layers is {layers}, and {len(kinds)} layers are described",
-            location=fields.location,
-        )
-    sizes = sizes_of(fields.with_values(num_hidden_layers=layers))
-    space = StateSpace(
-        state_heads=fields.size("mamba_num_heads"),
-        state_head_size=fields.size("mamba_head_dim"),
-        state_size=fields.size("ssm_state_size", default=128),
-        state_groups=fields.size("n_groups", "mamba_n_groups", default=8),
-        convolution=fields.size("conv_kernel", "mamba_d_conv", default=4),
-        chunk=fields.size("chunk_size", "mamba_chunk_size", default=128),
-        convolution_biases=fields.flag("use_conv_bias", default=True),
-    )
-    routing = None
-    names = (
-        "n_group",
-        "topk_group",
-        "n_routed_experts",
-        "n_shared_experts",
-        "num_experts_per_tok",
-        "moe_intermediate_size",
-        "moe_shared_expert_intermediate_size",
-        "moe_latent_size",
-        "routed_scaling_factor",
-        "norm_topk_prob",
-    )
-    fields.known(*names)
-    if any(kind.is_routed for kind in kinds):
-        routing = replace(
-            experts_of_deepseek(fields, "sigmoid", corrected=True, normalised=True),
-            shared_mlp=fields.size("moe_shared_expert_intermediate_size"),
-            latent_size=fields.size("moe_latent_size", default=0, least=0),
-        )
-    facts: dict[str, Any] = {"activation": "relu_squared", "gated": False, "rotary_size": 0}
-    return described(fields, sizes=sizes, kinds=kinds, routing=routing, state_space=space, **facts)
-
-
-def _llama4(fields: Fields) -> Description:
-    sizes = sizes_of(fields)
-    every = fields.size("interleave_moe_layer_step", default=1)
-    chunk = fields.size("attention_chunk_size", default=0, least=0)
-    rotates = rotating_layers(fields, sizes)
-    routed = fields.numbers("moe_layers") or range(every - 1, sizes.layers, every)
-    width = fields.size("intermediate_size_mlp")
-    types = fields.texts("layer_types")
-    check_types(fields, types, ("full_attention", "chunked_attention"))
-    kinds = tuple(
-        LayerKind(
-            rotates=bool(rotates[index]),
-            chunk=chunk if rotates[index] else 0,
-            is_routed=index in routed,
-        )
-        for index in range(sizes.layers)
-    )
-    routing = experts_of(
-        fields,
-        sizes,
-        shared_experts=1,
-        gate="sigmoid",
-        style=RoutingStyle(normalised=False, scales_inputs=True),
-    )
-    return described(
-        fields,
-        sizes=replace(sizes, mlp=width),
-        kinds=kinds,
-        routing=routing,
-        norms_after_rotation=fields.flag("use_qk_norm", default=True),
-    )
-
-
-def _mpt(fields: Fields) -> Description:
-    attention = fields.part("attn_config")
-    alibi = attention.flag("alibi")
-    attention.one_of("attn_type", ("multihead_attention",))
-    for name in ("clip_qkv", "softmax_scale"):
-        attention.one_of(name, ())
-    attention.one_of("qk_ln", (False,))
-    attention.known(
-        "attn_impl", "attn_pdrop", "attn_uses_sequence_id", "prefix_lm", "alibi_bias_max"
-    )
-    attention.check_read()
-    fields.one_of("no_bias", (True,))
-    fields.one_of("embedding_fraction", (1.0,))
-    fields.one_of("norm_type", ("low_precision_layernorm", "layernorm"))
-    fields.one_of("logit_scale", ())
-    learned = fields.flag("learned_pos_emb", default=True) and not alibi
-    sizes = sizes_of(fields, rope_theta=0)
-    sizes = replace(sizes, mlp=sizes.embedding * fields.size("expansion_ratio", default=4))
-    return described(
-        fields,
-        sizes=sizes,
-        norm="layer",
-        norm_biases=False,
-        activation="exact_gelu",
-        gated=False,
-        tied=True,
-        alibi=alibi,
-        learned_positions=fields.size("max_seq_len", default=2048) if learned else 0,
-    )
-
-
-def _gpt2(fields: Fields) -> Description:
-    sizes = sizes_of(fields, rope_theta=0)
-    for name in ("scale_attn_by_inverse_layer_idx", "reorder_and_upcast_attn"):
-        fields.one_of(name, (False,))
-    fields.known("scale_attn_weights", "n_ctx", "scale_attention_softmax_in_fp32")
-    fields.known("attention_softmax_in_fp32", "num_key_value_heads")
+def _gpt2_sizes(fields: Fields) -> Sizes:
     is_shared = fields.flag("multi_query")
-    sizes = replace(sizes, kv_heads=1 if is_shared else sizes.heads)
-    return described(
-        fields,
-        sizes=sizes,
-        norm="layer",
-        activation=activation_named(fields, "activation_function", default="gelu_new"),
-        gated=False,
-        tied=True,
-        learned_positions=fields.size("n_positions", default=1024),
-        **ALL_BIASES,
-    )
+    return replace(_ungrouped(fields, rope_theta=0), **({"kv_heads": 1} if is_shared else {}))
 
 
-DECODERS: dict[str, Callable[[Fields], Description]] = {
-    "llama": described,
-    "ministral": _mistral,
-    "mistral": _mistral,
-    "mistral4": lambda fields: _deepseek(fields, "softmax"),
-    "mixtral": _mixtral,
+def _opt_sizes(fields: Fields) -> Sizes:
+    sizes = sizes_of(fields, rope_theta=0, mlp=fields.size("ffn_dim"))
+    fields.one_of("word_embed_proj_dim", (sizes.embedding,))
+    return sizes
+
+
+def _hybrid_sizes(fields: Fields) -> Sizes:
+    """Return sizes; where there are no experts, the shared width is the dense layers'."""
+    sizes = sizes_of(fields)
+    shared = fields.size("shared_intermediate_size", default=0, least=0)
+    has_experts = fields.size("num_local_experts", default=0, least=0)
+    return sizes if has_experts else replace(sizes, mlp=shared)
+
+
+def _solar_sizes(fields: Fields) -> Sizes:
+    # No layer is dense: experts' width stands for that of dense ones.
+    fields.known("first_k_dense_replace")
+    return sizes_of(fields, mlp=fields.size("moe_intermediate_size"))
+
+
+# Facts of styles.
+
+
+def _inputs_and(of_inputs: str, of_outputs: str) -> Callable[[Fields], str]:
+    """Return what reads which products of attention have biases.
+
+    What it returns raises `ConfigError` for those of outputs alone.
+    """
+
+    def read(fields: Fields) -> str:
+        inputs, outputs = fields.flag(of_inputs), fields.flag(of_outputs)
+        if outputs and not inputs:
+            raise ConfigError(
+                f"{of_outputs} is true and {of_inputs} is not, which is not known",
+                location=fields.location,
+            )
+        return "all" if outputs else "inputs" if inputs else "none"
+
+    return read
+
+
+def _turning(fields: Fields) -> int:
+    return fields.size("rotary_dim", default=sizes_of(fields).head_size)
+
+
+def _neox_rotary(fields: Fields) -> int:
+    # Versions before 5 of transformers name the share of a head that turns otherwise.
+    fields.known("rotary_emb_base")
+    share, older = rope_of(fields).share, fields.number("rotary_pct", default=1.0)
+    return int(sizes_of(fields).head_size * (share if share != 1 else older))
+
+
+def _neox_order(fields: Fields) -> str:
+    return "own_norm" if fields.flag("use_parallel_residual", default=True) else "yes"
+
+
+def _opt_positions(fields: Fields) -> int:
+    # Two stand before the first token's.
+    return fields.size("max_position_embeddings", default=2048) + 2
+
+
+def _baichuan_slopes(fields: Fields) -> bool:
+    # Models of 13 B have slopes of scores, and only a ``model_max_length``.
+    return fields.given("max_position_embeddings") is None
+
+
+def _chatglm_turning(fields: Fields) -> int:
+    return fields.size("kv_channels") // 2
+
+
+def _granite_logits(fields: Fields) -> float:
+    return 1 / fields.positive("logits_scaling", default=1.0)
+
+
+def _minicpm_residual(fields: Fields) -> float:
+    return fields.number("scale_depth", default=1.0) / sizes_of(fields).layers ** 0.5
+
+
+def _minicpm_logits(fields: Fields) -> float:
+    embedding = sizes_of(fields).embedding
+    return fields.size("dim_model_base", default=embedding) / embedding
+
+
+_Facts = Mapping[str, Any]
+_INPUT_BIASES: _Facts = {"attention_biases": biases_if("attention_bias", "inputs")}
+_NORMS_BEHIND: _Facts = {"norms_before": False, "norms_after": True}
+_QWEN2: _Facts = {"attention_biases": "inputs"}
+_QWEN3: _Facts = {"norms_of_heads": True}
+_QWEN_DELTA: _Facts = {
+    **_QWEN3,
+    "delta": qwen_delta,
+    "only": {"attn_output_gate": (True,)},
+    "output_gate": True,
+}
+_GRANITE: _Facts = {
+    "embedding_scale": number("embedding_multiplier"),
+    "residual_scale": number("residual_multiplier"),
+    "query_scale": number("attention_multiplier", default=0.0),
+    "logit_scale": _granite_logits,
+}
+_MINICPM: _Facts = {
+    "residual_scale": _minicpm_residual,
+    "embedding_scale": number("scale_emb"),
+    "logit_scale": _minicpm_logits,
+    "tied": TIED,
+}
+
+_qwen2 = family(layers=qwen_layers, **_QWEN2)
+_qwen3 = family(layers=qwen_layers, **_QWEN3)
+_qwen2_moe = family(
+    layers=partial(qwen_sparse, layers=qwen_layers),
+    experts=qwen_experts,
+    only={"qkv_bias": (True,)},
+    **_QWEN2,
+)
+_qwen3_moe = family(
+    layers=partial(qwen_sparse, layers=qwen_layers),
+    experts=qwen_experts,
+    only={"use_qk_norm": (True,)},
+    **_QWEN3,
+)
+_qwen_delta = family(layers=qwen_delta_layers, **_QWEN_DELTA)
+_qwen_delta_moe = family(
+    layers=partial(qwen_sparse, layers=qwen_delta_layers), experts=qwen_experts, **_QWEN_DELTA
+)
+_glm4 = family(norms_after=True, **_INPUT_BIASES)
+_glm4_moe = family(
+    layers=behind_dense,
+    experts=experts_of_deepseek,
+    norms_of_heads=flag("use_qk_norm"),
+    **_INPUT_BIASES,
+)
+_cohere = family(
+    layers=unrotated_where_full,
+    only={
+        "use_gated_activation": (True,),
+        "use_parallel_block": (True,),
+        "position_embedding_type": ("rope_gptj",),
+        "order_of_interleaved_layers": ("local_attn_first",),
+        "rotary_pct": (1.0,),
+    },
+    norm="layer",
+    norm_biases=False,
+    before_mlp="same_norm",
+    tied=flag("tie_word_embeddings", "use_embedding_sharing", default=True),
+    logit_scale=number("logit_scale"),
+)
+_granite_moe = family(layers=ROUTED, experts=granite_experts, **_GRANITE)
+_gpt2 = family(
+    sizes=_gpt2_sizes,
+    layers=alike,
+    norm="layer",
+    activation=activation("activation_function", default="gelu_new"),
+    gated=False,
+    tied=True,
+    learned_positions=size("n_positions", default=1024),
+    **ALL_BIASES,
+)
+_gptj = family(
+    sizes=_ungrouped,
+    layers=alike,
+    norm="layer",
+    before_mlp="same_norm",
+    activation=activation("activation_function", default="gelu_new"),
+    gated=False,
+    mlp_biases=True,
+    head_biases=True,
+    rotary_size=_turning,
+)
+_bailing = family(
+    layers=behind_dense,
+    experts=bailing_experts,
+    only={"use_rmsnorm": (True,)},
+    norms_of_heads=flag("use_qk_norm"),
+    attention_biases=bailing_biases,
+    mlp_biases=flag("use_bias"),
+)
+
+DECODERS: dict[str, Reader] = {
+    "llama": family(layers=alike),
+    "ministral": family(),
+    "mistral": family(),
+    "mistral4": latent_family("softmax"),
+    "mixtral": family(layers=routed(windowed), experts=experts_of),
     "qwen2": _qwen2,
     "mimo": _qwen2,
     "qwen2_vl": _qwen2,
@@ -428,35 +289,180 @@ DECODERS: dict[str, Callable[[Fields], Description]] = {
     "qwen3_moe": _qwen3_moe,
     "qwen3_vl_moe": _qwen3_moe,
     "qwen3_omni_moe": _qwen3_moe,
-    "qwen3_next": lambda fields: _qwen_experts(fields, _qwen_delta(fields)),
+    "qwen3_next": _qwen_delta_moe,
     "qwen3_5": _qwen_delta,
-    "qwen3_5_moe": lambda fields: _qwen_experts(fields, _qwen_delta(fields)),
-    "deepseek": _deepseek_moe,
-    "deepseek_v2": lambda fields: _deepseek(fields, "softmax"),
-    "deepseek_v3": lambda fields: _deepseek(fields, "sigmoid"),
-    "deepseek_v32": lambda fields: _deepseek(fields, "sigmoid", indexed=True),
-    "glm4_moe_lite": lambda fields: _deepseek(fields, "sigmoid"),
-    "glm_moe_dsa": lambda fields: _deepseek(fields, "sigmoid", indexed=True),
-    "kimi_k2": lambda fields: _deepseek(fields, "sigmoid"),
+    "qwen3_5_moe": _qwen_delta_moe,
+    "deepseek": family(
+        layers=behind_dense,
+        experts=partial(experts_of_deepseek, gate="softmax"),
+        only={"scoring_func": ("softmax",)},
+    ),
+    "deepseek_v2": latent_family("softmax"),
+    "deepseek_v3": latent_family("sigmoid"),
+    "deepseek_v32": latent_family("sigmoid", indexed=True),
+    "glm4_moe_lite": latent_family("sigmoid"),
+    "glm_moe_dsa": latent_family("sigmoid", indexed=True),
+    "kimi_k2": latent_family("sigmoid"),
     "glm4_moe": _glm4_moe,
     "glm4v_moe": _glm4_moe,
-    "minimax_m2": _minimax_m2,
-    "gpt_oss": _gpt_oss,
-    **GEMMA,
-    "phi3": _mistral,
-    "phi3_v": _mistral,
-    "phi4mm": _mistral,
-    "granite": _granite,
-    "granitemoehybrid": _granite_hybrid,
-    "nemotron_h": _nemotron_h,
-    "llama4": _llama4,
-    "mpt": _mpt,
+    "minimax_m2": family(
+        layers=ROUTED,
+        experts=minimax_experts,
+        only={
+            "scoring_func": ("sigmoid",),
+            "qk_norm_type": ("per_layer",),
+            "shared_intermediate_size": (0,),
+        },
+        norms_of_rows=flag("use_qk_norm", default=True),
+        rotary_size=_turning,
+    ),
+    "gpt_oss": family(
+        layers=routed(partial(windowed, every=2)),
+        experts=partial(experts_of, style=RoutingStyle(logit_biases=True, biases=True)),
+        activation="clipped_silu",
+        attention_biases="all",
+        sinks=True,
+    ),
+    "gemma2": gemma2,
+    "gemma3": gemma3,
+    "gemma4": gemma4,
+    "phi3": family(),
+    "phi3_v": family(),
+    "phi4mm": family(),
+    "granite": family(layers=alike, **_GRANITE),
+    "granitemoehybrid": family(
+        sizes=_hybrid_sizes,
+        layers=granite_layers,
+        experts=hybrid_experts,
+        state_space=mamba_of,
+        only={"normalization_function": ("rmsnorm",)},
+        **_GRANITE,
+    ),
+    "nemotron_h": nemotron_h,
+    "llama4": llama4,
+    "mpt": mpt,
     "gpt2": _gpt2,
     "gpt_bigcode": _gpt2,
-    "dots1": lambda fields: _glm4_moe(fields, norms_of_heads=True),
-    "youtu": lambda fields: _deepseek(fields, "softmax"),
-    "sarvam_mla": lambda fields: _deepseek(fields, "sigmoid"),
-    **KINDRED,
-    **OLDER,
+    "dots1": family(
+        layers=behind_dense,
+        experts=experts_of_deepseek,
+        norms_of_heads=flag("use_qk_norm", default=True),
+        **_INPUT_BIASES,
+    ),
+    "youtu": latent_family("softmax"),
+    "sarvam_mla": latent_family("sigmoid"),
+    "arcee": family(gated=False),
+    "cohere": _cohere,
+    "cohere2": _cohere,
+    "cwm": family(),
+    "ernie4_5": family(tied=TIED, **all_biases_if("use_bias")),
+    "ernie4_5_moe": family(
+        layers=ernie_layers, experts=ernie_experts, tied=TIED, **all_biases_if("use_bias")
+    ),
+    "exaone": family(),
+    "exaone4": family(layers=unrotated_where_full, norms_of_heads=True, **_NORMS_BEHIND),
+    "exaone_moe": family(
+        layers=partial(behind_dense, layers=unrotated_where_full),
+        experts=experts_of_deepseek,
+        norms_of_heads=True,
+    ),
+    "falcon": falcon,
+    "flex_olmo": family(layers=ROUTED, experts=olmo_experts, norms_of_rows=True, **_NORMS_BEHIND),
+    "gemma": family(activation="gelu", tied=TIED, embedding_scale=embedding_root),
+    "glm": family(**_INPUT_BIASES),
+    "glm4": _glm4,
+    "glm4v": _glm4,
+    "gpt_neox": family(
+        norm="layer",
+        before_mlp=_neox_order,
+        gated=False,
+        attention_biases=biases_if("attention_bias", default=True),
+        mlp_biases=True,
+        rotary_size=_neox_rotary,
+    ),
+    "granitemoe": _granite_moe,
+    "granitemoeshared": _granite_moe,
+    "helium": family(),
+    "hy_v3": family(layers=behind_dense, experts=hunyuan_experts, norms_of_heads=True),
+    "internlm3": family(attention_biases=_inputs_and("qkv_bias", "bias"), mlp_biases=flag("bias")),
+    "jais2": family(norm="layer", gated=False),
+    "ministral3": family(),
+    "nemotron": family(norm="layer", gated=False),
+    "olmo2": family(norms_of_rows=True, **_NORMS_BEHIND),
+    "olmo3": family(layers=partial(windowed, every=4), norms_of_rows=True, **_NORMS_BEHIND),
+    "olmoe": family(layers=ROUTED, experts=olmo_experts, norms_of_rows=True),
+    "opt": family(
+        sizes=_opt_sizes,
+        layers=alike,
+        only={"do_layer_norm_before": (True,), "layer_norm_elementwise_affine": (True,)},
+        norm="layer",
+        activation=activation("activation_function", default="relu"),
+        gated=False,
+        tied=TIED,
+        learned_positions=_opt_positions,
+        **all_biases_if("enable_bias", default=True),
+    ),
+    "seed_oss": family(attention_biases=_inputs_and("attention_bias", "attention_out_bias")),
+    "smollm3": family(layers=smollm_layers, tied=TIED),
+    "solar_open": family(sizes=_solar_sizes, layers=ROUTED, experts=experts_of_deepseek),
+    "stablelm": family(norm="layer", attention_biases=biases_if("use_qkv_bias", "inputs")),
+    "starcoder2": family(
+        only={"mlp_type": ("default",), "norm_type": ("layer_norm",)},
+        norm="layer",
+        epsilon=number("norm_epsilon", default=1e-5),
+        gated=False,
+        tied=TIED,
+        **all_biases_if("use_bias", default=True),
+    ),
+    "baichuan": family(layers=alike, alibi=_baichuan_slopes),
+    "bailing_moe": _bailing,
+    "bailing_moe_v2": _bailing,
+    "bamba": family(layers=bamba_layers, state_space=mamba_of),
+    "bloom": family(
+        sizes=_bloom_sizes,
+        layers=alike,
+        norm="layer",
+        activation="gelu",
+        gated=False,
+        alibi=True,
+        norms_embedding=True,
+        tied=TIED,
+        **ALL_BIASES,
+    ),
+    "chatglm": family(
+        sizes=chatglm_sizes,
+        layers=alike,
+        only=dict.fromkeys(("rmsnorm", "post_layer_norm", "original_rope"), (True,)),
+        attention_biases=biases_if("add_qkv_bias", "inputs"),
+        rotary_size=_chatglm_turning,
+    ),
+    "codegen": _gptj,
+    "dbrx": dbrx,
+    "gptj": _gptj,
+    "hunyuan_v1_dense": hunyuan,
+    "hunyuan_v1_moe": hunyuan,
+    "internlm2": family(layers=alike, attention_biases=biases_if("bias", default=True)),
+    "mamba2": mamba2,
+    "minicpm": family(layers=alike, **_MINICPM),
+    "minicpm3": family(
+        sizes=latent_sizes, layers=alike, latent=latent_of, rotary_size=0, **_MINICPM
+    ),
+    "olmo": family(
+        layers=alike, norm="layer", norm_weights=False, clip=number("clip_qkv", default=0.0)
+    ),
+    "phi": family(
+        layers=alike,
+        norm="layer",
+        before_mlp="same_norm",
+        gated=False,
+        head_biases=True,
+        **ALL_BIASES,
+    ),
+    "phimoe": family(
+        layers=routed(windowed),
+        experts=experts_of,
+        norm="layer",
+        head_biases=flag("lm_head_bias"),
+    ),
 }
 """What reads the configuration of each ``model_type``."""

@@ -135,6 +135,21 @@ def test_what_does_not_fit_is_named(changed: dict[str, Any], said: str) -> None:
     assert said in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("family", "changed"),
+    [
+        ("granite", {"logits_scaling": 0}),
+        ("gemma2", {"query_pre_attn_scalar": 0}),
+        ("gemma2", {"query_pre_attn_scalar": -1}),
+        ("bamba", {"mamba_d_head": "wide", "attn_layer_indices": [0]}),
+        ("bamba", {"mamba_d_head": [], "attn_layer_indices": [0]}),
+    ],
+)
+def test_scales_and_sizes_that_are_none_are_named(family: str, changed: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=f"{next(iter(changed))} is"):
+        read({**QWEN, "model_type": family, **changed})
+
+
 @pytest.mark.parametrize("step", ["decode", "prefill", "training"])
 def test_a_step_of_an_unknown_model_names_the_nearest(step: str) -> None:
     with pytest.raises(ConfigError, match="there is no model 'Qwen/Qwen3-9B'; did you mean 'Qwen/"):
