@@ -114,6 +114,7 @@ class Style:
     output_gate: bool = False
     eager: bool = False
     eager_experts: bool = False
+    eager_rotation: bool = False
     layer_input: int = 0
     input_vocabulary: int = 0
 
@@ -152,9 +153,11 @@ class Routing:
     ``latent_size`` are sent shorter rows. Experts stand in ``expert_groups``, neighbours along the
     axis ``expert``; a token chooses ``chosen_groups`` of them, as many experts in each, and is sent
     once to each. With ``exchange_dtype`` f8 tokens go to experts in 8 bits, and so do gradients of
-    what comes back. ``expert_axes`` names the axes of the mesh that divide the experts; those on
-    ``tp`` are whole, and have its devices' share of the tokens in training; in inference, where all
-    have all tokens, what the devices make is summed.
+    what comes back. The ``dispatcher`` sorts what arrived by expert in the kernel that exchanges it
+    (fused), or in a kernel behind an all-to-all, and in one before the way back. ``expert_axes``
+    names the axes of the mesh that divide the experts; those on ``tp`` are whole, and have its
+    devices' share of the tokens in training; in inference, where all have all tokens, what the
+    devices make is summed.
     """
 
     experts: int
@@ -168,6 +171,7 @@ class Routing:
     expert_groups: int = 1
     chosen_groups: int = 1
     exchange_dtype: str = "same"
+    dispatcher: Literal["fused", "alltoall"] = "fused"
     expert_axes: str = "expert"
     shared_mlp: int = 0
     latent_size: int = 0

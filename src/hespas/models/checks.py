@@ -93,6 +93,11 @@ def _check_experts(model: LanguageModel, routing: Routing) -> None:
         f"exchange_dtype = {routing.exchange_dtype} has no effect: tokens go to no other devices",
         "drop it, or give the mesh an axis expert",
     )
+    _refuse(
+        routing.dispatcher != "fused" and (devices == 1 or is_shared),
+        f"dispatcher = {routing.dispatcher} has no effect: tokens go to no other devices",
+        "drop it, or give the mesh an axis expert",
+    )
     is_loop = isinstance(run, Training) and run.scan
     _refuse(
         is_loop and routing.dense_layers >= model.layers,
@@ -232,6 +237,11 @@ def _check_training(model: LanguageModel, run: Training) -> None:
         f"expert_kernels = {run.expert_kernels} has no effect: experts have no biases, and "
         "activations are not cut off",
         "drop it",
+    )
+    _refuse(
+        run.rotary_kernels != "fused" and not model.rotates_heads,
+        f"rotary_kernels = {run.rotary_kernels} has no effect: heads are not rotated",
+        "drop it: latent attention has a kernel of its own",
     )
     _refuse(run.zero not in range(4), f"zero is {run.zero}", "give 0, 1, 2 or 3")
     _refuse(

@@ -374,10 +374,13 @@ class LanguageModel:
     def as_run(self) -> LanguageModel:
         """The model whose style says how its operations become kernels."""
         run = self.run
-        if not isinstance(run, Training) or not (run.eager or run.expert_kernels == "eager"):
+        if not isinstance(run, Training):
             return self
-        experts = run.expert_kernels == "eager"
-        return replace(self, style=replace(self.style, eager=run.eager, eager_experts=experts))
+        experts, rotation = run.expert_kernels == "eager", run.rotary_kernels == "eager"
+        if not (run.eager or experts or rotation):
+            return self
+        style = replace(self.style, eager=run.eager, eager_experts=experts, eager_rotation=rotation)
+        return replace(self, style=style)
 
     @property
     def has_slow_experts(self) -> bool:
@@ -386,6 +389,18 @@ class LanguageModel:
         return routing is not None and (
             routing.style.biases or (style.gated and style.activation == "clipped_silu")
         )
+
+    @property
+    def rotates_heads(self) -> bool:
+        """Whether attention without latent vectors has rotary positions."""
+        style = self.style
+        return self.latent is None and not (style.alibi or style.learned_positions)
+
+    @property
+    def scales_rotation(self) -> bool:
+        """Whether rotation multiplies what it turns, for which Megatron-LM has no kernel."""
+        scaling = self.style.rotary_scaling
+        return self.rotates_heads and scaling is not None and scaling.amplitude != 1
 
     def first_like(self, begin: int, layers: int) -> int:
         """Return where as many layers of the same kinds, in their order, stand first."""

@@ -257,6 +257,8 @@ def _routing(fields: Fields, sizes: Sizes) -> Routing | None:
         return None
     fields.one_of("moe_token_dispatcher_type", ("alltoall", "flex", "alltoall_seq"))
     fields.known("moe_enable_deepep", "moe_flex_dispatcher_backend", "moe_deepep_num_sms")
+    sends = fields.size("expert_model_parallel_size", default=1) > 1
+    sorts = sends and fields.text("moe_token_dispatcher_type", default="flex") != "flex"
     capacity = fields.number("moe_expert_capacity_factor", default=1.0)
     fields.known("moe_pad_expert_input_to_capacity", "moe_token_drop_policy")
     score = fields.text("moe_router_score_function", default="softmax")
@@ -269,6 +271,7 @@ def _routing(fields: Fields, sizes: Sizes) -> Routing | None:
         shared_mlp=fields.size("moe_shared_expert_intermediate_size", default=0, least=0),
         capacity_percent=round(100 * capacity),
         gate="sigmoid" if score == "sigmoid" else "softmax",
+        dispatcher="alltoall" if sorts else "fused",
         style=RoutingStyle(
             corrected=fields.flag("moe_router_enable_expert_bias"),
             scale=fields.number("moe_router_topk_scaling_factor", default=1.0),

@@ -165,10 +165,12 @@ CHOICES = {
         *("layernorm", "moe_act", "layernorm+moe_act"),
     ),
     "exchange_dtype": ("same", "f8"),
+    "dispatcher": ("fused", "alltoall"),
     "expert_axes": ("expert", "tp", "expert+tp", "expert+context", "expert+context+tp"),
     "gate": ("softmax", "sigmoid"),
     "loss": ("fused", "eager"),
     "expert_kernels": ("fused", "eager"),
+    "rotary_kernels": ("fused", "eager"),
     "divided": ("rows", "columns", "contracting", "scattered"),
 }
 """The values of the settings that have only a few."""

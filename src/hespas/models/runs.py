@@ -20,7 +20,8 @@ class Training:
     ``product_dtype`` f8 or f4, products of layers have operands of 8 or 4 bits, forward and
     backward; those of experts with ``expert_product_dtype``. An ``eager`` step runs each operation
     of PyTorch as a kernel of its own; ``loss`` eager the loss alone, in f32; ``expert_kernels``
-    eager what is between products of experts, as far as Megatron-LM has no kernel for all of it.
+    eager what is between products of experts, as far as Megatron-LM has no kernel for all of it;
+    ``rotary_kernels`` eager what rotates queries and keys.
     Each of ``mtp_layers`` predicts a further token (multi-token prediction).
     """
 
@@ -42,6 +43,7 @@ class Training:
     eager: bool = False
     loss: str = "fused"
     expert_kernels: str = "fused"
+    rotary_kernels: str = "fused"
     mtp_layers: int = 0
 
 

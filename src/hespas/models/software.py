@@ -22,7 +22,8 @@ class Software:
     """A framework at a date: ``settings`` of models, and the source of each.
 
     ``on_hopper`` are settings on Hopper alone, ``of_slow_experts`` those of models whose experts
-    have biases or cut their activations off. ``runs_by_module`` says that no compiler joins the
+    have biases or cut their activations off, ``of_scaled_rotation`` those of models whose rotation
+    multiplies what it turns. ``runs_by_module`` says that no compiler joins the
     kernels of modules: PyTorch calls what a module has for a pass, and then the next one's.
     ``copies_shards`` says that weights are copied out of a gathered buffer, and gradients into one.
     ``scaled_whole`` are types of products whose operands are rounded by one scale each.
@@ -33,15 +34,22 @@ class Software:
     sources: Mapping[str, str]
     on_hopper: Mapping[str, str] = field(default_factory=dict[str, str])
     of_slow_experts: Mapping[str, str] = field(default_factory=dict[str, str])
+    of_scaled_rotation: Mapping[str, str] = field(default_factory=dict[str, str])
     runs_by_module: bool = False
     copies_shards: bool = False
     scaled_whole: frozenset[str] = frozenset()
     scaled_whole_on_hopper: frozenset[str] = frozenset()
 
-    def settings_for(self, *, is_hopper: bool, has_slow_experts: bool = False) -> dict[str, str]:
+    def settings_for(
+        self, *, is_hopper: bool, has_slow_experts: bool = False, scales_rotation: bool = False
+    ) -> dict[str, str]:
         """Return the settings of a model on a part."""
-        settings = {**self.settings, **(self.on_hopper if is_hopper else {})}
-        return {**settings, **self.of_slow_experts} if has_slow_experts else settings
+        return {
+            **self.settings,
+            **(self.on_hopper if is_hopper else {}),
+            **(self.of_slow_experts if has_slow_experts else {}),
+            **(self.of_scaled_rotation if scales_rotation else {}),
+        }
 
     def scales_tensors(self, types: Iterable[str], *, is_hopper: bool) -> bool:
         """Return whether operands of products of some types are rounded by one scale each."""
@@ -66,11 +74,14 @@ SOFTWARE: Mapping[str, Software] = {
         title="Megatron-LM and Megatron-Bridge with Transformer Engine",
         settings={"remat": "elementwise"},
         of_slow_experts={"expert_kernels": "eager"},
+        of_scaled_rotation={"rotary_kernels": "eager"},
         sources={
             "remat": _AUTOGRAD,
             "expert_kernels": "megatron-core 0.16.1, transformer/moe/experts.py and "
             "fusions/fused_bias_geglu.py: TEGroupedMLP adds biases, and activations are cut off, "
             "by operations of PyTorch",
+            "rotary_kernels": "megatron-core 0.16.1, models/common/embeddings/rope_utils.py: "
+            "apply_rotary_pos_emb calls Transformer Engine's kernel for mscale of 1 alone",
         },
         runs_by_module=True,
         # Recipes of Megatron-Bridge 0.6.2: fp8_cs on Hopper, and fp8_mx or nvfp4 on Blackwell.

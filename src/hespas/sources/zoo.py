@@ -96,7 +96,9 @@ def _software_settings(model: Model, name: str, target: str | None) -> tuple[dic
         )
     capability = None if target is None else compute_capability(target)
     settings = software.settings_for(
-        is_hopper=capability == _HOPPER, has_slow_experts=model.settings.has_slow_experts
+        is_hopper=capability == _HOPPER,
+        has_slow_experts=model.settings.has_slow_experts,
+        scales_rotation=model.settings.scales_rotation,
     )
     listed_settings = ", ".join(f"{key}={value}" for key, value in settings.items())
     return settings, f"kernels are those of {software.title}: {listed_settings}"

@@ -116,6 +116,7 @@ def test_experts_and_latent_vectors_are_read(tmp_path: Path) -> None:
     assert latent is not None
     assert (latent.kv_rank, latent.rope_size) == (512, 64)
     assert found.layout.experts == 4
+    assert routing.dispatcher == "alltoall"
 
 
 @pytest.mark.parametrize(

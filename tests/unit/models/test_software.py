@@ -15,6 +15,7 @@ from hespas.errors import ConfigError
 from hespas.models.catalogue import model_named
 from hespas.models.software import SOFTWARE, software_named
 from hespas.models.steps.feed_forward import gated
+from hespas.models.steps.norms import Places, rotated, turns
 from hespas.models.steps.routing import biased_one_by_one
 from hespas.sources.function import export_model
 from hespas.sources.options import ModelOptions
@@ -28,12 +29,14 @@ BIASED = "openai/gpt-oss-20b"
 @pytest.mark.parametrize("name", SOFTWARE)
 def test_every_setting_of_a_framework_has_its_source(name: str) -> None:
     software = software_named(name)
-    settings = {**software.settings, **software.on_hopper, **software.of_slow_experts}
+    of_models = {**software.of_slow_experts, **software.of_scaled_rotation}
+    settings = {**software.settings, **software.on_hopper, **of_models}
     assert set(software.sources) == set(settings)
     for model in (MODEL, BIASED):
         own = model_named(model)
-        slow = own.settings.has_slow_experts
-        own.with_options(software.settings_for(is_hopper=True, has_slow_experts=slow)).check()
+        slow, scales = own.settings.has_slow_experts, own.settings.scales_rotation
+        given = software.settings_for(is_hopper=True, has_slow_experts=slow, scales_rotation=scales)
+        own.with_options(given).check()
 
 
 def test_an_unknown_framework_is_refused_with_those_there_are() -> None:
@@ -93,3 +96,26 @@ def test_experts_by_operations_compute_the_same(experts: int) -> None:
     np.testing.assert_array_equal(gated(fused, rows, 2 * rows), gated(eager, rows, 2 * rows))
     bias = jnp.asarray(np.arange(4.0 * experts).reshape(experts, 1, 4))
     np.testing.assert_array_equal(biased_one_by_one(eager, rows, bias), rows + bias)
+
+
+def test_rotation_that_scales_runs_by_operations_and_latent_attention_cannot() -> None:
+    options = ModelOptions(software="megatron")
+    kernels = {
+        name: model_source(
+            model_named(name), options, devices=8, target="B200_180GB", loops=True
+        ).settings.run.rotary_kernels
+        for name in (BIASED, MODEL, "deepseek-ai/DeepSeek-V2")
+    }
+    assert kernels == {BIASED: "eager", MODEL: "fused", "deepseek-ai/DeepSeek-V2": "fused"}
+    with pytest.raises(ConfigError, match="rotary_kernels = eager has no effect"):
+        model_named("deepseek-ai/DeepSeek-V2").with_options({"rotary_kernels": "eager"}).check()
+
+
+@pytest.mark.parametrize("turning", [8, 6])
+def test_rotation_by_operations_computes_the_same(turning: int) -> None:
+    rotation = turning, 1e4
+    places = Places(turns={rotation: turns(jnp.arange(4.0)[None], *rotation)})
+    x = jnp.asarray(np.linspace(-1, 1, 4 * 2 * 8, dtype=np.float32).reshape(1, 4, 2, 8))
+    style = replace(model_named(MODEL).settings.style, eager_rotation=True)
+    made = rotated(x, places, rotation, style)
+    np.testing.assert_allclose(made, rotated(x, places, rotation), rtol=1e-6)

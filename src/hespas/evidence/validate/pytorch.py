@@ -300,7 +300,16 @@ def _titan(line: _Line, named: _Named) -> dict[str, str]:
     if stages == 1:
         return {**options, "scan": "true"}
     chunks = 2 if "interleaved" in line.text("sharding").casefold() else 1
-    return {**options, "micro_batch": "1", **_stages(named, stages, chunks)}
+    # Until 2025 a batch has as many micro-batches as there are stages, later one for a sequence.
+    # Source: custom-torchtitan 0.0.2.1, a copy of March 2025, and torchtitan 0.1.0 of June 2025,
+    # distributed/pipeline.py: pipeline_parallel_microbatches, pipeline_parallel_microbatch_size.
+    per_part = int(options["global_batch"]) // shards
+    micro = max(1, per_part // (stages * chunks)) if year < _ONE_SEQUENCE_SINCE else 1
+    return {**options, "micro_batch": str(micro), **_stages(named, stages, chunks)}
+
+
+_ONE_SEQUENCE_SINCE = 2025
+"""The year from which on torchtitan's micro-batches have one sequence by default."""
 
 
 def _eager(line: _Line) -> str:
@@ -308,7 +317,10 @@ def _eager(line: _Line) -> str:
 
 
 def _simumax(line: _Line, _: _Named) -> dict[str, str]:
-    """Return the sizes and micro-batches that a SimuMax row's name states."""
+    """Return the sizes and micro-batches that a SimuMax row's name states.
+
+    Tokens are taken to go to experts by Megatron-LM's own all-to-alls: DeepEP would be named.
+    """
     given = dict(re.findall(r"_(l|tp|pp|dp|ep|cp|seq|mbc)(\d+)", line.text("model")))
     number = {name: int(value) for name, value in given.items()}
     tensor, stages, experts = (number.get(name, 1) for name in ("tp", "pp", "ep"))
@@ -328,6 +340,8 @@ def _simumax(line: _Line, _: _Named) -> dict[str, str]:
         "overlap": "tp=off,gradients=off,parameters=off",
         **_tensor_parallel(tensor),
     }
+    if experts > 1:
+        options |= {"dispatcher": "alltoall"}
     if layers:
         options |= {"layers": str(layers)}
     if layers > _MOST_WRITTEN * stages:
@@ -366,6 +380,8 @@ def _bridge(line: _Line, named: _Named) -> dict[str, str]:
         return {**options, "mesh": mesh, "scan": "true"}
     mesh = _mesh(pipe=stages, fsdp=parts // experts, expert=experts, context=context, tp=tensor)
     chunks = max(1, line.noted("vp"))
+    if parallel > 1 and _sorts(line):
+        options["dispatcher"] = "alltoall"
     if parallel > 1 and _hides_exchanges(line, chunks):
         options["overlap"] = "exchanges=on"
     recomputed = _recomputed(line)
@@ -400,6 +416,25 @@ _RECOMPUTED: Mapping[str, Mapping[str, Mapping[str, str]]] = {
 same package. Recipes with ``mla_up_proj``, ``mlp`` and ``moe`` have no policy here, and none."""
 
 
+_SORTS: Mapping[str, Mapping[str, str]] = {
+    "gptoss120b": {"bf16": "H100 B200 GB200 GB300"},
+    "qwen3235ba22b": {"bf16": "H100 B200", "fp8": "H100"},
+}
+"""Parts and precisions whose recipe names the dispatcher alltoall; others have flex.
+
+Source: Megatron-Bridge 0.6.2, megatron/bridge/perf_recipes: ``moe_token_dispatcher_type``.
+"""
+_ALWAYS_SORTED = frozenset({"gptoss120b"})
+"""Models whose default in Megatron-Bridge 0.3.1 (recipes/gpt_oss/gpt_oss.py) is the same."""
+
+
+def _sorts(line: _Line) -> bool:
+    """Return whether a step's recipe sorts rows of experts beside all-to-alls."""
+    model = _plain(line.text("model"))
+    parts = _SORTS.get(model, {})
+    return _is_of_recipe(line, parts, is_known=model in _ALWAYS_SORTED)
+
+
 def _hides_exchanges(line: _Line, chunks: int) -> bool:
     """Return whether the recipe of a step hides all-to-alls, and its schedule can."""
     if line.count("pp") > 1 and chunks == 1:
@@ -413,10 +448,13 @@ def _recomputed(line: _Line) -> str:
     return next((remat for remat, those in policies.items() if _is_of_recipe(line, those)), "")
 
 
-def _is_of_recipe(line: _Line, parts_of_precision: Mapping[str, str]) -> bool:
+def _is_of_recipe(
+    line: _Line, parts_of_precision: Mapping[str, str], *, is_known: bool = False
+) -> bool:
     """Return whether a step's precision and part are listed, and its recipe is known."""
     container = re.search(r"container (\d\d)\.(\d\d)", line.text("source"))
-    if container is None or (int(container[1]), int(container[2])) < _KNOWN_SINCE:
+    since = None if container is None else (int(container[1]), int(container[2]))
+    if not is_known and (since is None or since < _KNOWN_SINCE):
         return False
     precision = re.search(r"fp[48]|bf16", line.text("precision").casefold())
     parts = parts_of_precision.get(precision[0] if precision else "", "").split()

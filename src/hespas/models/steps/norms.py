@@ -124,11 +124,30 @@ def rotated(
         # ``apply_rotary_emb``.
         wide = apart(style, x.astype(jnp.float32))
         return apart(style, apart(style, rotated(wide, places, rotation)).astype(x.dtype))
+    if style is not None and style.eager_rotation:
+        return _rotated_one_by_one(x, places, rotation)
     sine, cosine = (each.astype(x.dtype) for each in places.turns[rotation])
     turning, still = x[..., : rotation[0]], x[..., rotation[0] :]
     first, second = jnp.split(turning, 2, -1)
     parts = [first * cosine - second * sine, second * cosine + first * sine]
     return jnp.concatenate([*parts, still] if still.shape[-1] else parts, -1)
+
+
+def _rotated_one_by_one(x: jax.Array, places: Places, rotation: tuple[int, float]) -> jax.Array:
+    """Return rotated numbers as PyTorch's operations make them, a kernel each.
+
+    Source: megatron-core 0.16.1, ``_apply_rotary_pos_emb_bshd`` of
+    models/common/embeddings/rope_utils.py.
+    """
+    kernel = jax.lax.optimization_barrier
+    sine, cosine = (
+        jnp.concatenate([each, each], -1).astype(x.dtype) for each in places.turns[rotation]
+    )
+    turning, still = x[..., : rotation[0]], x[..., rotation[0] :]
+    first, second = jnp.split(turning, 2, -1)
+    turned = kernel(jnp.concatenate([kernel(-second), first], -1))
+    made = kernel(kernel(turning * cosine) + kernel(turned * sine))
+    return kernel(jnp.concatenate([made, still], -1)) if still.shape[-1] else made
 
 
 def scaled(style: Style, query: jax.Array) -> jax.Array:

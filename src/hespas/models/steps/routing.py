@@ -15,6 +15,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import PartitionSpec
@@ -406,19 +407,34 @@ class _Exchange:
 
     Every device along ``axes`` sends each target its rows, and gets those of all others for its own
     targets. ``groups`` are the numbers along them of those that exchange; None where all do. Where
-    a device is one target alone, ``is_even``, places stay apart by where they came from.
+    a device is one target alone, ``is_even``, places stay apart by where they came from. ``sorts``
+    says that a kernel of its own brings what arrived into the order of its targets, and back:
+    ``sort_chunks_by_idxs`` of megatron-core 0.16.1, transformer/moe/token_dispatcher.py.
     """
 
     axes: tuple[str, ...]
     devices: int
     groups: tuple[tuple[int, ...], ...] | None = None
     is_even: bool = False
+    sorts: bool = False
 
     def there(self, x: jax.Array) -> jax.Array:
-        return self._exchanged(x, split=0, joined=0 if self.is_even else 1)
+        if not self.sorts:
+            return self._exchanged(x, split=0, joined=0 if self.is_even else 1)
+        arrived = self._exchanged(x, split=0, joined=0)
+        chunks: jax.Array = _sorted(self._chunks(len(x)), arrived)
+        return chunks.reshape(len(x) // self.devices, -1, *x.shape[2:])
 
     def back(self, x: jax.Array) -> jax.Array:
-        return self._exchanged(x, split=0 if self.is_even else 1, joined=0)
+        if not self.sorts:
+            return self._exchanged(x, split=0 if self.is_even else 1, joined=0)
+        chunks = x.reshape(len(x) * self.devices, -1, *x.shape[2:])
+        order = tuple(np.argsort(self._chunks(len(chunks))).tolist())
+        return self._exchanged(_sorted(order, chunks), split=0, joined=0)
+
+    def _chunks(self, count: int) -> tuple[int, ...]:
+        """Return the places of arrived chunks by their target, then by where they came from."""
+        return tuple(np.arange(count).reshape(self.devices, -1).T.ravel().tolist())
 
     def _exchanged(self, x: jax.Array, *, split: int, joined: int) -> jax.Array:
         if self.devices == 1:
@@ -433,13 +449,31 @@ class _Exchange:
         )
 
 
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _sorted(order: tuple[int, ...], chunks: jax.Array) -> jax.Array:
+    """Return chunks in an order, copied by a kernel; so are their gradients."""
+    return chunks.at[np.asarray(order)].get(mode="promise_in_bounds", unique_indices=True)
+
+
+def _sorted_forward(order: tuple[int, ...], chunks: jax.Array) -> tuple[jax.Array, None]:
+    return _sorted(order, chunks), None
+
+
+def _sorted_backward(order: tuple[int, ...], _: None, gradient: jax.Array) -> tuple[jax.Array]:
+    return (_sorted(tuple(np.argsort(order).tolist()), gradient),)
+
+
+_sorted.defvjp(_sorted_forward, _sorted_backward)
+
+
 def _exchange(routing: Routing, divided: Divided, among: Among) -> _Exchange:
     axes, groups = _axes_of_exchanges(routing, divided), routing.expert_groups
     count = divided.mesh.size(*axes)
     members = max(1, count // groups)
     match among:
         case Among.ALL:
-            return _Exchange(axes=axes, devices=count)
+            sorts = routing.dispatcher == "alltoall" and 1 < count < routing.experts
+            return _Exchange(axes=axes, devices=count, sorts=sorts)
         case Among.GROUPS:
             places = tuple(tuple(range(place, count, members)) for place in range(members))
             return _Exchange(axes=axes, devices=min(count, groups), groups=places, is_even=True)

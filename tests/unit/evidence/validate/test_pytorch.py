@@ -196,3 +196,51 @@ def test_recipes_compute_modules_again_from_a_container_on(
     }
     (row,) = rows(tmp_path, line)
     assert row.options.get("remat") == remat
+
+
+@pytest.mark.parametrize(
+    ("model", "container", "hardware", "dispatcher"),
+    [
+        ("GPT OSS 120B", "26.02", "DGX-GB200", "alltoall"),
+        ("GPT OSS 120B", "26.02", "DGX-B300", None),
+        ("Qwen3_235B_a22B", "26.06", "DGX-B200", "alltoall"),
+        ("Qwen3_235B_a22B", "25.11", "DGX-B200", None),
+        ("Qwen3_235B_a22B", "26.06", "DGX-GB200", None),
+    ],
+)
+def test_a_recipe_says_who_sorts_rows_of_experts(
+    tmp_path: Path, model: str, container: str, hardware: str, dispatcher: str | None
+) -> None:
+    line = BRIDGE | {
+        "source": f"Megatron-Bridge (NeMo container {container}; Pre-Training)",
+        "model": model,
+        "hardware": hardware,
+        "precision": "BF16",
+        "note": "",
+        "devices": "64",
+        "tp": "1",
+        "pp": "1",
+        "cp": "1",
+        "dp": "64",
+        "ep": "64",
+    }
+    (row,) = rows(tmp_path, line)
+    assert row.options.get("dispatcher") == dispatcher
+
+
+@pytest.mark.parametrize(
+    ("page", "micro_batch"), [("llama3_h100_202412", "2"), ("llama3_h100_202506", "1")]
+)
+def test_torchtitan_had_as_many_micro_batches_as_stages(
+    tmp_path: Path, page: str, micro_batch: str
+) -> None:
+    line = TITAN | {
+        "source": f"pytorch/torchtitan@b5bcd76 benchmarks/{page}_torchtitan.md",
+        "model": "llama3.1-405b",
+        "devices": "512",
+        "sharding": "fsdp=8 tp=8 pp=8 interleaved 1F1B",
+        "global_batch": "256",
+        "recompute": "full AC",
+    }
+    (row,) = rows(tmp_path, line)
+    assert row.options["micro_batch"] == micro_batch

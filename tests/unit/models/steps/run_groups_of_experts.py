@@ -98,6 +98,7 @@ def main() -> None:
         "groups, f8": ("expert=8", groups | {"exchange_dtype": "f8"}),
         "over tp": ("expert=4,tp=2", {"expert_axes": "expert+tp"}),
         "own": ("tp=8", {"expert_axes": "tp"}),
+        "sorted": ("expert=4", {"dispatcher": "alltoall"}),
     }
     found: dict[str, dict[str, float]] = {}
     for name, (axes, settings) in cases.items():

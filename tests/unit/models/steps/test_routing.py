@@ -63,6 +63,7 @@ def test_values_and_gradients_are_those_of_one_device() -> None:
     assert max(found["groups"].values()) < 1e-6
     assert max(found["over tp"].values()) < 1e-6
     assert max(found["own"].values()) < 1e-6
+    assert max(found["sorted"].values()) < 1e-6
     # Of 8 bits three are a number's fraction: rounding moves it by 1 / 16 at most.
     assert 0.001 < max(found["groups, f8"].values()) < 0.1
 
@@ -90,6 +91,15 @@ def test_a_token_crosses_once_to_each_group() -> None:
     copies = all_[tuple(range(8)), "bf16"]
     assert grouped[inside, "bf16"] == copies
     assert grouped[between, "bf16"] == copies * 2 // 8
+
+
+def test_a_dispatcher_with_all_to_alls_sorts_rows_in_kernels_of_its_own() -> None:
+    """Behind the first of two all-to-alls, and before the second: forward and backward."""
+    counts = [
+        export_model("deepseek-v3", SMALL | {"dispatcher": name}).text.count(b'"stablehlo.gather"')
+        for name in ("fused", "alltoall")
+    ]
+    assert counts[1] == counts[0] + 4
 
 
 def test_experts_over_tp_are_whole_and_take_the_tokens_as_tp_divides_them() -> None:
@@ -168,6 +178,7 @@ def test_half_of_what_is_exchanged_has_8_bits() -> None:
         ({**GROUPS, "dropless": "true", "mesh": "data=1"}, "dropless products know no groups"),
         ({"exchange_dtype": "f8", "mesh": "data=1"}, "exchange_dtype = f8 has no effect"),
         ({"exchange_dtype": "f16"}, "known: same, f8"),
+        ({"dispatcher": "alltoall", "mesh": "data=1"}, "dispatcher = alltoall has no effect"),
         ({"expert_axes": "context"}, "known: expert, tp, expert\\+tp"),
         (
             {"expert_axes": "expert+tp", "sequence_parallel": "true"},
