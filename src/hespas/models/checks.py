@@ -23,12 +23,8 @@ def check(model: LanguageModel) -> None:
     run = model.run
     if model.routing is not None:
         _check_experts(model, model.routing)
-    elif isinstance(run, Training):
-        _refuse(
-            "moe_act" in run.remat,
-            f"remat = {run.remat} of a model without experts",
-            "drop moe_act",
-        )
+    if isinstance(run, Training):
+        _check_recomputed(model, run)
     _check_sizes(model)
     _check_states(model)
     _check_tokens(model)
@@ -222,6 +218,23 @@ def _check_pages(page_size: int, tokens: int, name: str) -> None:
         f"{name} = {tokens} is not divided into pages of {page_size}",
         f"choose a {name} that is a multiple of page_size = {page_size}",
     )
+
+
+def _check_recomputed(model: LanguageModel, run: Training) -> None:
+    """Refuse modules that a model has not."""
+    has = {
+        "moe": model.routing is not None,
+        "moe_act": model.routing is not None,
+        "mlp": model.routing is None or not all(kind.is_routed for kind in model.kinds),
+        "mla_up_proj": model.latent is not None,
+    }
+    for module in sorted(run.recomputed):
+        what = {"mlp": "dense layers", "mla_up_proj": "latent attention"}.get(module, "experts")
+        _refuse(
+            not has.get(module, True),
+            f"remat = {run.remat} of a model without {what}",
+            f"drop {module}",
+        )
 
 
 def _check_training(model: LanguageModel, run: Training) -> None:

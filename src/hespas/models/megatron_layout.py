@@ -13,6 +13,7 @@ from typing import cast
 from hespas.errors import ConfigError, option
 from hespas.models.fields import Fields
 from hespas.models.language import LanguageModel
+from hespas.models.model import MODULES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -258,13 +259,12 @@ def _remat(fields: Fields, layers: int) -> str:
     named = [modules] if isinstance(modules, str) else modules or ["core_attn"]
     if list(named) == ["core_attn"]:
         return "core_attention"
-    if set(named) <= {"layernorm", "moe_act"}:
+    if set(named) <= set(MODULES):
         return "+".join(sorted(set(named)))
     raise ConfigError(
-        f"recompute_modules is {' '.join(map(str, named))}, and what is modelled is core_attn "
-        "alone, layernorm and moe_act",
+        f"recompute_modules is {' '.join(map(str, named))}, which is not modelled",
         location=fields.location,
-        hint="give recompute_modules core_attn, or layernorm moe_act",
+        hint=f"give some of {', '.join(MODULES)}",
     )
 
 

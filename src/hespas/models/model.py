@@ -146,6 +146,10 @@ def check_tokens(name: str, tokens: int) -> None:
         )
 
 
+MODULES = ("core_attn", "layernorm", "mla_up_proj", "mlp", "moe", "moe_act")
+"""What a step may compute again of a layer, one or several joined by ``+``.
+
+Source: megatron-core 0.16.1, ``recompute_modules`` of transformer/transformer_config.py."""
 CHOICES = {
     "attention": ("auto", "unfused", *FUSED),
     "context_attention": ("gather", "ring"),
@@ -162,7 +166,7 @@ CHOICES = {
     "remat": (
         *("minimal_with_context", "offload", "full", "whole"),
         *("alternate_products", "core_attention", "elementwise", "none"),
-        *("layernorm", "moe_act", "layernorm+moe_act"),
+        *MODULES,
     ),
     "exchange_dtype": ("same", "f8"),
     "dispatcher": ("fused", "alltoall"),
@@ -361,6 +365,8 @@ def _value(name: str, text: str, default: object) -> object:
                     f"{name} is {text}, which no 32-bit index counts", hint=f"give {_MOST} or less"
                 )
             return int(text)
+        case _ if name == "remat" and "+" in text:
+            return "+".join(sorted({one_of(name, part, MODULES) for part in text.split("+")}))
         case _ if name in CHOICES:
             return one_of(name, _spelled(text, CHOICES[name]), CHOICES[name])
         case _:

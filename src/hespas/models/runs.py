@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hespas.models.model import MeshAxes
+from hespas.models.model import MODULES, MeshAxes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +45,13 @@ class Training:
     expert_kernels: str = "fused"
     rotary_kernels: str = "fused"
     mtp_layers: int = 0
+
+    @property
+    def recomputed(self) -> frozenset[str]:
+        """The modules that the backward pass runs again."""
+        if self.remat == "core_attention":
+            return frozenset({"core_attn"})
+        return frozenset(self.remat.split("+")).intersection(MODULES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,6 +18,7 @@ from hespas.errors import ConfigError
 from hespas.hardware.interconnect import Dimensions
 from hespas.hardware.system import System, interconnect_of
 from hespas.models.language import Training
+from hespas.models.model import MODULES
 from hespas.models.part import PIPE
 from hespas.prediction.cutting import cut_of
 from hespas.prediction.machines import system_of
@@ -308,7 +309,7 @@ def _megatron(step: _Step) -> tuple[list[str], list[str]]:
             words.append("--recompute-granularity full")
         case "core_attention":
             words.append("--recompute-granularity selective")
-        case "layernorm" | "moe_act" | "layernorm+moe_act" as modules:
+        case modules if set(modules.split("+")).issubset(MODULES):
             words.append("--recompute-granularity selective")
             words.append(f"--recompute-modules {modules.replace('+', ' ')}")
         case "none" | "elementwise":

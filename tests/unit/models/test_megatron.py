@@ -178,6 +178,7 @@ def test_experts_on_a_part_of_a_group_are_refused(tmp_path: Path, more: str, mes
             "layernorm+moe_act",
         ),
         ("--recompute-granularity selective --recompute-modules layernorm", "layernorm"),
+        ("--recompute-granularity selective --recompute-modules mlp core_attn", "core_attn+mlp"),
     ],
 )
 def test_recomputation_is_a_policy(tmp_path: Path, more: str, expected: str) -> None:

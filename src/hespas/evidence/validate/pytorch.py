@@ -408,12 +408,32 @@ versions of the package have no recipes of benchmarks."""
 
 _RECOMPUTED: Mapping[str, Mapping[str, Mapping[str, str]]] = {
     "gptoss120b": {"layernorm+moe_act": {"bf16": "H100 B200 GB200", "fp8": "H100 B200"}},
-    "deepseekv3": {"moe_act": {"bf16": "GB300"}},
-    "nemotron3super": {"layernorm+moe_act": {"bf16": "B300", "fp4": "B200 B300"}},
+    "deepseekv3": {
+        "moe_act": {"bf16": "GB300"},
+        "mla_up_proj": {"bf16": "B200 B300 GB200", "fp8": "B200 B300"},
+        "mla_up_proj+mlp": {"bf16": "H100", "fp8": "H100"},
+        "layernorm+mla_up_proj+moe_act": {"fp4": "B200"},
+    },
+    "kimik2": {
+        "mla_up_proj": {
+            "bf16": "B200 GB200 GB300",
+            "fp8": "B200 GB200 GB300",
+            "fp4": "GB300",
+        },
+        "mla_up_proj+mlp": {"bf16": "H100", "fp8": "H100"},
+    },
+    "nemotron3nano": {
+        "layernorm+moe": {"bf16": "H100"},
+        "core_attn+layernorm+moe+moe_act": {"fp8": "H100"},
+    },
+    "nemotron3super": {
+        "layernorm+moe_act": {"bf16": "B300", "fp4": "B200 B300"},
+        "core_attn+layernorm+moe+moe_act": {"bf16": "B200", "fp8": "B200"},
+    },
     "nemotron3ultra": {"moe_act": {"fp8": "GB200", "fp4": "GB200 GB300"}},
 }
 """What the recipes of a model compute again, by precision and parts; ``recompute_modules`` of the
-same package. Recipes with ``mla_up_proj``, ``mlp`` and ``moe`` have no policy here, and none."""
+same package. Those of DeepSeek-V3 on GB200 differ by what scales of 8 bits are of."""
 
 
 _SORTS: Mapping[str, Mapping[str, str]] = {

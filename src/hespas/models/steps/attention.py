@@ -49,11 +49,11 @@ def causal_attention(  # noqa: PLR0917 - the pieces of attention
     ``arrays`` are queries, which are scaled, keys and values; ``sinks`` a score of each head that
     takes a part of its softmax. Layers with chunks have them as sequences of their own. Along the
     mesh axis ``sequence`` an all-to-all gives each device all tokens of some heads, and another
-    all heads of its tokens. With ``remat`` core_attention the backward pass computes it again.
+    all heads of its tokens. The backward pass computes it again where the step does so.
     Source: S. Jacobs et al., DeepSpeed Ulysses, 2023, section 3.1.
     """
     run = model.run
-    if not isinstance(run, Training) or run.remat != "core_attention":
+    if not isinstance(run, Training) or "core_attn" not in run.recomputed:
         return _among_tokens(model, divided, kind, arrays, places, sinks)
 
     def attended(arrays: tuple[jax.Array, ...], sinks: jax.Array | None) -> jax.Array:

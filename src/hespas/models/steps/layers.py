@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -24,6 +25,7 @@ from hespas.models.steps.latent import latent_attention
 from hespas.models.steps.norms import Places, apart, normalised, plainly_normalised, rotated, scaled
 from hespas.models.steps.products import product
 from hespas.models.steps.recurrent import through_delta, through_state_space
+from hespas.models.steps.remat import run_again
 from hespas.models.steps.routing import through_experts
 from hespas.models.steps.sharding import Divided
 from hespas.models.weights import BESIDE, MERGED, SHARED
@@ -136,14 +138,26 @@ class Layers:
         self, kind: LayerKind, x: jax.Array, hidden: jax.Array, weights: Weights
     ) -> jax.Array:
         """Return what follows the mixer makes of normalised rows; ``x`` are those before."""
-        style, routing, divided = self.model.style, self.model.routing, self.divided_of(kind)
-        if not kind.is_routed or routing is None:
-            made = feed_forward(style, divided, hidden, weights)
-        elif routing.style.beside_dense:
-            made = self._beside(x, hidden, weights)
-        else:
-            made = self._through_experts(routing, hidden, weights)
-        return checkpoint_name(self.between(made), "mlp_down")
+        run, routing = self.model.run, self.model.routing
+        through = partial(self._behind_mixer, routing if kind.is_routed else None, kind)
+        module = "moe" if kind.is_routed and routing is not None else "mlp"
+        if isinstance(run, Training) and module in run.recomputed:
+            through = run_again(through)
+        return checkpoint_name(self.between(through(x, hidden, weights)), "mlp_down")
+
+    def _behind_mixer(
+        self,
+        routing: Routing | None,
+        kind: LayerKind,
+        x: jax.Array,
+        hidden: jax.Array,
+        weights: Weights,
+    ) -> jax.Array:
+        if routing is None:
+            return feed_forward(self.model.style, self.divided_of(kind), hidden, weights)
+        if routing.style.beside_dense:
+            return self._beside(x, hidden, weights)
+        return self._through_experts(routing, hidden, weights)
 
     def _through_experts(self, routing: Routing, x: jax.Array, weights: Weights) -> jax.Array:
         style, divided = self.model.style, self.divided

@@ -7,6 +7,8 @@ from typing import Any
 
 import jax
 
+from hespas.models.model import MODULES
+
 _SAVED = (
     "query_projection",
     "key_projection",
@@ -37,10 +39,14 @@ _CHEAP = frozenset(
 
 PyTorch and Transformer Engine keep what goes into products, attention and norms."""
 _KEPT_NAMES = frozenset({*_SAVED, "norm", "mlp_inner", "experts_inner"})
-_OF_MODULE = {"layernorm": "norm", "moe_act": "experts_inner"}
+_OF_MODULE = {
+    "layernorm": ("norm",),
+    "moe_act": ("experts_inner",),
+    "mla_up_proj": ("query_projection", "key_projection", "value_projection"),
+}
 """What a module makes that Megatron-LM discards and computes again for the backward pass.
 
-Source: megatron-core 0.16.1, ``recompute_modules`` of transformer/transformer_config.py."""
+Modules that it runs again whole do so where they stand (`run_again`)."""
 
 
 def rematerialised(layer: Any, remat: str, *, is_loop: bool) -> Any:
@@ -55,20 +61,20 @@ def rematerialised(layer: Any, remat: str, *, is_loop: bool) -> Any:
             offload_dst="pinned_host",
         ),
         "full": policies.nothing_saveable,
-        "elementwise": _keeps_without(),
-        "layernorm": _keeps_without("layernorm"),
-        "moe_act": _keeps_without("moe_act"),
-        "layernorm+moe_act": _keeps_without("layernorm", "moe_act"),
+        "elementwise": _keeps_without(frozenset()),
         "alternate_products": policies.save_only_these_names(*_ALTERNATE),
     }
     if remat == "whole":
-        return _run_again(layer)
+        return run_again(layer)
+    modules = frozenset(remat.split("+"))
+    if modules.issubset(MODULES):
+        kept[remat] = _keeps_without(modules)
     if remat not in kept:
         return layer
     return jax.checkpoint(layer, prevent_cse=not is_loop, policy=kept[remat])
 
 
-def _run_again(layer: Any) -> Any:
+def run_again(layer: Any) -> Any:
     """Return a layer that the backward pass runs again, its last product included.
 
     Nothing reads what that makes. Source: pytorch/pytorch, torch/utils/checkpoint.py before 2.1,
@@ -91,17 +97,33 @@ def _run_again(layer: Any) -> Any:
     return run
 
 
-def _keeps_without(*modules: str) -> Callable[..., bool]:
+def _keeps_without(modules: frozenset[str]) -> Callable[..., bool]:
     """Return a policy that keeps all but what is elementwise, and what ``modules`` make.
 
     The activation of experts may run in several kernels, of whose results none is kept either.
     """
-    kept = _KEPT_NAMES.difference(_OF_MODULE[module] for module in modules)
+    kept = _KEPT_NAMES.difference(*(_OF_MODULE.get(module, ()) for module in modules))
     discarded = _CHEAP | ({"optimization_barrier"} if "moe_act" in modules else frozenset[str]())
 
-    def keeps(primitive: Any, *_: Any, **parameters: Any) -> bool:
+    def keeps(primitive: Any, *operands: Any, **parameters: Any) -> bool:
         if primitive.name == "name":
             return parameters["name"] in kept
+        if "mla_up_proj" in modules and _makes_heads(primitive, operands, parameters):
+            return False
         return primitive.name not in discarded
 
     return keeps
+
+
+_ROWS_BY_WEIGHT = (((2,), (0,)), ((), ()))
+"""What (batch, sequence, rank) and (rank, heads, size) are multiplied along."""
+
+
+def _makes_heads(primitive: Any, operands: tuple[Any, ...], parameters: Any) -> bool:
+    """Return whether an operation multiplies latent vectors by the weights of heads.
+
+    No other product of such a layer has a weight of three dimensions and sums over the first.
+    """
+    if primitive.name != "dot_general" or parameters["dimension_numbers"] != _ROWS_BY_WEIGHT:
+        return False
+    return operands[1].ndim == len(("rank", "heads", "size"))
