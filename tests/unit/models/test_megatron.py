@@ -289,7 +289,11 @@ def test_what_is_not_modelled_of_it_is_said(tmp_path: Path) -> None:
         ("--seq-length $SEQ", "--seq-length 8192", ("--seq-length is $SEQ", "write SEQ=...")),
         ("--fp4-format e2m1 --fp4-recipe mxfp4", "", ("fp4_recipe is 'mxfp4'", "'nvfp4'")),
         ("--optimizer sgd", "", ("optimizer is 'sgd'", "changes what is computed")),
-        ("--recompute-granularity selective --recompute-modules mlp", "", ("recompute_modules",)),
+        (
+            "--recompute-granularity selective --recompute-modules shared_experts",
+            "",
+            ("recompute_modules",),
+        ),
         (
             "--recompute-granularity full --recompute-method block --recompute-num-layers 1",
             "",
