@@ -9,12 +9,12 @@ import zlib
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
 
 from hespas.base.files import write_file
+from hespas.base.frozen import frozen
 from hespas.errors import CacheError, OutputError, option
 
 log = logging.getLogger("hespas")
@@ -86,7 +86,7 @@ def _files_in(directory: str) -> Iterator[tuple[str, int, int]]:
                 yield entry.path, stat.st_size, stat.st_mtime_ns
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ContentCache:
     """A directory with a compressed file for each key.
 

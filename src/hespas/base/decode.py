@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, is_dataclass
 from dataclasses import fields as dataclass_fields
+from dataclasses import is_dataclass
 from enum import Enum
 from math import isfinite
 from pathlib import Path
@@ -26,6 +26,7 @@ from typing import (
 
 import msgspec
 
+from hespas.base.frozen import frozen
 from hespas.base.suggest import suggestion
 from hespas.errors import ConfigError, HespasError, option
 
@@ -43,7 +44,7 @@ _WORDS = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class _Spot:
     """A position inside a value: JSON path, value and expected type."""
 

@@ -43,6 +43,7 @@ from typing import (
 from msgspec import Meta
 
 from hespas.base.figures import USUAL_UNITS, Text
+from hespas.base.frozen import frozen
 from hespas.base.suggest import choice, suggestion
 from hespas.base.units import parse_quantity, parse_rate
 from hespas.errors import ConfigError
@@ -94,7 +95,7 @@ class Use:
     remedy: str = "drop it"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Option:
     """The declaration of an option by a field.
 
@@ -416,7 +417,7 @@ def _overridden(values: _T, overrides: Mapping[str, object]) -> _T:
     return replace(cast("Any", values), **changes) if changes else values
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Layer:
     """Values of one source, flags or a configuration, by option name.
 

@@ -9,11 +9,11 @@ import shutil
 import tempfile
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
+from hespas.base.frozen import frozen
 from hespas.errors import OutputError, option
 
 MARK_FILE = "hespas_output.json"
@@ -107,7 +107,7 @@ def _write_error(path: Path, error: OSError) -> OutputError:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class OutputMark:
     """The workload of an output directory: its name and content."""
 

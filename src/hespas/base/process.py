@@ -25,6 +25,7 @@ from shutil import rmtree
 from threading import Event, Lock
 from time import monotonic
 
+from hespas.base.frozen import frozen
 from hespas.errors import TimeLimitError, ToolError
 
 _EVENT: ContextVar[Event | None] = ContextVar("interruption", default=None)
@@ -113,7 +114,7 @@ is not the program's child: a program that waits for all its children doesn't wa
 _FATAL = re.compile(r"^F\d{4} [\d:.]+ +\d+ (.+?)\s*$", re.MULTILINE)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Limits:
     """A program's limits on time and addressable memory; None is unlimited."""
 
@@ -121,7 +122,7 @@ class Limits:
     memory_bytes: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Finished:
     """A program that succeeded: its log and its duration."""
 

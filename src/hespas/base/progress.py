@@ -24,10 +24,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 from threading import Lock
 from time import perf_counter
+
+from hespas.base.frozen import frozen
 
 LOG = logging.getLogger("hespas.base.progress")
 
@@ -53,7 +55,7 @@ class Event(Enum):
     FAIL = "fail"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Report:
     """An event of a stage.
 

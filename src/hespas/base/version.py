@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 __version__ = "0.1.0"
@@ -21,11 +24,22 @@ def installed_version(package: str) -> str:
     True
     """
     normalised_name = _SEPARATORS.sub("_", package).lower()
-    for directory in sys.path:
-        for directory_of_package in Path(directory).glob("*.dist-info"):
-            name, _, version = directory_of_package.stem.partition("-")
-            if _SEPARATORS.sub("_", name).lower() == normalised_name:
-                return version
+    for directory in map(Path, sys.path):
+        with suppress(OSError):
+            versions = _versions_in(directory, directory.stat().st_mtime_ns)
+            if normalised_name in versions:
+                return versions[normalised_name]
     from importlib.metadata import version as other_version  # noqa: PLC0415 - as above
 
     return other_version(package)
+
+
+@cache
+def _versions_in(directory: Path, changed_ns: int) -> Mapping[str, str]:
+    """Return the versions of packages in a directory as it was changed last."""
+    del changed_ns
+    versions: dict[str, str] = {}
+    for directory_of_package in directory.glob("*.dist-info"):
+        name, _, version = directory_of_package.stem.partition("-")
+        versions.setdefault(_SEPARATORS.sub("_", name).lower(), version)
+    return versions

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 
 from hespas.base.files import check_file, json_bytes, write_file
+from hespas.base.frozen import frozen
 from hespas.cli import flags
 from hespas.cli.help import Command
 from hespas.errors import OutputError
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Answer:
     """The text and JSON of an answer, made on demand; exit code."""
 

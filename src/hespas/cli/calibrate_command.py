@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 import msgspec
 
 from hespas.base.fields import Group, changed, declare
+from hespas.base.frozen import frozen
 from hespas.cli import flags
 from hespas.cli.answers import Answer, answering
 from hespas.errors import ConfigError, MeasurementError, option
@@ -53,7 +53,7 @@ def _paths(texts: Iterable[str]) -> tuple[Path, ...]:
     return tuple(map(Path, texts))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class _Measurements:
     """What was measured of a cluster, beside the requests of an engine."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING
@@ -15,6 +14,7 @@ from hespas.base.files import (
     json_bytes,
     staged_directory,
 )
+from hespas.base.frozen import frozen
 from hespas.prediction.composition import Prepared, price
 from hespas.prediction.machines import store_of
 from hespas.prediction.options import PredictOptions
@@ -56,7 +56,7 @@ def _write_chart(chart: Chart, file: Path) -> None:
         log.warning("%s: %s", file, note)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Output:
     """The directory for files, None for no files; and the store of estimates."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -15,6 +15,7 @@ import msgspec
 from hespas.base.cache import ContentCache
 from hespas.base.fields import Group, declare, refuse_unused
 from hespas.base.files import check_file, write_file
+from hespas.base.frozen import frozen
 from hespas.base.home import cache_home
 from hespas.base.process import Limits
 from hespas.base.units import format_bytes_binary
@@ -237,7 +238,7 @@ def partition(program: Path, output: Path | None) -> Answer:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class _Request:
     """How to compile: the devices, the compiler's options, its limits, and the cache."""
 

@@ -14,7 +14,6 @@ import shutil
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from threading import Event as Signal
 from threading import RLock, Thread
@@ -22,6 +21,7 @@ from time import perf_counter
 from typing import Any, TextIO, cast
 
 from hespas.base.files import write_file
+from hespas.base.frozen import frozen
 from hespas.base.home import cache_home
 from hespas.base.progress import LOG, Event, Report, Stage
 from hespas.errors import OutputError
@@ -36,7 +36,7 @@ _MOST_OF_A_KIND = 20
 _Taken = dict[str, list[tuple[int, float]]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Durations:
     """The durations of stages by kind, with their sizes; the newest last."""
 

@@ -38,6 +38,7 @@ import msgspec
 
 from hespas.base.cache import installed_state
 from hespas.base.files import write_file
+from hespas.base.frozen import frozen
 from hespas.base.process import last_words, stay
 from hespas.base.question import collect_rarely
 from hespas.cli.resident import (
@@ -171,7 +172,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     streams: list[tuple[str, str]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Known:
     """What a worker compares questions with: all as it was when the process started."""
 

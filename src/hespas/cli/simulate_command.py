@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -17,6 +17,7 @@ from hespas.backends.htsim import run_htsim
 from hespas.backends.network_program import Backend, ProgramOptions
 from hespas.backends.sst import run_sst
 from hespas.base.fields import Group, Use, changed, declare, refuse_unused
+from hespas.base.frozen import frozen
 from hespas.base.process import scratch_directory
 from hespas.base.progress import Stage, stage
 from hespas.cli import flags
@@ -50,7 +51,7 @@ _OWN_ARGUMENTS = Use(f" on {_ASTRA_SIM}")
 _MESSAGES = Use(f" on this {option('backend')}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class _Queues:
     """What ASTRA-sim, and hespas' model of it, can be set to beside the system."""
 
@@ -72,7 +73,7 @@ class _Queues:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class _Engine:
     """The engine that simulates, and what another one than hespas' own is given."""
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 
 import msgspec
 
 from hespas.base.cache import ContentCache
+from hespas.base.frozen import frozen
 from hespas.compile.compiled import CompiledProgram
 from hespas.compile.job import Job
 
@@ -56,7 +57,7 @@ def _pairs(mapping: Mapping[str, str]) -> list[tuple[str, str]]:
     return sorted(mapping.items())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class CompiledCache:
     """A directory of compiled programs and analyses of their kernels.
 

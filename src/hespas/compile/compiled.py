@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from hespas.base.frozen import frozen
 from hespas.program.kernels import CompiledKernels
 from hespas.program.program import OverlapLimit
 from hespas.xla.compile.messages import MemoryAnalysis
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class CompiledProgram:
     """A program as the compiler of a target would run it.
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import assert_never
 
+from hespas.base.frozen import frozen
 from hespas.compile.options import CompileOptions, given_gpu_flags, gpu_flags, tpu_flags
 from hespas.compile.packages import compiler_versions
 from hespas.compile.recipe import RecipeFlags
@@ -16,7 +17,7 @@ from hespas.xla.compile.messages import Accelerator, CompileRequest, GpuHosts, T
 _HLO = b"HloModule"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Layout:
     """The number and layout of devices; None is the program's or target's own.
 
@@ -38,7 +39,7 @@ class Layout:
 ANY_LAYOUT = Layout()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Job:
     """A program with its target, flags, and the versions of the compiler.
 

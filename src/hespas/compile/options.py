@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 from functools import partial
 from typing import Any, ClassVar
 
 from hespas.base.fields import Group, Use, declare, parse_pairs, refuse_unused
+from hespas.base.frozen import frozen
 from hespas.base.units import parse_quantity
 from hespas.compile.recipe import RecipeFlags, read_recipe
 from hespas.errors import ConfigError, option
@@ -109,7 +110,7 @@ def _combine(collective: str, *, default_text: str) -> Any:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class CompileOptions:
     """The options of a compilation; None is the value of the documented workflow.
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
+from hespas.base.frozen import frozen
 from hespas.errors import ConfigError
 
 _COMMENT = re.compile(r"(?:^|(?<=\s))#.*")
@@ -23,7 +23,7 @@ _FLAG = re.compile(r"(?:--)?([A-Za-z]\w*_\w+)(?:=(.*))?")
 _MOST_BYTES = 2**20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class RecipeFlags:
     """Flags of XLA by name without dashes, with their lines in ``file``.
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import groupby
 
 import msgspec
 
+from hespas.base.frozen import frozen
 from hespas.base.process import Limits, scratch_directory
 from hespas.base.question import ask
 from hespas.base.suggest import nearest
@@ -29,7 +30,7 @@ _COMMAND_BUFFERS = "xla_gpu_enable_command_buffer"
 _LIMITS = Limits(time_s=300, memory_bytes=None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Settled:
     """A job with the passed flags of its recipe; notes on others."""
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 
+from hespas.base.frozen import frozen
 from hespas.base.suggest import suggestion
 from hespas.errors import HardwareError
 from hespas.hardware.device import Device
@@ -29,7 +29,7 @@ _HOSTS = {"gb200": 4, "gb300": 4}
 _USUAL_HOST = 8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class GpuTarget:
     """A GPU: XLA's description as text, and the number on a host."""
 
@@ -39,7 +39,7 @@ class GpuTarget:
     notes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class TpuTarget:
     """A generation of TPUs by libtpu's name."""
 

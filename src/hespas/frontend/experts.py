@@ -8,11 +8,11 @@ the busiest device.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import msgspec
 
 from hespas.base.fields import refuse_unused
+from hespas.base.frozen import frozen
 from hespas.errors import ConfigError, option
 from hespas.program.attrs import CollectiveAttrs, CustomCallAttrs, DotAttrs
 from hespas.program.experts import (
@@ -28,7 +28,7 @@ from hespas.program.rewrite import each_op, with_bodies
 from hespas.program.types import TensorType
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Capacity:
     """The most tokens of each expert: ``factor`` times an even share."""
 
@@ -86,7 +86,7 @@ def _check_count(load: ExpertLoad, experts: int, location: str) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class _Exchange:
     """An exchange of ``rows`` from each device; each can receive ``room``."""
 
@@ -95,7 +95,7 @@ class _Exchange:
     room: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class _LoadUsers:
     """The exchanges and grouped products that depend on expert load."""
 
@@ -134,7 +134,7 @@ def _tensors(op: Op) -> list[TensorType]:
     return [value.type for value in op.operands if isinstance(value.type, TensorType)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class _Filler:
     """Sets the rows of ``experts`` experts by ``load``."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from hespas.base.frozen import frozen
 from hespas.program.attrs import CompareAttrs, ConstantAttrs
 from hespas.program.program import Block, Op, Value
 
@@ -15,7 +16,7 @@ _MIRRORED = {"LT": "GT", "LE": "GE", "GT": "LT", "GE": "LE", "NE": "NE"}
 _LONGEST_CHAIN = 64
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class _Loop:
     """A ``while``: initial values, condition and body."""
 

@@ -9,6 +9,7 @@ from math import isclose
 
 from hespas.base.fields import parse_pairs
 from hespas.base.figures import amount
+from hespas.base.frozen import frozen
 from hespas.errors import ConfigError, ProgramError, UnpartitionedError, option
 from hespas.program.attrs import CaseAttrs, WhileAttrs
 from hespas.program.program import Program
@@ -54,7 +55,7 @@ def parse_branch_weights(texts: Iterable[str]) -> dict[str, tuple[float, ...]]:
     return weights
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class LoadOptions:
     """The user's trip counts and branch weights.
 
@@ -85,7 +86,7 @@ class LoadOptions:
 NO_OPTIONS = LoadOptions()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class UsedOverrides:
     """The user's overrides that had an effect, by key of `LoadOptions`.
 
@@ -182,7 +183,7 @@ def _sort_key(name: str) -> tuple[int, str]:
     return (int(name), "") if name.isdigit() else (0, name)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Loaded:
     """The program of one device and the user's overrides that had an effect.
 
@@ -196,7 +197,7 @@ class Loaded:
     undivided: Program | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Unpartitioned:
     """The reason why a source does not hold one device's program yet.
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from hashlib import sha256
 from itertools import pairwise
 from math import prod
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from hespas.base.cache import ContentCache, code_digest
+from hespas.base.frozen import frozen
 from hespas.base.version import __version__
 from hespas.errors import ProgramError
 from hespas.program.groups import (
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from hespas.xla.hlo.module import HloModule
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Mesh:
     """Named axes, major first; ``device_ids`` is None for ascending numbers."""
 
@@ -81,7 +81,7 @@ def read_mesh(text: str) -> Mesh:
     return Mesh(axes=axes)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class AxisPart:
     """A sub-axis of ``size``; the more major parts have product ``before``."""
 

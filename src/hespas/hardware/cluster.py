@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from math import exp
 from pathlib import Path
@@ -13,6 +13,7 @@ from msgspec import Meta, Struct
 
 from hespas.base.decode import decode, read_document
 from hespas.base.figures import MOST_DEVICES, MOST_DIGITS, CountOrZero, NotNegative, Positive, Text
+from hespas.base.frozen import frozen
 from hespas.base.units import format_time
 from hespas.errors import ConfigError, HardwareError, option
 
@@ -70,7 +71,7 @@ class LinkOverride(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         return self.bandwidth_scale == 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ProgramOf:
     """Devices that run other traces than the rest."""
 
@@ -78,7 +79,7 @@ class ProgramOf:
     devices: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Cluster:
     """The imperfections of a cluster.
 

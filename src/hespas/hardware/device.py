@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cache
 from math import isfinite
 from pathlib import Path
@@ -25,6 +25,7 @@ from hespas.base.figures import (
     Text,
     check_rate,
 )
+from hespas.base.frozen import frozen
 from hespas.base.suggest import suggestion
 from hespas.base.units import parse_rate
 from hespas.errors import ConfigError, HardwareError, option
@@ -151,7 +152,7 @@ def factor_names() -> tuple[str, ...]:
     return (*_KIND_FACTORS, *of_types)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class MeasuredTables:
     """The measured tables that serve a device: those of ``part``.
 
@@ -227,7 +228,7 @@ def _converted(type_name: str, *, is_tpu: bool) -> tuple[str, ...]:
             return ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Device:
     """Dense peak rates of one accelerator, from its vendor's datasheet, in SI.
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass, replace
 from types import MappingProxyType
 from typing import Any, TypeVar, cast
 
 import msgspec
 
+from hespas.base.frozen import frozen
 from hespas.base.units import format_quantity
 from hespas.errors import HardwareError, option
 from hespas.hardware.interconnect import Dimension, Dimensions
@@ -20,7 +21,7 @@ LEAST_LATENCY_S = 1e-9
 """No latency is made smaller: ASTRA-sim counts ns, and aborts where a message takes no time."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class LinkFactors:
     """Factors on what links do.
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import Enum
 from math import isfinite, prod
 from pathlib import Path
@@ -27,6 +27,7 @@ from hespas.base.figures import (
     Positive,
     Text,
 )
+from hespas.base.frozen import frozen
 from hespas.errors import HardwareError
 from hespas.hardware.links import Link, LinkParameters, check_protocols, link_names, load_link
 from hespas.hardware.machine_links import Edge, Graph, MachineFile, read_machine_links
@@ -57,7 +58,7 @@ class Routing(Enum):
     ADAPTIVE = "adaptive"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Dimension:
     """``size`` devices along one dimension, in which each has its own links.
 
@@ -123,7 +124,7 @@ def dimension_of(shape: Shape, size: int, bandwidth: float, latency_s: float) ->
     return Dimension(shape=shape, size=size, parameters=link)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Dimensions:
     """Devices numbered along dimensions, the first fastest.
 
@@ -151,7 +152,7 @@ class DragonflyRouting(Enum):
     VALIANT = "valiant"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Dragonfly:
     """Groups of routers: all connected inside, one link between two groups.
 
@@ -181,7 +182,7 @@ class Dragonfly:
 Fabric = Dimensions | Dragonfly | Graph
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Interconnect:
     """The network of a cluster.
 

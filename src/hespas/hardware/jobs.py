@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 
+from hespas.base.frozen import frozen
 from hespas.errors import HardwareError, option
 from hespas.hardware.interconnect import Dimensions, Dragonfly, Interconnect
 
@@ -21,7 +21,7 @@ class Placement(Enum):
     RAIL = "rail"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Jobs:
     """``count`` jobs of equal size that share all devices of a network."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
@@ -18,6 +18,7 @@ from msgspec import Struct
 
 from hespas.base.decode import decode, preset_names, read_json
 from hespas.base.figures import Count, Fraction, NotNegative, Positive, Text
+from hespas.base.frozen import frozen
 from hespas.base.suggest import suggestion
 from hespas.errors import HardwareError
 
@@ -78,7 +79,7 @@ class MeasuredCollective(Struct, frozen=True, kw_only=True, forbid_unknown_field
         return self.latency_s + size_bytes / self.bandwidth_bytes_per_s
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Link:
     """A link preset; ``parameters`` is None where it holds only measurements.
 

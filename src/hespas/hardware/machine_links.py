@@ -19,6 +19,7 @@ from msgspec import Struct
 
 from hespas.base.decode import read_text
 from hespas.base.figures import NotNegative, Positive, Text
+from hespas.base.frozen import frozen
 from hespas.errors import HardwareError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ class Edge:
         return replace(self, source=self.target, target=self.source)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Graph:
     """Devices and switches by name, and links between them. Devices are numbered as listed.
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import log
 from pathlib import Path
 
@@ -25,6 +25,7 @@ from msgspec.structs import asdict, fields
 
 from hespas.base.decode import decode, read_json
 from hespas.base.figures import Count, Fraction, FractionOrZero, NotNegative, Positive, Text
+from hespas.base.frozen import frozen
 from hespas.errors import HardwareError
 
 POWER = "power.json"
@@ -67,7 +68,7 @@ class BoardPower(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     sources: dict[str, Text] = {}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Draw:
     """What a GPU does in some time: its power follows from it.
 
@@ -81,7 +82,7 @@ class Draw:
     size_bytes: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class BoardEnergy:
     """Where the energy of a board goes, in joules.
 
@@ -99,7 +100,7 @@ class BoardEnergy:
         return self.compute_j + self.memory_j + self.idle_j
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Sustained:
     """A computation's share of the boost clock, and its board's power.
 

@@ -11,7 +11,7 @@ figures of the other two exactly, up to 15 significant digits.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import Enum
 from math import prod
 from pathlib import Path
@@ -35,6 +35,7 @@ from hespas.base.figures import (
     amount,
     whole_number,
 )
+from hespas.base.frozen import frozen
 from hespas.base.units import GIB, parse_rate
 from hespas.errors import ConfigError, HardwareError, option
 from hespas.hardware.interconnect import Dimension, Dimensions, Interconnect, Shape, dimension_of
@@ -54,7 +55,7 @@ def astra_name(shape: Shape) -> str:
     return next(name for name, own in ASTRA_SHAPES.items() if own is shape)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class LinkBandwidth:
     """Another bandwidth of the links along a dimension, the nearest of which is 0.
 
@@ -113,7 +114,7 @@ class RemoteMemoryKind(Enum):
     MEMORY_POOL = "MEMORY_POOL"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class RemoteMemory:
     """Memory outside the devices."""
 
@@ -124,7 +125,7 @@ class RemoteMemory:
     npus_per_node: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class System:
     """A cluster: network dimensions, and how its collectives run.
 

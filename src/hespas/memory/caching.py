@@ -13,6 +13,7 @@ from bisect import bisect_left, insort
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from hespas.base.frozen import frozen
 from hespas.program.recorded import Storage
 
 ROUNDED_BYTES = 512
@@ -148,7 +149,7 @@ class _Pool:
         insort(self.free, (block.size_bytes, block.address))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class AllocatorUse:
     """A step's use of a device's memory, in bytes.
 

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
+from hespas.base.frozen import frozen
 from hespas.errors import ProgramError
 from hespas.memory.buffers import (
     CONSTANTS,
@@ -39,7 +40,7 @@ from hespas.program.program import Block, Op, Program, Value, values_read
 from hespas.program.types import tensors
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Peak:
     """The most memory of temporaries, the operation that runs then, and the live buffers."""
 
@@ -51,7 +52,7 @@ class Peak:
 NOTHING = Peak(size_bytes=0, location="", held=())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class BlockLiveness:
     """The buffers that a block writes and returns, and the peaks inside it.
 
@@ -81,7 +82,7 @@ class BlockLiveness:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Inside:
     """The regions of a loop or a branch, and the buffers passed to it."""
 
@@ -178,7 +179,7 @@ def _mark_output(buffer: Buffer, destination: Buffer | None, last: int) -> None:
         buffer.role = Role.OUTPUT
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class _Reuse:
     """An operation that may write its result into an operand's memory.
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import lru_cache
 from itertools import accumulate, chain
 
+from hespas.base.frozen import frozen
 from hespas.memory.allocation import OutputMemory, outside_outputs, packed_bytes, spans_of
 from hespas.memory.buffers import THROUGHOUT, Buffer, HeldBuffer, Role, argument_buffers
 from hespas.memory.caching import allocator_use, live_levels, rounded
@@ -34,7 +35,7 @@ from hespas.program.scopes import Phase
 from hespas.program.types import DEVICE_MEMORY, HOST_MEMORY, tensors
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class MemoryUse:
     """The memory of one step in bytes, of a device or of its host.
 
@@ -71,7 +72,7 @@ class MemoryUse:
         return self.argument_bytes + self.output_bytes - self.alias_bytes + self.temporary_bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Settled:
     """A program's main function with the buffers that own memory.
 
@@ -93,7 +94,7 @@ class Settled:
         return argument_bytes + sum(output.size_bytes for output in self.outputs) - self.alias_bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class _BufferInputs:
     """The parts of a program that decide its buffers."""
 

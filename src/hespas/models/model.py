@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass, replace
 from importlib import import_module
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+from hespas.base.frozen import frozen
 from hespas.base.suggest import suggestion
 from hespas.errors import ConfigError
 from hespas.models.kernels import FUSED
@@ -24,7 +25,7 @@ _CUT = "hespas.models.steps.training"
 _AXIS = re.compile(r"\s*([A-Za-z_]\w*)\s*=\s*(\d+)\s*")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class MeshAxes:
     """Named axes with their sizes, major first: neighbours along the last have adjacent ids."""
 
@@ -212,7 +213,7 @@ whose fields are options too unless it has ``IS_FIXED``."""
 _YES_NO = {"true": True, "yes": True, "false": False, "no": False}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Step:
     """A function that ``jax.jit`` made, with the abstract arguments to trace it for.
 
@@ -246,7 +247,7 @@ def _axes_of(spec: Iterable[str | tuple[str, ...] | None]) -> set[str]:
     return found
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Model:
     """A model by name; ``settings`` is a frozen dataclass, whose fields are its options.
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 
+from hespas.base.frozen import frozen
 from hespas.models.model import MeshAxes
 
 PIPE = "pipe"
@@ -29,7 +29,7 @@ class PartProgram(Enum):
     UPDATE = "update"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Part:
     """Some layers of a model, with its embedding or its head and loss.
 

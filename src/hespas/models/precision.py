@@ -7,8 +7,9 @@ have one scale each, whatever groups they are published with: that changes 0.02 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal
+
+from hespas.base.frozen import frozen
 
 ModelPart = Literal["attention", "dense", "experts", "other"]
 PARTS: tuple[ModelPart, ...] = ("attention", "dense", "experts", "other")
@@ -16,7 +17,7 @@ PARTS: tuple[ModelPart, ...] = ("attention", "dense", "experts", "other")
 embeddings, head, norms, biases and routers."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Format:
     """How weights are stored: ``bits`` each, and a scale per ``group``."""
 
@@ -47,7 +48,7 @@ config.json of Kimi-K2.5 (32)."""
 SCALED = tuple(name for name, format_ in FORMATS.items() if format_.group)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Precision:
     """The formats of a model's parts and cache; ``other`` stay unquantised."""
 

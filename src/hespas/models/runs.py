@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from hespas.base.frozen import frozen
 from hespas.models.model import MODULES, MeshAxes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Training:
     """A training step; ``batch`` counts sequences for one data-parallel part of the mesh.
 
@@ -54,7 +53,7 @@ class Training:
         return frozenset(self.remat.split("+")).intersection(MODULES)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Prefill:
     """A step that takes in prompts, fills the cache and makes one token.
 
@@ -78,7 +77,7 @@ class Prefill:
     activation_dtype: str = "auto"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Decode:
     """A step that makes ``new_tokens`` for each sequence, whose cache has ``context`` with them.
 

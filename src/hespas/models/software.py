@@ -8,8 +8,9 @@ stand.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from hespas.base.frozen import frozen
 from hespas.base.suggest import suggestion
 from hespas.errors import ConfigError, option
 
@@ -17,7 +18,7 @@ ARGUMENTS_PREFIX = "megatron:"
 """What a file of Megatron-LM's arguments is named with."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Software:
     """A framework at a date: ``settings`` of models, and the source of each.
 

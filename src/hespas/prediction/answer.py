@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
 
+from hespas.base.frozen import frozen
 from hespas.base.units import PS_PER_S, format_quantity
 from hespas.errors import spelled
 from hespas.hardware.device import Device
@@ -21,7 +22,7 @@ from hespas.program.program import Fidelity
 from hespas.tasks.pipelining.timing import Interval, Times
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class PartCost:
     """A model's part: its passes, optimiser's step, and predictions of programs.
 
@@ -35,7 +36,7 @@ class PartCost:
     update_prediction: Prediction
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class StageTimes:
     """What one stage does beside its passes, in ps.
 

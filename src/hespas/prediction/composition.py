@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, partial
 from time import perf_counter
 
 from hespas.base.fields import refuse_unused
+from hespas.base.frozen import frozen
 from hespas.base.progress import Stage, stage
 from hespas.errors import ConfigError, option
 from hespas.hardware.presets import part_warnings
@@ -66,7 +67,7 @@ from hespas.tasks.pipelining.options import Overlap
 log = logging.getLogger("hespas")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Prepared:
     """A program, divided, with the system it runs on: what several predictions share.
 

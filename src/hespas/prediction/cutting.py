@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from hespas.base.fields import refuse_unused
+from hespas.base.frozen import frozen
 from hespas.base.units import format_quantity
 from hespas.errors import ConfigError, DeviceCountError, HardwareError, option
 from hespas.hardware.system import System
@@ -29,7 +30,7 @@ from hespas.tasks.pipelining.options import DEFAULT
 from hespas.tasks.pipelining.schedule import Pass, Schedule, load_schedule, schedule_named
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Cut:
     """A model, cut into parts, and the schedule of their stages.
 

@@ -6,9 +6,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 from hespas.base.fields import changed, given_options, refuse_unused
+from hespas.base.frozen import frozen
 from hespas.compile.options import COMBINING, COMPILER, PIPELINING
 from hespas.errors import ConfigError, HardwareError, ToolError, option, spelled
 from hespas.hardware.device import Device, NodeHardware
@@ -31,7 +31,7 @@ _ABSENT = {
 _LINE = re.compile(r"[0-9]+")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Plan:
     """What is done to a program once it is read.
 

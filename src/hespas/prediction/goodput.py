@@ -18,13 +18,13 @@ distribution of repairs.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import Enum
 from math import exp, expm1, inf
 from types import MappingProxyType
 from typing import ClassVar
 
 from hespas.base.fields import Group, Use, check_options, declare
+from hespas.base.frozen import frozen
 from hespas.errors import ConfigError, option
 from hespas.prediction.hazards import HazardsFile, read_hazards
 
@@ -47,7 +47,7 @@ class CheckpointMode(Enum):
 TOKENS = Use(": the tokens of a step are not known", f"give {option('tokens')}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class GoodputOptions:
     """A run of many steps on devices that fail. Times in seconds."""
 
@@ -149,7 +149,7 @@ class GoodputOptions:
 _ROUNDS = 200
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class LongRun:
     """A run on all devices of a system. Times in seconds.
 
@@ -177,7 +177,7 @@ class LongRun:
         return self.start_s + self.load_s
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Goodput:
     """Shares of a long run's time, which add to 1, and failures.
 
@@ -276,7 +276,7 @@ _HOUR_S = 3600.0
 _DAY_S = 24 * _HOUR_S
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class FailureRate:
     """The mean time between interruptions by one device, its share of the machine included."""
 

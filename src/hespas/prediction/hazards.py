@@ -6,7 +6,6 @@ A file (YAML or JSON) or a preset's name describes them; `Hazards` has them for 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import Enum
 from math import ceil, inf
 from pathlib import Path
@@ -16,6 +15,7 @@ from msgspec import Meta, Struct
 
 from hespas.base.decode import decode, preset_path, read_document
 from hespas.base.figures import Count, CountOrZero, NotNegative, Positive, Text
+from hespas.base.frozen import frozen
 from hespas.errors import ConfigError
 from hespas.hardware.presets import PRESETS_DIRECTORY
 
@@ -95,7 +95,7 @@ class HazardsFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     retries: Retries | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Cause:
     """A cause on a whole run: ``interval_s`` is the mean time between its events.
 
@@ -112,7 +112,7 @@ class Cause:
     planned: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Hazards:
     """All that interrupts a run on ``nodes`` nodes; see `HazardsFile`."""
 

@@ -14,8 +14,8 @@ counts.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from hespas.base.frozen import frozen
 from hespas.models.software import software_named
 from hespas.prediction.options import Fidelity, PredictOptions
 from hespas.program.operations.traits import Category
@@ -36,7 +36,7 @@ def launches_each(options: PredictOptions) -> bool:
     return is_by_module and options.compile.asked is Fidelity.LIBRARY
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Launch:
     """What one task of a device asks of its host.
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from math import ceil, inf, sqrt
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from hespas.base.frozen import frozen
 from hespas.prediction.goodput import LongRun
 from hespas.prediction.hazards import Cause, Hazards
 
@@ -30,7 +31,7 @@ _BATCH_CELLS = 4_000_000
 """Cells of the largest array of a batch of seeds: nodes that differ, or nodes in repair."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class PlayedRuns:
     """What became of each seed: seconds by category, and how often each cause struck.
 

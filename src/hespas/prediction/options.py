@@ -13,12 +13,13 @@ options.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from pathlib import Path
 from typing import ClassVar
 
 from hespas.base.fields import Group, Use, check_options, declare, refuse_unused
+from hespas.base.frozen import frozen
 from hespas.base.units import parse_quantity
 from hespas.compile.options import CompileOptions
 from hespas.errors import ConfigError, option
@@ -83,7 +84,7 @@ PREDICTION = Use(
 TEXT = Use(" on JSON, which has all assumptions")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ProgramOptions:
     """The program, and what the user sets about it that it leaves open.
 
@@ -141,7 +142,7 @@ class Fidelity(Enum):
     EXPORTED = "exported"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class CompileChoice:
     """What of the program is priced, and how it is compiled.
 
@@ -214,7 +215,7 @@ class Clocks(Enum):
 SUSTAINED_CLOCK = Use(f" with {option('clocks')} {Clocks.MEASURED.value}", "drop one")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class PowerOptions:
     """The power that a device may draw, and whether its clock follows from that.
 
@@ -243,7 +244,7 @@ class PowerOptions:
         refuse_unused(self, {SUSTAINED_CLOCK: self.clocks is Clocks.MEASURED})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class EstimateOptions:
     """How computation is priced: the method, the device, and where prices are cached.
 
@@ -384,7 +385,7 @@ def parse_parameters(text: str) -> float:
     return parameters
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class StepOptions:
     """What a step takes in, and its model needs; zoo models know both."""
 
@@ -421,7 +422,7 @@ class StepOptions:
         check_options(self)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class NetworkOptions:
     """The cluster, and how communication on it is timed."""
 
@@ -509,7 +510,7 @@ class NetworkOptions:
         check_options(self)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class OutputOptions:
     """Where the files of a prediction go."""
 
@@ -529,7 +530,7 @@ class OutputOptions:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ReportOptions:
     """What the tables of a report distinguish."""
 
@@ -551,7 +552,7 @@ class ReportOptions:
         check_options(self)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class EnergyOptions:
     """What adds to a step's energy beside its machines."""
 
@@ -571,7 +572,7 @@ class EnergyOptions:
         check_options(self)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class PredictOptions:
     """All that decides a prediction; see each part.
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from itertools import combinations
 from operator import add
 
+from hespas.base.frozen import frozen
 from hespas.hardware.system import System
 from hespas.memory.usage import held_between
 from hespas.models.model import MeshAxes
@@ -104,7 +105,7 @@ def _groups(table: GroupTable) -> Groups:
     return frozenset(map(frozenset, table))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Spent:
     """What a pass takes, in ps: computation, and what nothing hides beside it.
 
@@ -155,7 +156,7 @@ class Spent:
 NOTHING = Spent()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class PassCost:
     """What the passes of one micro-batch through a part take.
 
@@ -354,7 +355,7 @@ def _is_forward(region: Region | None, names: OperationNames) -> bool:
             return False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Footprint:
     """A device's bytes of a model's part, or of a stage's parts.
 

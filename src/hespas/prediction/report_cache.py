@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, cast
@@ -19,6 +19,7 @@ from typing import Any, cast
 import msgspec
 
 from hespas.base.cache import ContentCache, installed_state
+from hespas.base.frozen import frozen
 from hespas.base.home import cache_home
 from hespas.errors import CacheError
 from hespas.prediction.figures.schema import RunReport
@@ -30,7 +31,7 @@ _ENVIRONMENT = ("JAX_", "XLA_", "LIBTPU_")
 _MOST_BYTES = 2**26
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ReportCache:
     """The place of one report; unreadable or unwritable ones count as missing."""
 

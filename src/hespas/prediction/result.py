@@ -8,6 +8,7 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hespas.base.frozen import frozen
 from hespas.base.units import PS_PER_S, format_quantity, format_time
 from hespas.compile.options import SLOP_FLAG
 from hespas.frontend.load import PARTITIONED
@@ -61,7 +62,7 @@ class StepKind(Enum):
     UNKNOWN = "unknown"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class StepWork:
     """What all devices' step takes in, None if unknown; ``what`` names samples."""
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from math import hypot
 from typing import Any
 
+from hespas.base.frozen import frozen
 from hespas.base.question import kept_processes
 from hespas.base.units import PS_PER_S, format_time
 from hespas.frontend.recorded.load import HOST_LAUNCH_S
@@ -271,7 +272,7 @@ def message_bytes(cut: Cut) -> int:
     return whole // cut.mesh.size("context", "sequence", "tp")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class _Data:
     """A stage's data-parallel exchanges, by chunk, in ps.
 

@@ -9,13 +9,14 @@ of their own: ``configs/attention.json`` holds those of some parts, fitted to me
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from math import log
 from pathlib import Path
 
 import msgspec
 
+from hespas.base.frozen import frozen
 from hespas.base.units import format_time
 from hespas.errors import MeasurementError
 from hespas.hardware.device import Device
@@ -93,7 +94,7 @@ def nearest(figures: dict[int, float], size: int) -> float:
 _TABLE = "attention.causal.bf16"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class BackwardRate:
     """The rate of attention gradients over that of attention, in FLOP/s."""
 
@@ -130,7 +131,7 @@ _PUBLISHED = {"A100_SXM": AMPERE, "H100_SXM": HOPPER, "H200_SXM": HOPPER}
 _NEAREST = {"L40S": AMPERE}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class KernelRate:
     """The rate of an implementation over the table's, forward and backward."""
 
@@ -178,7 +179,7 @@ _SMALLER_HEADS = {"A100_SXM": "L40S"}
 """Parts whose table lacks small heads, and the part of the nearest generation that has them."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class AttentionModel:
     """Times of fused attention on a device.
 

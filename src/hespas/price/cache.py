@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from contextlib import closing, suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
@@ -14,6 +14,7 @@ from zlib import crc32
 import msgspec
 
 from hespas.base.cache import ContentCache, code_digest
+from hespas.base.frozen import frozen
 from hespas.errors import CacheError, option
 from hespas.price.estimate import Estimate
 from hespas.price.tables import TABLES_DIRECTORY
@@ -42,7 +43,7 @@ class Store(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class MemoryStore:
     """Keeps texts as long as the process runs."""
 
@@ -69,7 +70,7 @@ _MOST_VARIABLES = 500
 _SEAL_DIGITS = 8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class DiskStore:
     """Keeps texts in one SQLite file of ``directory``, made on the first write.
 
@@ -156,7 +157,7 @@ def _seal(key: str, text: str) -> str:
     return f"{crc32(f'{key} {text}'.encode()):0{_SEAL_DIGITS}x}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class KeptStore:
     """Keeps the texts of a program's regions as one file of ``directory``, without being asked for.
 

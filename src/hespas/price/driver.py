@@ -9,9 +9,10 @@ launch.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Protocol, runtime_checkable
 
+from hespas.base.frozen import frozen
 from hespas.price.estimate import LAUNCH, Bound, Estimate, OpEstimate, Price
 from hespas.program.program import Op, Program
 from hespas.program.work import CustomCallCost
@@ -19,7 +20,7 @@ from hespas.split.regions import Compute
 from hespas.work.expand import Branch, Cost, Leaf, Loop
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Priced:
     """One execution of an operation with its full cost, its launch included."""
 
@@ -32,7 +33,7 @@ class Priced:
         return self.cost.duration_ps
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Rounds:
     """A loop of ``count`` rounds; one round runs ``body`` and takes ``round_ps``."""
 

@@ -8,8 +8,9 @@ routers make them, and a device waits for its busiest one.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from hespas.base.frozen import frozen
 from hespas.hardware.device import Device, factor_of, table_of
 from hespas.price.estimate import Timing, larger_of
 from hespas.price.roofline import Rates, device_at
@@ -27,7 +28,7 @@ NOTE = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ExpertsModel:
     """Times of products of experts on a device, from the tables of a part."""
 

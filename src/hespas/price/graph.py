@@ -18,6 +18,7 @@ from threading import Event
 from time import perf_counter
 from typing import Protocol, runtime_checkable
 
+from hespas.base.frozen import frozen
 from hespas.base.process import end_programs_on
 from hespas.base.units import format_quantity
 from hespas.base.version import __version__
@@ -34,7 +35,7 @@ Progress = Callable[[int], None]
 """Called with the number of regions that are newly done."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ModuleEstimate:
     """The cost of a distinct region, and how it was obtained.
 
@@ -53,7 +54,7 @@ class ModuleEstimate:
     from_store: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ReuseStatistics:
     """How much work the cache saved.
 
@@ -84,7 +85,7 @@ class ReuseStatistics:
         return 1 - self.elapsed_s / without_reuse_s if without_reuse_s > 0 else 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class GraphEstimate:
     """Estimates of a graph: one per distinct region, and the estimate of each region.
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import msgspec
 
+from hespas.base.frozen import frozen
 from hespas.base.units import format_time
 from hespas.hardware.device import Device, table_of
 from hespas.price.attention import AttentionModel, attention_fits, attention_model
@@ -33,7 +34,7 @@ from hespas.work.expand import Leaf
 from hespas.work.gemm import TILE_ROWS, Gemm, GroupedGemm
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Streaming:
     """Prices kernels that only move data by their bytes.
 
@@ -121,7 +122,7 @@ _GROUPED = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Measured:
     """Prices regions by tables.
 

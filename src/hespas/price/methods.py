@@ -8,7 +8,7 @@ group ``hespas.estimators`` that names a `Method`, or a function that makes an e
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from importlib import import_module
 from operator import attrgetter
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from hespas.base.decode import decode
 from hespas.base.fields import Use
+from hespas.base.frozen import frozen
 from hespas.base.suggest import suggestion
 from hespas.errors import ConfigError, option
 from hespas.hardware.device import Device, NodeHardware, RooflineHardware
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from hespas.program.program import Program
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class RooflineOptions:
     """How to treat types that the device's table of peak rates doesn't name.
 
@@ -39,7 +40,7 @@ class RooflineOptions:
     warn_on_unknown_type: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class EstimatorSpec:
     """Everything that an estimator can be made from.
 
@@ -88,7 +89,7 @@ class DeviceUse(Enum):
     NONE = "none"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Method:
     """An estimation method.
 

@@ -10,11 +10,12 @@ that their times add.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from msgspec.structs import asdict
 
+from hespas.base.frozen import frozen
 from hespas.base.units import format_quantity, format_time
 from hespas.errors import HardwareError
 from hespas.hardware.device import Device, faster
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
     from hespas.price.tpu import PricedKernel
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Rates:
     """Factors on the rates of a device.
 
@@ -119,7 +120,7 @@ _BYTES = frozenset({"i2", "i4", "i8", "ui2", "ui4", "ui8"})
 """Types whose products run on a unit of their own; `_BYTES` only in kernels with products."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Roofline:
     """Prices operations at a device's peak rates, and launches at its overhead.
 

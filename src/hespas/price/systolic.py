@@ -23,6 +23,7 @@ from math import ceil, prod
 from typing import Literal, Protocol, TypeVar
 
 from hespas.base.figures import Count, Positive, Text, check_rate
+from hespas.base.frozen import frozen
 from hespas.errors import ConfigError, HardwareError, UnsupportedError
 from hespas.hardware.device import HARDWARE, Device, Hardware
 from hespas.price.driver import estimate_region
@@ -59,7 +60,7 @@ class Product:
         return self.m * self.n * self.k
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class SystolicArray:
     """``rows`` x ``columns`` multipliers at ``clock_hz``; bandwidths in bytes/s.
 
@@ -302,7 +303,7 @@ class ProductTimer(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ClosedForm:
     """Times products by the closed forms of `hespas.price.systolic`."""
 
@@ -350,7 +351,7 @@ def array_parameters(array: SystolicArray) -> Mapping[str, object]:
     }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Systolic:
     """Prices regions: products by ``timer``, the rest by ``fallback``.
 

@@ -24,11 +24,12 @@ No TPU was at hand to measure any of it.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 from math import ceil, prod
 from typing import TYPE_CHECKING
 
+from hespas.base.frozen import frozen
 from hespas.errors import ConfigError, CostError, HardwareError, option
 from hespas.hardware.device import Device, TensorCore
 from hespas.price.driver import estimate_region
@@ -80,7 +81,7 @@ _UNITS = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class CompilerEstimator:
     """Prices operations by ``estimated_cycles``, and those without by the roofline.
 
@@ -167,7 +168,7 @@ def compiler(spec: EstimatorSpec) -> CompilerEstimator:
     return CompilerEstimator(clock_hz=device.clock_hz, roofline=roofline)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class TensorCoreEstimator:
     """Prices kernels as libtpu schedules them, the rest by the roofline."""
 
@@ -278,7 +279,7 @@ _NO_VECTORS = _MOVING | {"convolution", "dot", "dot_general", "fusion"}
 """Operations that ask nothing of the vector unit that takes longer than other parts of a kernel."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class VectorLoad:
     """The load of a kernel on each part of the vector unit, in registers."""
 
@@ -444,7 +445,7 @@ _SCHEDULED = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class PricedKernel:
     """A kernel of Pallas with its time at peak and as scheduled."""
 

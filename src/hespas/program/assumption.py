@@ -8,8 +8,9 @@ share of the step is unknown.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum, auto
+
+from hespas.base.frozen import frozen
 
 
 class Part(Enum):
@@ -24,7 +25,7 @@ class Part(Enum):
     """The operations that the estimate attaches the assumption to."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Subject:
     """The consequences of an assumption: time, memory fit, hidden communication.
 
@@ -62,7 +63,7 @@ SUBJECTS = {
 """The subject of an assumption by the sentence's first words."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Assumed:
     """An assumption with its subject."""
 

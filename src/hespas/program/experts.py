@@ -6,7 +6,6 @@ The router chooses them as it runs; no program states them.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import isclose, isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, cast
@@ -16,6 +15,7 @@ import msgspec
 from hespas.base.decode import read_json, read_text
 from hespas.base.fields import Group, Use, declare
 from hespas.base.figures import whole_number
+from hespas.base.frozen import frozen
 from hespas.errors import ConfigError
 from hespas.program.attrs import MOSAIC, CustomCallAttrs, DotAttrs
 from hespas.program.program import Op
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import csv
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ExpertLoad:
     """The share of the tokens that each expert gets, per layer.
 
@@ -114,7 +114,7 @@ def parse_expert_load(text: str) -> ExpertLoad:
 EXPERTS = Use(": there is no exchange and no product of rows of experts")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ExpertOptions:
     """Options for a mixture of experts that the program leaves open."""
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
 
 from msgspec.structs import replace
 
+from hespas.base.frozen import frozen
 from hespas.errors import ProgramError
 from hespas.program.attrs import (
     NO_ATTRS,
@@ -234,7 +234,7 @@ class Builder:
 Change = Callable[[Op, Uses], Iterable[Op] | Value | None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Pattern:
     """A rewrite of operations of some kinds.
 

@@ -9,11 +9,11 @@ setting whose flag those don't have is left out, and a note says so.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from enum import Enum
 from textwrap import wrap
 from typing import Any
 
+from hespas.base.frozen import frozen
 from hespas.errors import ConfigError
 from hespas.hardware.interconnect import Dimensions
 from hespas.hardware.system import System, interconnect_of
@@ -37,7 +37,7 @@ class Trainer(Enum):
     MEGATRON = "megatron"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Launch:
     """A command per node of the cluster, and its differences."""
 
@@ -53,7 +53,7 @@ class Launch:
         return "\n".join([f"# {self.trainer}", *notes, " \\\n".join(lines)])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class _Step:
     """A training step: the sizes of its axes, outermost first, and its batch."""
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hespas.base.files import write_file
+from hespas.base.frozen import frozen
 from hespas.base.suggest import suggestion
 from hespas.errors import ConfigError, ToolError
 from hespas.prediction.figures.schema import RunReport
@@ -38,7 +39,7 @@ STUDY_PLOTS: Mapping[str, tuple[str, ...]] = {
 _HEIGHT_PX = 640
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Plot:
     """Charts that a notebook shows; `save` writes them as a page."""
 

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Protocol
 
+from hespas.base.frozen import frozen
 from hespas.base.units import PS_PER_NS, PS_PER_S, format_quantity, format_time
 from hespas.memory.usage import MemoryUse
 from hespas.prediction.explain.changes import Change
@@ -328,7 +329,7 @@ class KernelMethod(Estimator, OperationMethod, Protocol):
     """An estimator that prices single operations, kernels among them."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class KernelRow:
     """Equal kernels: a step launches them ``launches`` times, ``time_s`` each.
 
@@ -350,7 +351,7 @@ class KernelRow:
         return self.launches * self.time_s
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class KernelTable:
     """The kernels of a step, longest first, and libraries: all computation."""
 
@@ -370,7 +371,7 @@ class KernelTable:
         return sum(row.total_s for row in self.rows)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class _ByKernel:
     """Prices operations as ``method`` does, and labels them with their kernel."""
 

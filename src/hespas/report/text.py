@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from textwrap import fill
 
+from hespas.base.frozen import frozen
 from hespas.base.units import format_amount, format_energy, format_quantity, format_time
 from hespas.prediction.figures.schema import IDLE, AssumptionGroup, EnergyParts, RunReport
 
@@ -114,7 +114,7 @@ _PART_NAMES = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Headline:
     """The title of a prediction, and the first figures of the answer, by name."""
 

@@ -8,10 +8,11 @@ duration and waits for no other device.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import repeat
 from typing import TYPE_CHECKING, assert_never
 
+from hespas.base.frozen import frozen
 from hespas.base.units import PS_PER_NS, PS_PER_S, format_time
 from hespas.errors import ConfigError, DeviceCountError, SimulationError, option
 from hespas.hardware.cluster import Cluster
@@ -276,7 +277,7 @@ def default_model(system: System | None, given: Mapping[str, object]) -> Model:
     return Model.ASTRA_SIM
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ModelChoice:
     """A network model with its settings; None is the default.
 

@@ -9,15 +9,16 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import accumulate, pairwise
 from math import prod
 
+from hespas.base.frozen import frozen
 from hespas.simulate.timeline import ClassTimeline, Interval, Timeline, union
 from hespas.tasks.graph import CollectiveTask, ComputeTask, ReceiveTask, SendTask, Task, TaskGraph
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Repeat:
     """Two neighbouring iterations of a loop, and the second one's count.
 
@@ -30,7 +31,7 @@ class Repeat:
     count: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class _Window:
     """A part of a step that runs ``count`` times."""
 
@@ -68,7 +69,7 @@ def extended(
     return replace(timeline, classes=classes)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class _Order:
     """The tasks of a class by id, with cumulative ends and beginnings.
 
@@ -200,7 +201,7 @@ def _repeated_ps(intervals: Sequence[Interval], pieces: Sequence[_Window]) -> in
     return total_ps
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Chained:
     """A graph whose rows of computations are joined, and its original.
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import accumulate
 from pathlib import Path
 
+from hespas.base.frozen import frozen
 from hespas.base.units import PS_PER_NS, PS_PER_S
 from hespas.tasks.graph import (
     CollectiveTask,
@@ -80,7 +81,7 @@ TO_HOST, FROM_HOST = "to the host", "from the host"
 """The names of the streams of transfers between a device and its host."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ClassTimeline:
     """The timeline of devices that behave alike, in ps from the start.
 
@@ -125,7 +126,7 @@ class ClassTimeline:
         return sum((self.waits_ps or {}).values())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class StepParts:
     """The parts of a step, which add up to it, in ps.
 
@@ -143,7 +144,7 @@ class StepParts:
     straggler_ps: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Timeline:
     """The timelines of all device classes.
 
@@ -315,7 +316,7 @@ def _nodes(one: ClassTimeline) -> dict[str, list[int | float]]:
     return {str(task): [_ns(start), _ns(end)] for task, (start, end) in one.nodes.items()}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class DeviceFigures:
     """A device's end and times in ns; None if not reported."""
 
@@ -326,7 +327,7 @@ class DeviceFigures:
     overlap_ns: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ExternalResult:
     """The figures of every device from another simulator.
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
+from hespas.base.frozen import frozen
 from hespas.base.suggest import suggestion
 from hespas.errors import ConfigError, ProgramError, option
 from hespas.frontend.load import read_source
@@ -24,7 +24,7 @@ _BEFORE = re.compile(r"^before_optimizations$")
 _SHOWN = 8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class DumpedModule:
     """A module at one point of its compilation."""
 

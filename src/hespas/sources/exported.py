@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import msgspec
 
+from hespas.base.frozen import frozen
 from hespas.models.part import Part
 from hespas.xla.partition.partition import DEFAULT_LIMITS, partition
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Exported:
     """A program as StableHLO text; ``notes`` say how it was changed.
 

@@ -11,7 +11,7 @@ import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from hashlib import sha256
 from math import prod
 from pathlib import Path
@@ -19,6 +19,7 @@ from typing import Any
 
 import msgspec
 
+from hespas.base.frozen import frozen
 from hespas.base.process import LOG_NAME, Limits, run_program, scratch_directory
 from hespas.base.units import format_quantity
 from hespas.compile.targets import Target, TpuTarget
@@ -47,7 +48,7 @@ print(json.dumps({"python": "%d.%d" % sys.version_info[:2], **{n: version(n) for
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class MaxTextStep:
     """A step that MaxText lowers, and its target.
 
@@ -87,7 +88,7 @@ class MaxTextStep:
         return f"maxtext:{values.get('model_name', self.config)}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Request:
     """The request that the worker reads.
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
 from hespas.base.fields import Group, Use, declare, parse_pairs
+from hespas.base.frozen import frozen
 from hespas.errors import ConfigError, option
 from hespas.models.model import MeshAxes, parse_mesh
 from hespas.models.part import Part
@@ -27,7 +27,7 @@ MODEL = Use(" on {}", "drop it: only models of the zoo have it")
 TORCH = Use(" on {}", "drop it: only steps of PyTorch have it")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ModelOptions:
     """Options of a model of the zoo; None keeps the model's own setting.
 
@@ -136,7 +136,7 @@ class ModelOptions:
 NO_MODEL_OPTIONS = ModelOptions()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class MaxTextOptions:
     """The target and the interpreter that lower a step of MaxText.
 
@@ -174,7 +174,7 @@ def parse_version(text: str) -> str:
     return text
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class TorchOptions:
     """How a step of PyTorch is recorded."""
 

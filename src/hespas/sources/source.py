@@ -6,11 +6,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from hespas.base.fields import refuse_unused
+from hespas.base.frozen import frozen
 from hespas.base.suggest import nearest
 from hespas.compile.targets import GpuTarget, find_target, recorded_target
 from hespas.errors import ConfigError, HespasError, ProgramError, option
@@ -35,7 +36,7 @@ from hespas.sources.torch_step import (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Batch:
     """The input of a step over all devices: ``samples`` sequences or images (``what``).
 
@@ -47,7 +48,7 @@ class Batch:
     tokens: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ModelSource:
     """A model of the zoo; ``texts`` are the settings that differ from its own.
 
@@ -88,7 +89,7 @@ class ModelSource:
         return Batch(samples=samples, what="sequences", tokens=samples * tokens)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class FunctionSource:
     """A user's function, as in ``package.module:function``, with virtual ``devices``.
 
@@ -100,7 +101,7 @@ class FunctionSource:
     platform: str = "cpu"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class FileSource:
     """A file: a program, or an artifact of ``jax.export``."""
 
@@ -112,7 +113,7 @@ class FileSource:
         return str(self.path)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class DumpSource:
     """A directory that XLA dumped into; ``module`` is a part of a module's name."""
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from typing import Any
 from warnings import catch_warnings, filterwarnings
 
+from hespas.base.frozen import frozen
 from hespas.errors import ExtraMissingError, HespasError, ProgramError, UnsupportedError
 from hespas.sources.exported import Exported
 from hespas.sources.function import export_function
@@ -26,7 +27,7 @@ _GENERATOR = "rbg"
 _SEED_SHAPE = (4,)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class _Module:
     """A module as a function of its state; ``environment`` sends torch's operations to JAX."""
 

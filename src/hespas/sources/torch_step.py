@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,6 +18,7 @@ from pathlib import Path
 import msgspec
 
 from hespas.base.cache import ContentCache, code_digest
+from hespas.base.frozen import frozen
 from hespas.base.process import Limits, scratch_directory
 from hespas.base.question import ask
 from hespas.base.suggest import suggestion
@@ -40,7 +41,7 @@ _MAKERS = ("torch", "sources", "program")
 _CAPABILITY = re.compile(r"cuda_compute_capability \{ major: (\d+)(?: minor: (\d+))?")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class TorchStep:
     """A function that returns a step, its arguments as text, and its target.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from hashlib import sha256
 from importlib import import_module
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any, assert_never
 import msgspec
 
 from hespas.base.cache import ContentCache, code_digest
+from hespas.base.frozen import frozen
 from hespas.base.process import (
     Limits,
     is_staying,
@@ -45,7 +46,7 @@ _MAKERS = ("models", "sources")
 """The folders whose code decides what a model is exported as."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Workload:
     """A program to read or compile; ``notes`` list choices made for it.
 

@@ -13,6 +13,7 @@ from functools import lru_cache
 
 from msgspec.structs import replace
 
+from hespas.base.frozen import frozen
 from hespas.errors import UnsupportedError
 from hespas.program.attrs import NO_ATTRS, BitcastAttrs, CollectiveAttrs, PermuteAttrs
 from hespas.program.groups import ReplicaGroups
@@ -36,7 +37,7 @@ _CHANNEL_NAMES = frozenset({"channel_handle", "channel_id"})
 _LAYOUTS = frozenset({"result_layout", "source_layout", "xla_shape"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class RegionModule:
     """The module of all regions with equal computations.
 
@@ -49,7 +50,7 @@ class RegionModule:
     canonical_text: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class RegionModules:
     """The distinct modules of a graph, and the index of each region's module."""
 

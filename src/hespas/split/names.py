@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
+from hespas.base.frozen import frozen
 from hespas.program.attrs import CaseAttrs, WhileAttrs
 from hespas.program.program import Block, Op, Program, Value, nested_ops, values_read
 from hespas.program.scopes import NO_NAME, Named, Phase, read_scope
@@ -24,7 +25,7 @@ from hespas.split.flatten import ASYNC
 from hespas.split.regions import RegionGraph, operations_of
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class OperationNames:
     """The names of a program's operations.
 
@@ -157,7 +158,7 @@ _FAR = 8
 """The most unnamed operations to search through."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Carried:
     """The links between a program's values for naming collectives.
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 from typing import ClassVar
 
 from hespas.base.fields import Group, Use, check_options, declare, refuse_unused
+from hespas.base.frozen import frozen
 from hespas.errors import option
 
 COMMUNICATION_SEPARATOR = "is_communication_op"
@@ -37,7 +37,7 @@ COMPUTATION = Use(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class SplitOptions:
     """How to split a program.
 

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from hespas.base.frozen import frozen
 from hespas.base.units import PS_PER_S, format_quantity
 from hespas.errors import HardwareError, TraceError, UnsupportedError, option
 from hespas.price.estimate import Estimate
@@ -40,7 +41,7 @@ _KINDS = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class RegionTime:
     """A compute region's duration and its most expensive kind of operation."""
 

@@ -8,14 +8,14 @@ other task, and the tasks that depend on a skipped task inherit its dependencies
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import assert_never
 
+from hespas.base.frozen import frozen
 from hespas.errors import TraceError
 from hespas.program.collectives import CollectiveKind
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ComputeTask:
     """Computation of a known duration on the device's compute stream.
 
@@ -45,7 +45,7 @@ def is_host_launch(task: Task) -> bool:
     return isinstance(task, ComputeTask) and task.is_on_host and task.label == HOST_LAUNCH
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class CollectiveTask:
     """A collective among the devices of one group.
 
@@ -74,7 +74,7 @@ class CollectiveTask:
     kernel: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class SendTask:
     """Every source in ``pairs`` sends ``size_bytes`` to its target.
 
@@ -90,7 +90,7 @@ class SendTask:
     order_only: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ReceiveTask:
     """Every target in ``pairs`` receives ``size_bytes`` from its source.
 
@@ -108,7 +108,7 @@ class ReceiveTask:
     order_only: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class MemoryTask:
     """Every device moves ``size_bytes`` from or to memory outside the devices.
 
@@ -125,7 +125,7 @@ class MemoryTask:
     duration_ps: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class EmptyTask:
     """A task that ends when it starts.
 
@@ -163,7 +163,7 @@ def needs(task: Task) -> tuple[int, ...]:
 GroupTable = tuple[tuple[int, ...], ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class TaskGraph:
     """Tasks in an order where dependencies come first; ids are unique.
 
@@ -177,7 +177,7 @@ class TaskGraph:
     group_tables: tuple[GroupTable, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Job:
     """The work of a cluster: task graphs and each device's graph index.
 
@@ -238,7 +238,7 @@ def short_devices_text(devices: tuple[int, ...]) -> str:
 ALWAYS = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Roles:
     """Which devices take part in which tasks of one graph.
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from hespas.base.frozen import frozen
 from hespas.errors import CostError
 from hespas.program.attrs import FLASH_BACKWARD, FLASH_FORWARD, FLASH_MLA, CustomCallAttrs
 from hespas.program.operations.contraction import multiplier_of
@@ -20,7 +19,7 @@ _DECODED = 64
 """The fewest keys per query at which attention counts as decoding."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Attention:
     """``softmax(q k^T) v`` for each batch and head, or its gradients.
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 
+from hespas.base.frozen import frozen
 from hespas.program.attrs import (
     CONVOLUTION_BACKWARD_FILTER,
     CONVOLUTION_BACKWARD_INPUT,
@@ -41,7 +42,7 @@ class Direction(Enum):
     BACKWARD_FILTER = "backward_filter"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Convolution:
     """A convolution in its forward form, whatever its direction.
 

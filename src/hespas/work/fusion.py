@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+from hespas.base.frozen import frozen
 from hespas.program.attrs import KernelAttrs
 from hespas.program.operations.reduction import only_replaces, updates_of
 from hespas.program.operations.traits import Category, memory_bytes
@@ -172,7 +173,7 @@ def _add_operands(op: Op, count: int, needed: _Needed) -> None:
         needed.add_all(op.operands)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class HostTraffic:
     """The bytes that an operation moves to and from host memory."""
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 from math import prod
 
+from hespas.base.frozen import frozen
 from hespas.errors import CostError
 from hespas.program.attrs import ConvolutionAttrs, CustomCallAttrs, DotAttrs, FusionAttrs
 from hespas.program.experts import grouped_product
@@ -30,7 +31,7 @@ get_default_config).
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class GroupedGemm:
     """``batch`` products of groups of rows, each with its own matrix.
 
@@ -127,7 +128,7 @@ class GemmAxis(Enum):
     K = "k"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Gemm:
     """``batch`` products of an m x k by a k x n matrix.
 

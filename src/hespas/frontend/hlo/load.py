@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from itertools import accumulate
 from typing import Any
 
 from msgspec.structs import replace
 
+from hespas.base.frozen import frozen
 from hespas.errors import ProgramError
 from hespas.frontend.hlo import asynchronous, instructions, slices
 from hespas.frontend.hlo.attributes import instructions_of
@@ -220,7 +221,7 @@ def _with_scope(op: Op, scope: str) -> Op:
     return replace(op, scope=scope, regions=regions)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class _Neighbours:
     """The producers or the readers of each value, loops and branches included.
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 
 import msgspec
 
+from hespas.base.frozen import frozen
 from hespas.errors import UnsupportedError
 from hespas.program.attrs import (
     CONVOLUTION_BACKWARD_FILTER,
@@ -25,7 +25,7 @@ _EXACT = ("HIGHEST", "HIGHEST")
 Tensors = tuple[RecordedTensor, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Launch:
     """A launch: ``kind`` and ``dialect`` are those of a program's operation."""
 
@@ -36,7 +36,7 @@ class Launch:
     dialect: str = "stablehlo"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Settings:
     """Whether torch may compute f32 products and convolutions in tf32."""
 

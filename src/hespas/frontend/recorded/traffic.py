@@ -8,9 +8,10 @@ pytorch/pytorch, aten/src/ATen/native/cuda (BSD-3-Clause), v2.13; a rule names i
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import ceil, prod
 
+from hespas.base.frozen import frozen
 from hespas.frontend.recorded.tensors import element_of, size_of, sizes_of
 from hespas.program.attrs import KernelAttrs
 from hespas.program.recorded import Operation, RecordedTensor
@@ -19,7 +20,7 @@ _SECTOR_BYTES = 32
 """The bytes that memory transfers for a single gathered element."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Moved:
     """Bytes read and written by ``launches`` kernels."""
 
@@ -28,7 +29,7 @@ class Moved:
     launches: int = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class _Rule:
     """The label of an operation's kernels in reports, and their bytes."""
 

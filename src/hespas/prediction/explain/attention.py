@@ -11,9 +11,10 @@ places of queries and keys are compared: two counts along the dimensions of the 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import assert_never
 
+from hespas.base.frozen import frozen
 from hespas.price.driver import OperationMethod
 from hespas.price.estimate import Estimate, OpEstimate, Price
 from hespas.price.kernel import kernel_of
@@ -35,7 +36,7 @@ PricesAttention = Roofline | KernelEstimator | Measured
 """The methods that know what fused attention takes: by tables, or by the roofline."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Scores:
     """Scores of attention that is not fused, for all ``heads``; ``sharing`` share their keys."""
 
@@ -190,7 +191,7 @@ def _shape(kind: object) -> tuple[int, ...]:
     return heads, sizes[-2], sizes[-1]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Labelled:
     """Prices as another method does, and labels each operation's part of attention."""
 
@@ -206,7 +207,7 @@ class Labelled:
         return Price(cost=OpEstimate(count=1.0, time_s=time_s), label=_part(leaf.op, self.scores))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Fused:
     """Prices attention as one kernel per product of scores, its rest as nothing."""
 
@@ -234,7 +235,7 @@ def _part(op: Op, scores: Scores) -> str:
     return _REST
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Passes:
     """How often attention runs in a step, and what it takes unfused."""
 
@@ -287,7 +288,7 @@ def _roofline_s(attention: Attention, roofline: Roofline) -> float:
 _MOST = 5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class SlowKernel:
     """A kernel slower than its limit: all its launches, and why."""
 
@@ -313,7 +314,7 @@ def name_of(leaf: Leaf, reading: Reading) -> str:
     return reading.analysis.name if reading.analysis else leaf.op.instruction
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ByKernel:
     """Prices kernels by name, with limits as memory times; all else as nothing."""
 
@@ -349,7 +350,7 @@ class ByKernel:
         return sorted(slow, key=lambda each: (each.limit_s - each.time_s, each.name))[:_MOST]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class AtLimit:
     """Prices kernels of a name, or all, at their limit; others as ``method``."""
 

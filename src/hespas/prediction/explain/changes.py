@@ -9,9 +9,10 @@ wrote don't change with the memory bandwidth.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import cache, partial
 
+from hespas.base.frozen import frozen
 from hespas.base.units import format_quantity, format_time
 from hespas.compile.options import SLOP_FLAG
 from hespas.hardware.faster_links import LinkFactors, with_links
@@ -127,7 +128,7 @@ def with_first_kernel(graph: RegionGraph, before: Prices, after: Prices) -> Pric
     return after
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Rows:
     """A prediction's rows of computations, and each computation's region by task."""
 
@@ -164,7 +165,7 @@ _MUCH = 1e6
 """Stands for infinitely many times as fast: rates have to be finite."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Change:
     """A step with one thing changed; ``gain`` is a share, 0 to 1."""
 
@@ -219,7 +220,7 @@ def ordered(changes: list[Change]) -> tuple[Change, ...]:
     return tuple(sorted(changes, key=lambda each: (-each.gain, each.change)))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class _Step:
     """The step that is changed, one thing at a time.
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
+from hespas.base.frozen import frozen
 from hespas.base.units import PS_PER_S
 from hespas.prediction.figures.schema import NO_NAME_ROW, KindRow, LayerRow, PhaseRow
 from hespas.prediction.result import Prediction
@@ -58,7 +59,7 @@ class Amount:
         self.launch_s += other.launch_s * times
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Breakdown:
     """A step's time by name and by kind; each adds up."""
 

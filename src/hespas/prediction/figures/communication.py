@@ -20,6 +20,7 @@ from itertools import accumulate, combinations, pairwise
 from math import prod
 from typing import assert_never
 
+from hespas.base.frozen import frozen
 from hespas.base.units import PS_PER_S
 from hespas.hardware.interconnect import Dimension, Shape
 from hespas.hardware.system import System, interconnect_of
@@ -31,7 +32,7 @@ from hespas.simulate.timeline import ClassTimeline, Interval, exposed_parts
 from hespas.tasks.graph import CollectiveTask, ComputeTask, GroupTable, ReceiveTask, SendTask
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Bus:
     """The dimensions of a network, nearest first, along which its devices are numbered."""
 
@@ -97,7 +98,7 @@ _ROOTED = {CollectiveKind.GATHER, CollectiveKind.SCATTER}
 """What the first member receives or sends alone: on a line, to both sides if others are there."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class _Level:
     """A dimension as a group uses it: its positions, and a device's links."""
 

@@ -9,7 +9,6 @@ answer divide by the same peak: that of the type of most of the FLOPs.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 
 from hespas.base.fields import given_options
+from hespas.base.frozen import frozen
 from hespas.base.version import __version__
 from hespas.hardware.cluster import Cluster
 from hespas.hardware.device import Device
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from hespas.prediction.answer import PipelinePrediction
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Ran:
     """A program that a device runs ``times`` times in a step.
 

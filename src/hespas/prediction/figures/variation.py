@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import hypot, prod, sqrt
 from typing import TYPE_CHECKING
 
+from hespas.base.frozen import frozen
 from hespas.base.units import PS_PER_S
 from hespas.hardware.variation import Slowest, Variation, latest_of
 from hespas.models.part import PIPE, SHARED
@@ -32,7 +32,7 @@ EXCLUDED = 0.01
 """The share of slowest devices whose exclusion is tried."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Stages:
     """What each stage's devices compute in a step, and their axes.
 

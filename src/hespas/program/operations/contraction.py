@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache
 from math import gcd, prod
 from typing import TYPE_CHECKING
 
 from hespas.base.figures import MOST_DILATION_CASES
+from hespas.base.frozen import frozen
 from hespas.errors import CostError
 from hespas.program.attrs import ConvolutionAttrs, DotAttrs, EinsumAttrs
 from hespas.program.operations.traits import (
@@ -34,7 +35,7 @@ _OF_F32 = {"HIGHEST": "f32_highest", "HIGH": "f32_high"}
 Shape = tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Multiplier:
     """The product type of the hardware and the FLOPs per multiply-accumulate.
 
@@ -224,7 +225,7 @@ TRAITS = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class WindowAxis:
     """One spatial dimension of a convolution.
 

@@ -6,10 +6,11 @@ registers, so only its arithmetic counts.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING
 
+from hespas.base.frozen import frozen
 from hespas.errors import CostError
 from hespas.program.attrs import WindowAttrs
 from hespas.program.operations.traits import (
@@ -74,7 +75,7 @@ def reduce_window(op: Op, bodies: Bodies) -> Work:
     return _repeated_body(op, bodies[0], _applications(axes))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class _WindowAxis:
     """One dimension of a ``reduce_window``: ``results`` windows over ``length`` elements."""
 

@@ -7,10 +7,10 @@ file of its family.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from hespas.base.frozen import frozen
 from hespas.errors import CostError
 from hespas.program.types import (
     AsyncType,
@@ -72,7 +72,7 @@ class Category(Enum):
     UNKNOWN = "unknown"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Instructions:
     """Instructions of a TPU's vector unit per register, by its parts."""
 
@@ -80,7 +80,7 @@ class Instructions:
     functions: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Traits:
     """The facts of one kind of operation.
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
+from hespas.base.frozen import frozen
 from hespas.base.units import format_amount, format_quantity, format_time
 from hespas.prediction.figures.schema import RunReport
 from hespas.report.compare import Comparison, TimeRow, compared, signed_time
@@ -34,7 +34,7 @@ _MOST_STEPS = 12
 _PALETTE = {"total": PALETTE[7], "longer": PALETTE[4], "shorter": PALETTE[2]}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Named:
     """A prediction with the name of its file."""
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from html import escape
 from importlib import import_module, resources
@@ -18,6 +17,7 @@ from types import ModuleType
 from typing import Any, assert_never, cast
 
 from hespas.base.files import write_file
+from hespas.base.frozen import frozen
 from hespas.base.units import format_quantity, format_time
 from hespas.base.version import __version__
 from hespas.errors import ExtraMissingError, OutputError
@@ -30,7 +30,7 @@ _POLICY = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Chart:
     """A chart with its title, and a sentence for those who can't see it."""
 
@@ -39,7 +39,7 @@ class Chart:
     specification: Specification
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Cell:
     """The text of a cell, another sort key, and a link target."""
 
@@ -67,7 +67,7 @@ def quantity_cell(value: float | None, unit: str, unknown: str = "not known") ->
     return Cell(text=format_quantity(value, unit), sort_by=value)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Table:
     """Rows of cells or texts under columns; those in ``numbers`` are right-aligned."""
 
@@ -78,14 +78,14 @@ class Table:
     has_filter: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Cards:
     """Figures that stand out: each a name, a value and a note."""
 
     figures: tuple[tuple[str, str, str], ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Notes:
     """Sentences as a list; those with ``is_warning`` stand out."""
 
@@ -96,7 +96,7 @@ class Notes:
 Part = Chart | Table | Cards | Notes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Section:
     """A heading, a sentence under it, and parts; empty sections are left out."""
 
@@ -105,7 +105,7 @@ class Section:
     text: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Page:
     """A title, a line under it, and sections."""
 
@@ -383,7 +383,7 @@ OF_PHASES = {
 Values = Sequence[Mapping[str, Any]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Unit:
     """A unit for an axis: ``value / size`` is the number to draw."""
 

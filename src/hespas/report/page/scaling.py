@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from math import inf
 
+from hespas.base.frozen import frozen
 from hespas.base.units import format_amount
 from hespas.report.page.document import (
     PALETTE,
@@ -27,7 +27,7 @@ _CHOSEN = frozenset({"cluster", "batch", "global_batch", "micro_batch", "remat"}
 _RATES = {"tokens_per_s": "tokens/s", "samples_per_s": "samples/s"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Candidates:
     """Rows with figures, best first; keys that differ, as in ``mesh.fsdp``, and others."""
 

@@ -9,6 +9,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from hespas.base.frozen import frozen
 from hespas.memory.usage import memory_of_operations, operation_key
 from hespas.prediction.figures.breakdown import all_operations
 from hespas.prediction.result import Prediction
@@ -34,7 +35,7 @@ MOST_ROUNDS = 8
 """The most rounds that are shown one by one; longer loops get a summary."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Place:
     """An operation's place in the model: phase, and layers from the outermost."""
 
@@ -45,7 +46,7 @@ class Place:
 NOWHERE = Place()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Piece:
     """A part of a task, ``duration_ps`` long on a device as specified."""
 
@@ -444,7 +445,7 @@ def _is_same(task: CollectiveTask, other: Task | None) -> bool:
 _NONE: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Flows:
     """The numbers of flows from and to tasks, by class and task."""
 

@@ -22,6 +22,7 @@ from pathlib import Path
 import msgspec
 
 from hespas.base.files import replaced_file
+from hespas.base.frozen import frozen
 from hespas.base.units import PS_PER_NS
 from hespas.tasks.chakra.format import varint
 
@@ -29,7 +30,7 @@ Argument = str | int | float | bool
 Arguments = Mapping[str, Argument]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Slice:
     """A named interval; ``starts`` and ``ends`` number the flows from and to it."""
 
@@ -42,7 +43,7 @@ class Slice:
     ends: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Track:
     """Slices in order of start, outer ones first; each ends within its outer one."""
 
@@ -50,7 +51,7 @@ class Track:
     slices: tuple[Slice, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Counter:
     """Bytes over time: ``points`` are (time in ps, value), each until the next."""
 
@@ -58,7 +59,7 @@ class Counter:
     points: tuple[tuple[int, int], ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Process:
     """Devices that behave alike, with their tracks and counters from top to bottom."""
 
@@ -67,7 +68,7 @@ class Process:
     counters: tuple[Counter, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Chart:
     """Processes from top to bottom; ``notes`` are sentences on hidden parts."""
 

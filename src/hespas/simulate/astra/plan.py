@@ -15,6 +15,7 @@ from math import ceil, prod
 from typing import Literal, TypeAlias
 
 from hespas.base.figures import MOST_DIGITS
+from hespas.base.frozen import frozen
 from hespas.base.units import PS_PER_NS, to_ns
 from hespas.errors import SimulationError
 from hespas.hardware.interconnect import Dimension, Shape
@@ -56,7 +57,7 @@ SUBGROUP_ENDPOINT_NS = 10
 """The endpoint wait of groups smaller than the system, whatever the system says."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class PlannedRing:
     """Logical rings of ``size`` devices ``stride`` apart, or one smaller group.
 
@@ -157,7 +158,7 @@ def _queue_pool(
     return range(half, first + queues) if phase is _AG else range(first, half)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Plan:
     """The plan of every member: chunks that pass through all phases."""
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import ClassVar
 
 from hespas.base.fields import Group, Use, declare, parse_pairs
 from hespas.base.figures import MOST_DIGITS
+from hespas.base.frozen import frozen
 from hespas.base.suggest import suggestion
 from hespas.errors import ConfigError, option
 from hespas.tasks.pipelining.schedule import NAMES, chunks_named, load_schedule
@@ -92,7 +92,7 @@ def parse_schedule(text: str) -> str:
 STAGES = Use(" {}", f"drop it, or give {option('mesh')} an axis pipe, as in pipe=4,tp=8")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class PipelineOptions:
     """How stages share the layers, and in which order they compute.
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import binascii
 from base64 import b64decode
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 from operator import mul
@@ -20,6 +19,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from hespas.base.frozen import frozen
 from hespas.errors import CostError, HespasError, ProgramError, UnsupportedError, option
 from hespas.program.attrs import MOSAIC, CustomCallAttrs, DeviceTables, Table
 from hespas.program.experts import grouped_product, steps_of_tiles
@@ -36,7 +36,7 @@ from hespas.work.mosaic.walk import Walk
 from hespas.xla.mlir.kernels import read_mosaic
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Moved:
     """The blocks moved for one array; bytes end at the array's edge."""
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 from pathlib import Path
 
+from hespas.base.frozen import frozen
 from hespas.errors import UnsupportedError
 from hespas.program.kernels import CompiledKernels, Extent, KernelLaunch
 from hespas.xla.hlo.schema import message_class
@@ -53,7 +53,7 @@ def _only_file(dump: Path, pattern: str) -> str:
     return files[0].read_text()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Launch:
     """A kernel's name, blocks, threads and shared memory."""
 
@@ -63,7 +63,7 @@ class Launch:
     shared_memory_bytes: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Thunk:
     """One step of an executable; ``launch`` is None without a kernel of XLA's."""
 
@@ -162,7 +162,7 @@ def read_ptx(text: str) -> dict[str, str]:
     }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class InstructionNames:
     """The names of all instructions, and of the fusions that the schedule runs."""
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import msgspec
+
+from hespas.base.frozen import frozen
 
 PROTO_FILE = "module.hlo.pb"
 TEXT_FILE = "module.hlo"
@@ -87,7 +88,7 @@ class FlagsTaken(msgspec.Struct, frozen=True, kw_only=True):
     bad: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class MemoryAnalysis:
     """XLA's memory analysis of one device, in bytes; ``host_bytes`` is host memory.
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from importlib import import_module
 from math import prod
 from typing import Any
 
+from hespas.base.frozen import frozen
 from hespas.errors import DeviceCountError, ProgramError, UnsupportedError
 from hespas.program.groups import ORDER_KEY, DeviceOrder, read_order
 from hespas.xla.mlir.module import (
@@ -44,7 +44,7 @@ _CHANNEL = "channel_handle"
 _HANDLE = re.compile(r"handle = (-?\d+)")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Prepared:
     """A module ready for the compiler, and how to compile it.
 
@@ -61,7 +61,7 @@ class Prepared:
     device_order: DeviceOrder | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class _Contents:
     """The operations of a module that need preparation; its copies and shardings."""
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from importlib import import_module
 from itertools import product
 from math import prod
 from typing import Any
 
+from hespas.base.frozen import frozen
 from hespas.errors import DeviceCountError, HardwareError, ToolError
 from hespas.xla.compile.messages import Accelerator, GpuHosts, TpuSlice
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Topology:
     """Devices of a target; the handles belong to jaxlib."""
 
@@ -25,7 +25,7 @@ class Topology:
         return self.devices[0].client
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Chips:
     """The chips of a generation of TPUs.
 

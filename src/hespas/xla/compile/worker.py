@@ -10,12 +10,12 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from importlib import import_module
 from math import ceil
 from pathlib import Path
 from typing import Any
 
+from hespas.base.frozen import frozen
 from hespas.base.question import PROGRAM_FILE, serve
 from hespas.errors import (
     ConfigError,
@@ -40,7 +40,7 @@ _MODULE = "*_gpu_after_optimizations.txt"
 _BUFFERS = "*_gpu_after_optimizations-buffer-assignment.txt"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Recovered:
     """The module's text, its memory, and why it is no executable."""
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
 from google.protobuf.message import DecodeError
 
+from hespas.base.frozen import frozen
 from hespas.errors import ProgramError, UnsupportedError
 from hespas.xla.hlo.forms import is_hlo_text
 from hespas.xla.hlo.schema import message_class
@@ -53,7 +53,7 @@ def _is_whole(program: bytes) -> bool:
         return False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class HloModule:
     """A module; ``message`` is an ``xla.HloModuleProto``.
 

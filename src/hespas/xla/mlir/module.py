@@ -13,7 +13,6 @@ import re
 import signal
 from collections.abc import Container, Generator, Iterable, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module
 from io import BytesIO
@@ -21,6 +20,7 @@ from math import prod
 from typing import Any
 
 from hespas.base.figures import MOST_DIGITS
+from hespas.base.frozen import frozen
 from hespas.errors import ProgramError, UnsupportedError
 from hespas.xla.mlir.text import read_integer, split_list
 
@@ -33,7 +33,7 @@ def is_jax_export(source: bytes) -> bool:
     return not source.startswith(BYTECODE_MAGIC) and BYTECODE_MAGIC in source
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class MlirModule:
     """A parsed module; the handle belongs to jaxlib."""
 
@@ -41,7 +41,7 @@ class MlirModule:
     source: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class _Bindings:
     ir: Any
     stablehlo: Any
@@ -315,7 +315,7 @@ def declared_devices(module: MlirModule) -> int:
     return prod(read_integer(count) or 1 for count in counts)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Symbol:
     """A module-level symbol: its name, operation name, attributes and jaxlib handle."""
 
@@ -325,10 +325,12 @@ class Symbol:
     handle: Any
 
 
-def module_symbols(module: MlirModule) -> dict[str, Symbol]:
+@lru_cache(maxsize=1)
+def module_symbols(module: MlirModule) -> Mapping[str, Symbol]:
     """Return every top-level operation that has a name, by that name.
 
-    A file without a ``module`` has MLIR's implicit one, which is read the same way.
+    The last module's are remembered, because all readers of a program ask. A file without a
+    ``module`` has MLIR's implicit one, which is read the same way.
     """
     symbols: dict[str, Symbol] = {}
     for op in _top_operations(module):

@@ -7,7 +7,6 @@ needed.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from enum import StrEnum
 from hashlib import sha256
 from importlib import import_module
@@ -18,6 +17,7 @@ import msgspec
 
 from hespas.base.cache import ContentCache, code_digest
 from hespas.base.figures import MOST_DEVICES
+from hespas.base.frozen import frozen
 from hespas.base.process import Limits, is_staying, scratch_directory, threads_left
 from hespas.base.progress import Stage, stage
 from hespas.base.question import PROGRAM_FILE, ask
@@ -77,7 +77,7 @@ _MAKERS = ("xla/partition", "xla/mlir")
 _NUMBER = re.compile(r"\d+")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Partitioned:
     """The program of one device, and its partitioner.
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from importlib import import_module, metadata
 from math import prod
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+from hespas.base.frozen import frozen
 from hespas.base.question import PROGRAM_FILE, answer_question, end_process
 from hespas.base.units import format_bytes_binary
 from hespas.errors import DeviceCountError, HardwareError, HespasError, ToolError, option
@@ -72,7 +72,7 @@ _PLUGINS = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class _Loaded:
     """A compiled program on its devices.
 
