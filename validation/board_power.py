@@ -1,7 +1,7 @@
 """Derive the power of GPU boards from published measurements: power.json of the nodes.
 
     pip install 'hespas[tables]'
-    python validation/board_power.py [--write]
+    python validation/board_power.py [--write | --measured]
 
 prints what was measured beside what the model says, and with --write writes power.json into
 src/hespas/configs/nodes. The sources:
@@ -10,6 +10,8 @@ src/hespas/configs/nodes. The sources:
   so often. Where products are short their times agree, up to a constant. Long ones differ: power
   limits act on those that were run for long. And on the B200, attention and experts were timed
   with the power that the board drew.
+* With --measured alone: products that ran for seconds on an H100, validation/measurements, which
+  nothing here is fitted to, beside the rates that the model sustains.
 * MLPerf Training 4.0 to 5.0 (MLCommons): power of whole machines, in
   src/hespas/configs/published/training_power.csv.
 """
@@ -17,17 +19,19 @@ src/hespas/configs/nodes. The sources:
 from __future__ import annotations
 
 import argparse
+import csv
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from distil_tables import RECIPES, Times, data_root, gemm_times, read_rows
-from hespas.hardware.power import POWER, BoardPower, clock_in_loop
+from hespas.hardware.power import POWER, BoardPower, Draw, clock_in_loop, sustained_clock
 from hespas.hardware.presets import PRESETS_DIRECTORY, load_device
+from hespas.price.gemm import Product, gemm_model
 from power_readings import PowerReading, read_readings
 
 FLOOR = 0.4
@@ -291,11 +295,43 @@ def _left_out(readings: Sequence[PowerReading]) -> Iterator[str]:
             yield f"  {kind} {one.workload:24}{one.machine_w:8.0f} W  {100 * error:+5.1f} %{load}"
 
 
+PRODUCTS = Path(__file__).parent / "measurements" / "products-H100_80GB_HBM3.csv"
+BYTES = {"bf16": 2, "f8": 1, "tf32": 4}
+FLOAT8 = "f8E4M3FN"
+
+
+def sustained_lines() -> Iterator[str]:
+    """Yield each product that ran for seconds, beside the rate that the model sustains."""
+    device = load_device("H100_80GB")
+    power, limit_w, model = device.power, device.tdp_w, gemm_model(device)
+    assert power is not None  # noqa: S101 - for the type checker
+    assert limit_w is not None  # noqa: S101 - likewise
+    lines = [line for line in PRODUCTS.read_text().splitlines() if not line.startswith("#")]
+    errors: list[float] = []
+    for row in csv.DictReader(lines):
+        kind, m, n, k = row["type"], *(int(row[name]) for name in "mnk")
+        one = Product(type_name=FLOAT8 if kind == "f8" else kind, m=m, n=n, k=k)
+        boost_s = replace(model, clock=1.0).price(one).time_s
+        size_bytes = float(BYTES[kind] * one.elements)
+        flops = {kind: float(one.flops)}
+        draw = Draw(time_s=boost_s, clocked_s=boost_s, flops=flops, size_bytes=size_bytes)
+        clock = sustained_clock(power, draw, limit_w)
+        rate = one.flops / replace(model, clock=clock).price(one).time_s / 1e12
+        measured = float(row["sustained_tflops"])
+        errors.append(rate / measured - 1)
+        yield f"{kind:5}{m:6} {n:6} {k:6}{measured:8.0f}{rate:8.0f}  {100 * errors[-1]:+5.1f} %"
+    yield f"mean {100 * sum(errors) / len(errors):+.1f} %, {len(errors)} products"
+
+
 def main() -> None:
     """Print the figures, and write them where that is asked for."""
     parser = argparse.ArgumentParser(description="Derive the power of GPU boards.")
     parser.add_argument("--write", action="store_true")
+    parser.add_argument("--measured", action="store_true")
     given = parser.parse_args()
+    if given.measured:
+        print("\n".join(sustained_lines()))
+        return
     root, readings = data_root(), read_readings()
     loops = {part: loop_of(part, root) for part in MEASURED_ON}
     measured = shares(loops["B200_SXM"], root)
