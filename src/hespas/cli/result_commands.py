@@ -175,7 +175,7 @@ def hardware(*, name: str | None) -> Answer:
     """List the presets, or show all figures of NAME, with their sources.
 
     NAME is a node (H100_80GB), a system (H100_80GB_8GPU), any number of a node (32xH100_80GB), or
-    the path of a node of one's own.
+    the path of a node or a network of one's own.
     """
     from hespas.report.hardware import (  # noqa: PLC0415 - as above
         hardware_json,

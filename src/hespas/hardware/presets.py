@@ -272,6 +272,15 @@ def is_tpu(device: Device | str | Path) -> bool | None:
     return None if target is None and part is None else (target or "").startswith("tpu")
 
 
+def describes_system(directory: Path) -> bool:
+    """Return whether a directory describes a network, and no node."""
+    networks = (_OWN, "network.yml", f"{_ASTRA_SIM}/network.yml")
+    nodes = ("node.json", "config.json", "roofline/config.json")
+    return any((directory / name).is_file() for name in networks) and not any(
+        (directory / name).is_file() for name in nodes
+    )
+
+
 def system_directory(name_or_path: str | Path) -> Path:
     """Return a system's directory: a preset's, or the given path."""
     return _path_of(name_or_path, system_names()) or _SYSTEMS / _system_name(str(name_or_path))

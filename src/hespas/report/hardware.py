@@ -21,6 +21,7 @@ from hespas.hardware.presets import (
     MICROARCHITECTURE,
     Microarchitecture,
     NodeInfo,
+    describes_system,
     device_names,
     load_device,
     load_system,
@@ -94,7 +95,11 @@ def preset_details(name: str) -> str:
 
     Raises `HardwareError` for other names.
     """
-    return _system_details(find_system(name)) if names_system(name) else _node_details(name)
+    return _system_details(find_system(name)) if _is_system(name) else _node_details(name)
+
+
+def _is_system(name: str) -> bool:
+    return names_system(name) or describes_system(Path(name))
 
 
 def _node_details(name: str) -> str:
@@ -247,7 +252,7 @@ def _figures(device: Device) -> list[str]:
 
 def hardware_json(name: str | None) -> dict[str, object]:
     """Return one node or system, or all presets, as JSON values."""
-    if name is not None and names_system(name):
+    if name is not None and _is_system(name):
         return _system_json(find_system(name))
     if name is not None:
         return _node_json(name)

@@ -36,6 +36,41 @@ def inside_of(name: Path) -> Any:
     return hardware_json(str(name))["microarchitecture"]
 
 
+@pytest.mark.parametrize(
+    ("network", "drawn"),
+    [
+        (
+            {
+                "leaf_spine": {
+                    "leaves": 8,
+                    "devices_per_leaf": 8,
+                    "spines": 4,
+                    "device_link": "InfiniBand_NDR_400G",
+                    "oversubscription": 2,
+                }
+            },
+            "leaves of 8, oversubscribed 2 : 1, 4 spines chosen by a hash",
+        ),
+        (
+            {
+                "dimensions": [
+                    {"topology": "switch", "size": 8, "link": "NVLink4_H100"},
+                    {"topology": "switch", "size": 16, "link": "InfiniBand_NDR_400G"},
+                ]
+            },
+            "between rows: switch of 16, 50 GB/s a link",
+        ),
+    ],
+)
+def test_a_network_of_ones_own_is_drawn(
+    tmp_path: Path, network: dict[str, object], drawn: str
+) -> None:
+    (tmp_path / "hespas").mkdir()
+    (tmp_path / "hespas" / "network.json").write_text(json.dumps(network))
+    assert drawn in preset_details(str(tmp_path))
+    assert hardware_json(str(tmp_path))["devices"] in {64, 128}
+
+
 def test_every_figure_of_the_inside_is_shown_with_its_source(mine: Path) -> None:
     change(mine / MICROARCHITECTURE, multiprocessors=144, launch_s=2.5e-6)
     written = json.loads((mine / MICROARCHITECTURE).read_text())
