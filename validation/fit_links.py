@@ -51,6 +51,7 @@ class Fabric:
     about: str
     arch: str = ""
     bandwidth_bytes_per_s: float
+    multiprocessors: int | None = None
     reduces_in_switch: bool = False
 
 
@@ -60,6 +61,7 @@ FABRICS = {
         about="third-generation NVLink through NVSwitch; NVIDIA A100 datasheet: 600 GB/s a GPU, "
         "both directions",
         bandwidth_bytes_per_s=300e9,
+        multiprocessors=108,
     ),
     "NVLink4_H100": Fabric(
         part="H100_SXM",
@@ -67,6 +69,7 @@ FABRICS = {
         "both directions",
         arch="sm_90",
         bandwidth_bytes_per_s=450e9,
+        multiprocessors=132,
         reduces_in_switch=True,
     ),
     "NVLink4_H200": Fabric(
@@ -74,6 +77,7 @@ FABRICS = {
         about="fourth-generation NVLink through NVSwitch; NVIDIA H200 datasheet: 900 GB/s a GPU, "
         "both directions",
         bandwidth_bytes_per_s=450e9,
+        multiprocessors=132,
         reduces_in_switch=True,
     ),
     "NVLink5_B200": Fabric(
@@ -82,6 +86,7 @@ FABRICS = {
         "a GPU, both directions",
         arch="sm_100_B200",
         bandwidth_bytes_per_s=900e9,
+        multiprocessors=148,
         reduces_in_switch=True,
     ),
     "NVLink5_B300": Fabric(
@@ -89,6 +94,7 @@ FABRICS = {
         about="fifth-generation NVLink through NVSwitch; NVIDIA HGX B300 specifications: 1.8 TB/s "
         "a GPU, both directions",
         bandwidth_bytes_per_s=900e9,
+        multiprocessors=158,
         reduces_in_switch=True,
     ),
     "NVL72_GB200": Fabric(
@@ -97,6 +103,7 @@ FABRICS = {
         "1.8 TB/s a GPU, both directions",
         arch="sm_100_GB200",
         bandwidth_bytes_per_s=900e9,
+        multiprocessors=152,
         reduces_in_switch=True,
     ),
     "NVL72_GB300": Fabric(
@@ -105,6 +112,7 @@ FABRICS = {
         "1.8 TB/s a GPU, both directions",
         arch="sm_103",
         bandwidth_bytes_per_s=900e9,
+        multiprocessors=152,
         reduces_in_switch=True,
     ),
     "PCIe4_L40S": Fabric(
@@ -289,12 +297,15 @@ def preset(name: str, fabric: Fabric, found: Measured) -> dict[str, object]:
         f"{load_part(fabric.part).about.version}, Apache-2.0"
         + (", and to openxla/xla collective_interpolator_data.h, Apache-2.0" * bool(fabric.arch))
         + ". Names of algorithms and protocols are inferred from sizes and rates. The hop's "
-        "latency is what a rank more adds to a short all-gather.",
+        "latency is what a rank more adds to a short all-gather."
+        + " Multiprocessors: XLA's description of the part (openxla/xla, Apache-2.0)."
+        * (fabric.multiprocessors is not None),
         "link": {
             "bandwidth_bytes_per_s": fabric.bandwidth_bytes_per_s,
             "latency_s": float(f"{step_s:.3g}"),
             "reduces_in_switch": fabric.reduces_in_switch,
         },
+        **({} if fabric.multiprocessors is None else {"multiprocessors": fabric.multiprocessors}),
         "collectives": {
             kind: {
                 str(gpus): named(

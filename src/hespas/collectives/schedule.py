@@ -54,10 +54,11 @@ class Form(Enum):
 
 
 class Along(Enum):
-    """A set of network dimensions with neighbour links."""
+    """A set of network dimensions: those with neighbour links, or those between nodes."""
 
     LOOP = "around a loop through all of them"
     EVERY_AXIS = "along every axis"
+    RAILS = "from node to node, once for each member of a node"
 
 
 @dataclass(frozen=True, slots=True)

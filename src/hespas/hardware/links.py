@@ -85,12 +85,14 @@ class Link:
 
     ``collectives`` gives, by kind and by group size, the fits in order of size. The kinds
     all_reduce_one_shot and all_reduce_two_shot are all-reduces by kernels that a compiler writes
-    into the program.
+    into the program. ``multiprocessors`` are those of a GPU on the link: a channel of a collective
+    takes one (None: collectives take none).
     """
 
     name: str
     source: str
     parameters: LinkParameters | None = None
+    multiprocessors: int | None = None
     collectives: Mapping[str, Mapping[int, tuple[MeasuredCollective, ...]]] = field(
         default_factory=dict[str, Mapping[int, tuple[MeasuredCollective, ...]]]
     )
@@ -122,6 +124,7 @@ class _LinkFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     name: Text
     source: Text
     link: LinkParameters | None = None
+    multiprocessors: Count | None = None
     collectives: dict[_Kind, dict[str, tuple[MeasuredCollective, ...]]] = {}
 
 
@@ -172,6 +175,7 @@ def read_link(path: Path) -> Link:
         name=file.name,
         source=file.source,
         parameters=file.link,
+        multiprocessors=file.multiprocessors,
         collectives=MappingProxyType(tables),
     )
 

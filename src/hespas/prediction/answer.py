@@ -157,6 +157,11 @@ class PipelinePrediction:
         return self.spent(self.busiest).host_ps / PS_PER_S
 
     @property
+    def slowed_s(self) -> float:
+        """What its computation takes longer beside collectives, of exposed communication."""
+        return self.spent(self.busiest).slowed_ps / PS_PER_S
+
+    @property
     def launch_wait_s(self) -> float:
         """The time in which its passes wait for the host to launch kernels."""
         return self.spent(self.busiest).launch_ps / PS_PER_S

@@ -26,6 +26,7 @@ from hespas.program.rewrite import with_bodies, without_identities
 from hespas.program.scopes import Phase
 from hespas.program.types import DEVICE_MEMORY, HOST_MEMORY, size_bytes
 from hespas.simulate.models import ModelChoice, simulate_job
+from hespas.simulate.timeline import slower_ps
 from hespas.split.names import OperationNames, operation_names
 from hespas.split.regions import Collective, Compute, Region, operations_of
 from hespas.tasks.build import regions_of_tasks
@@ -110,7 +111,8 @@ class Spent:
     """What a pass takes, in ps: computation, and what nothing hides beside it.
 
     ``tp_ps`` is tensor-parallel communication, ``exchange_ps`` are all-to-alls between experts,
-    ``exposed_ps`` is all other, idle time included, ``host_ps`` are moves to the host's memory or
+    ``exposed_ps`` is all other, idle time included, ``slowed_ps`` is what computation takes longer
+    beside collectives, ``host_ps`` are moves to the host's memory or
     from it, and ``launch_ps`` is waiting for the host to launch kernels.
     """
 
@@ -118,6 +120,7 @@ class Spent:
     tp_ps: int = 0
     exchange_ps: int = 0
     exposed_ps: int = 0
+    slowed_ps: int = 0
     host_ps: int = 0
     launch_ps: int = 0
 
@@ -129,7 +132,7 @@ class Spent:
     @property
     def communication_ps(self) -> int:
         """All that is exchanged with other devices."""
-        return self.tp_ps + self.exchange_ps + self.exposed_ps
+        return self.tp_ps + self.exchange_ps + self.exposed_ps + self.slowed_ps
 
     def __add__(self, other: Spent) -> Spent:
         return self._with(other, add)
@@ -148,6 +151,7 @@ class Spent:
             tp_ps=joined(self.tp_ps, other.tp_ps),
             exchange_ps=joined(self.exchange_ps, other.exchange_ps),
             exposed_ps=joined(self.exposed_ps, other.exposed_ps),
+            slowed_ps=joined(self.slowed_ps, other.slowed_ps),
             host_ps=joined(self.host_ps, other.host_ps),
             launch_ps=joined(self.launch_ps, other.launch_ps),
         )
@@ -260,10 +264,11 @@ def spent_by_phase(
     open_as = _open_as(prediction, expert_axes)
     timeline = prediction.timeline
     exposed: Mapping[int, int] = {} if timeline is None else timeline.slowest.exposed_ps
+    slower = {} if timeline is None else slower_ps(timeline.slowest)
     for task in prediction.tasks.tasks:
         amount = NOTHING
         if isinstance(task, ComputeTask):
-            amount = Spent(compute_ps=task.duration_ps)
+            amount = Spent(compute_ps=task.duration_ps, slowed_ps=slower.get(task.id, 0))
         elif exposed.get(task.id, 0):
             amount = open_as(task, exposed[task.id])
         region = regions.get(task.id)

@@ -167,6 +167,11 @@ class Prediction:
         return self.timeline.parts.exposed_host_transfer_ps / PS_PER_S
 
     @property
+    def slowed_s(self) -> float:
+        """What computation takes longer beside collectives: a part of exposed communication."""
+        return 0.0 if self.timeline is None else self.timeline.parts.slowed_ps / PS_PER_S
+
+    @property
     def launch_wait_s(self) -> float:
         """The time in which that device waits for the host's next launch."""
         return 0.0 if self.timeline is None else self.timeline.parts.launch_wait_ps / PS_PER_S

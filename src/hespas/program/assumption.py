@@ -21,6 +21,7 @@ class Part(Enum):
     EXPOSED_COMMUNICATION = auto()
     EXPOSED_HOST_TRANSFERS = auto()
     LAUNCH_WAITS = auto()
+    SLOWED_COMPUTATION = auto()
     NOTED_OPERATIONS = auto()
     """The operations that the estimate attaches the assumption to."""
 
@@ -45,6 +46,7 @@ OF_COMMUNICATION = Subject(part=Part.EXPOSED_COMMUNICATION)
 SUBJECTS = {
     "attention is ": Subject(fits=True),
     "cluster: ": OF_COMMUNICATION,
+    "contention: ": Subject(part=Part.SLOWED_COMPUTATION),
     "experts: ": Subject(part=Part.COMPUTATION, fits=True),
     "host launches: ": Subject(part=Part.LAUNCH_WAITS),
     "host: ": Subject(part=Part.EXPOSED_HOST_TRANSFERS, hidden=True),

@@ -285,6 +285,14 @@ class Network(Protocol):
         ...
 
 
+class Compute(Protocol):
+    """Decides when computation ends, and calls ``end`` then."""
+
+    def start(self, run: TaskRun, task: ComputeTask, end: End) -> None:
+        """Start a computation."""
+        ...
+
+
 class Ties(Protocol):
     """Watches whether the order of events at one instant is known."""
 
@@ -301,7 +309,8 @@ class Engine:
     """One simulation: `run` sets the start and end of each task.
 
     As in ASTRA-sim, a device starts all ready tasks whenever one of its tasks ends, and its own
-    events of one instant happen together. With ``settle``, all tasks that end at an instant do so
+    events of one instant happen together. ``compute`` decides how long computation takes (None: as
+    long as its tasks say). With ``settle``, all tasks that end at an instant do so
     before any task starts, and ``settle`` is called after that.
     """
 
@@ -313,12 +322,14 @@ class Engine:
         *,
         ties: Ties | None = None,
         settle: Callable[[], None] | None = None,
+        compute: Compute | None = None,
     ) -> None:
         self.devices = devices
         self._kernel = kernel
         self._network = network
         self._ties = ties
         self._settle = settle
+        self._compute = compute
         self._collectives: Collectives[TaskRun] = Collectives()
         self._changed: set[int] = set()
         for device in devices:
@@ -384,6 +395,8 @@ class Engine:
 
     def _start(self, run: TaskRun) -> None:
         match run.task:
+            case ComputeTask(is_on_host=False) as task if self._compute is not None:
+                self._compute.start(run, task, self.end)
             case (
                 ComputeTask(duration_ps=int(duration_ps))
                 | CollectiveTask(recorded_ps=int(duration_ps))

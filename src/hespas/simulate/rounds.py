@@ -161,11 +161,11 @@ def _extended(
     one: ClassTimeline, pieces: Sequence[_Window], counts: Mapping[int, int]
 ) -> ClassTimeline:
     tasks = [task for task in one.graph.tasks if task.id in one.nodes]
-    compute_ps = sum(
-        counts[task.id] * (one.nodes[task.id][1] - one.nodes[task.id][0])
-        for task in tasks
-        if isinstance(task, ComputeTask) and not task.is_on_host
+    computing = [task for task in tasks if isinstance(task, ComputeTask) and not task.is_on_host]
+    spans_ps = sum(
+        counts[task.id] * (one.nodes[task.id][1] - one.nodes[task.id][0]) for task in computing
     )
+    compute_ps = sum(counts[task.id] * task.duration_ps for task in computing)
     communicating = union(
         one.nodes[task.id]
         for task in tasks
@@ -178,7 +178,8 @@ def _extended(
         finish_ps=finish_ps,
         compute_ps=compute_ps,
         communication_ps=communication_ps,
-        overlap_ps=max(0, compute_ps + communication_ps - finish_ps),
+        overlap_ps=max(0, spans_ps + communication_ps - finish_ps),
+        slowed_ps=spans_ps - compute_ps,
         exposed_ps={task: counts[task] * exposed for task, exposed in one.exposed_ps.items()},
     )
 
@@ -255,10 +256,13 @@ def _row_before(
 def _joined_row(row: tuple[ComputeTask, ...]) -> ComputeTask:
     if len(row) == 1:
         return row[0]
+    duration_ps = sum(task.duration_ps for task in row)
     return replace(
         row[-1],
         depends_on=row[0].depends_on,
-        duration_ps=sum(task.duration_ps for task in row),
+        duration_ps=duration_ps,
+        arithmetic_share=sum(task.duration_ps * task.arithmetic_share for task in row)
+        / (duration_ps or 1),
     )
 
 
@@ -271,9 +275,14 @@ def opened(timeline: Timeline, chains: Chained) -> Timeline:
 def _opened(one: ClassTimeline, chains: Chained) -> ClassTimeline:
     nodes: dict[int, Interval] = {}
     for number, (start, end) in one.nodes.items():
-        task_start = start
-        for task in chains.members.get(number, ())[:-1]:
-            nodes[task.id] = (task_start, task_start + task.duration_ps)
-            task_start += task.duration_ps
+        row = chains.members.get(number, ())
+        whole_ps = sum(task.duration_ps for task in row)
+        before_ps, task_start = 0, start
+        for task in row[:-1]:
+            before_ps += task.duration_ps
+            # A row that took longer than alone did so evenly.
+            task_end = start + (end - start) * before_ps // (whole_ps or 1)
+            nodes[task.id] = (task_start, task_end)
+            task_start = task_end
         nodes[number] = (task_start, end)
     return replace(one, graph=chains.original, nodes=nodes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from itertools import accumulate
 from pathlib import Path
 
@@ -94,7 +94,9 @@ class ClassTimeline:
     ASTRA-sim's term: the finish less ``compute_ps``, less these two, and less ``replayed_ps``, the
     sum of replayed communication; it includes idle time. ``exposed_ps`` gives, by communication
     task, the part that no computation hides. ``streams`` names, by task id, the streams of
-    communication tasks if there are several. ``waits_ps`` gives, by communication task, the time it
+    communication tasks if there are several. ``slowed_ps`` is what computations took longer beside
+    collectives than alone; ``compute_ps`` is without it, so that it counts as communication that is
+    exposed. ``waits_ps`` gives, by communication task, the time it
     waits for other devices before anything is sent, if any; it is None if the network model does
     not separate waiting from sending.
     """
@@ -112,6 +114,7 @@ class ClassTimeline:
     host_transfer_ps: int = 0
     exposed_host_transfer_ps: int = 0
     launch_wait_ps: int = 0
+    slowed_ps: int = 0
     waits_ps: Mapping[int, int] | None = None
 
     @property
@@ -130,6 +133,7 @@ class ClassTimeline:
 class StepParts:
     """The parts of a step, which add up to it, in ps.
 
+    ``slowed_ps`` is a part of exposed communication: what computation takes longer beside it.
     All except ``straggler_ps`` are those of the slowest device when every device is as specified.
     ``straggler_ps`` is the extra time with slow, late and jittering devices; it is below 0 if they
     are faster than specified.
@@ -142,6 +146,7 @@ class StepParts:
     exposed_host_transfer_ps: int
     launch_wait_ps: int
     straggler_ps: int
+    slowed_ps: int = 0
 
 
 @frozen
@@ -184,6 +189,7 @@ class Timeline:
             exposed_host_transfer_ps=specified.exposed_host_transfer_ps,
             launch_wait_ps=specified.launch_wait_ps,
             straggler_ps=self.finish_ps - specified.finish_ps,
+            slowed_ps=specified.slowed_ps,
         )
 
     @property
@@ -274,6 +280,22 @@ def class_timeline(
         if any(map(is_host_launch, tasks))
         else 0,
     )
+
+
+def slowed(one: ClassTimeline, slowed_ps: int) -> ClassTimeline:
+    """Return a timeline whose computations took ``slowed_ps`` longer than alone."""
+    if not slowed_ps:
+        return one
+    return replace(one, compute_ps=one.compute_ps - slowed_ps, slowed_ps=slowed_ps)
+
+
+def slower_ps(one: ClassTimeline) -> dict[int, int]:
+    """Return, by computation, what it took longer beside collectives than alone."""
+    return {
+        task.id: one.nodes[task.id][1] - one.nodes[task.id][0] - task.duration_ps
+        for task in one.graph.tasks
+        if isinstance(task, ComputeTask) and task.id in one.nodes and not task.is_on_host
+    }
 
 
 def host_streams(tasks: Iterable[Task]) -> dict[int, str]:

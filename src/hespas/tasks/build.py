@@ -43,10 +43,11 @@ _KINDS = {
 
 @frozen
 class RegionTime:
-    """A compute region's duration and its most expensive kind of operation."""
+    """A compute region's duration, its most expensive operation, and the share of arithmetic."""
 
     duration_ps: int
     label: str
+    arithmetic_share: float = 1.0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -170,7 +171,11 @@ def estimated_tasks(
     times = [
         None
         if estimate is None
-        else RegionTime(duration_ps=estimate.duration_ps, label=_label(region, estimate))
+        else RegionTime(
+            duration_ps=estimate.duration_ps,
+            label=_label(region, estimate),
+            arithmetic_share=arithmetic_share(estimate),
+        )
         for region, estimate in zip(graph.regions, costs, strict=True)
     ]
     return build_task_graph(
@@ -179,6 +184,12 @@ def estimated_tasks(
         name=graph.program.source,
         host_bandwidth_bytes_per_s=host_bandwidth_bytes_per_s,
     )
+
+
+def arithmetic_share(estimate: Estimate) -> float:
+    """Return the share of a region's time that arithmetic bounds."""
+    total = estimate.total
+    return min(1.0, total.bound.compute_s / total.time_s) if total.time_s > 0 else 0.0
 
 
 def _label(region: Region, estimate: Estimate) -> str:
@@ -217,6 +228,7 @@ def _add_compute(
             depends_on=depends_on,
             duration_ps=time.duration_ps,
             label=time.label,
+            arithmetic_share=time.arithmetic_share,
         )
     )
     return (number,)

@@ -22,7 +22,8 @@ class ComputeTask:
     ``label`` groups tasks in reports: the kind of the most expensive operation. With ``is_on_host``
     the task runs on the CPU, which also runs one task at a time. ``operations`` and
     ``tensor_bytes`` are the work and the traffic, if a trace has them. Without ``has_duration`` a
-    trace gave only these, and a roofline gives the duration.
+    trace gave only these, and a roofline gives the duration. ``arithmetic_share`` is the share of
+    the duration that arithmetic bounds.
     """
 
     id: int
@@ -34,6 +35,7 @@ class ComputeTask:
     operations: int | None = None
     tensor_bytes: int | None = None
     has_duration: bool = True
+    arithmetic_share: float = 1.0
 
 
 HOST_LAUNCH = "host launch"

@@ -19,7 +19,7 @@ from hespas.evidence.calibrate.piecewise import Piece, Point, fit, left_out_erro
 from hespas.evidence.calibrate.samples import Case, check_agreement
 from hespas.hardware.interconnect import Dimensions, Interconnect
 from hespas.hardware.links import Link
-from hespas.simulate.flow.planning import nearest_size
+from hespas.simulate.flow.measured import nearest_size
 
 KINDS = {
     "all_reduce": "all_reduce",

@@ -34,7 +34,7 @@ from hespas.simulate.rounds import Chained, chained
 from hespas.simulate.timeline import Timeline
 from hespas.split.modules import RegionModules
 from hespas.split.regions import Compute, RegionGraph
-from hespas.tasks.build import estimated_tasks, regions_of_tasks
+from hespas.tasks.build import arithmetic_share, estimated_tasks, regions_of_tasks
 from hespas.tasks.graph import ComputeTask, MemoryTask, Task, TaskGraph, is_host_launch
 
 Prices = tuple[Estimate | None, ...]
@@ -138,14 +138,19 @@ class Rows:
     def at(self, prices: Prices) -> TaskGraph:
         """Return the tasks where each region takes what ``prices`` has for it."""
         distinct = {id(each): each for each in prices if each is not None}
-        duration_ps = {number: each.duration_ps for number, each in distinct.items()}
-        of_task = {task: duration_ps[id(prices[at])] for task, at in self.regions.items()}
+        times = {
+            number: (each.duration_ps, arithmetic_share(each)) for number, each in distinct.items()
+        }
+        of_task = {task: times[id(prices[at])] for task, at in self.regions.items()}
 
         def repriced(task: Task) -> Task:
             if not isinstance(task, ComputeTask):
                 return task
-            row = self.chains.members.get(task.id, (task,))
-            return replace(task, duration_ps=sum([of_task[each.id] for each in row]))
+            row = [of_task[each.id] for each in self.chains.members.get(task.id, (task,))]
+            whole_ps = sum([duration_ps for duration_ps, _ in row])
+            bound_ps = sum([duration_ps * share for duration_ps, share in row])
+            share = row[0][1] if len(row) == 1 else bound_ps / (whole_ps or 1)
+            return replace(task, duration_ps=whole_ps, arithmetic_share=share)
 
         tasks = tuple([repriced(task) for task in self.chains.graph.tasks])
         return replace(self.chains.graph, tasks=tasks)

@@ -56,6 +56,7 @@ def assumptions_of_step(
         Part.EXPOSED_COMMUNICATION: prediction.exposed_communication_s,
         Part.EXPOSED_HOST_TRANSFERS: prediction.exposed_host_transfer_s,
         Part.LAUNCH_WAITS: prediction.launch_wait_s,
+        Part.SLOWED_COMPUTATION: prediction.slowed_s,
         Part.NOTED_OPERATIONS: 0.0,
     }
     subjects = {each.text: each.subject for each in prediction.assumed}

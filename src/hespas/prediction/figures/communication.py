@@ -24,7 +24,7 @@ from hespas.base.frozen import frozen
 from hespas.base.units import PS_PER_S
 from hespas.hardware.interconnect import Dimension, Shape
 from hespas.hardware.system import System, interconnect_of
-from hespas.prediction.figures.schema import IDLE, CommunicationRow
+from hespas.prediction.figures.schema import IDLE, SLOWED, CommunicationRow
 from hespas.prediction.result import Prediction
 from hespas.program.collectives import CollectiveKind
 from hespas.program.groups import groups_along, on_devices
@@ -248,8 +248,9 @@ def communication_rows(prediction: Prediction) -> list[CommunicationRow]:
     knows_waits = device.waits_ps is not None
     rows = [_finished(key, row, knows_waits=knows_waits) for key, row in totals.items()]
     idle_ps = device.exposed_communication_ps - sum(row.exposed_ps for row in totals.values())
-    if idle_ps > 0:
-        rows.append(plain_row(IDLE, "", 1, idle_ps / PS_PER_S, idle_ps / PS_PER_S))
+    for kind, time_ps in ((SLOWED, device.slowed_ps), (IDLE, idle_ps - device.slowed_ps)):
+        if time_ps > 0:
+            rows.append(plain_row(kind, "", 1, time_ps / PS_PER_S, time_ps / PS_PER_S))
     return sorted(rows, key=lambda row: (-row.exposed_s, -row.time_s, row.kind, row.axis))
 
 

@@ -11,7 +11,7 @@ from hespas.program.program import Fidelity
 
 SCHEMA_VERSION = 2
 """Counts up when a key changes its meaning or goes; keys that are added leave it as it is."""
-IDLE = "idle"
+IDLE, SLOWED = "idle", "slower computation"
 """The kind of the row of time in which nothing is under way."""
 NO_NAME_ROW = "(no name)"
 """The row of what has no name in the program."""

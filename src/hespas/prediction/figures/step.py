@@ -37,6 +37,7 @@ from hespas.prediction.figures.expected import expected_error
 from hespas.prediction.figures.schema import (
     IDLE,
     SCHEMA_VERSION,
+    SLOWED,
     BoundShares,
     EnergyParts,
     ExplainRow,
@@ -209,7 +210,7 @@ def run_report(
         report = msgspec.structs.replace(
             _summary(prediction, ran),
             communication=rows,
-            communication_s=sum(row.time_s for row in rows if row.kind != IDLE),
+            communication_s=sum(row.time_s for row in rows if row.kind not in {IDLE, SLOWED}),
             pipeline=pipeline.pipeline_rows(prediction),
         )
     else:

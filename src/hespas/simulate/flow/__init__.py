@@ -2,11 +2,11 @@
 
 In goes a job (task graphs of all devices), a system or an interconnect, and optionally a cluster's
 overrides; out comes a `hespas.simulate.timeline.Timeline`. The public face is
-`simulate.simulate_flow`, `planning.nearest_size`, and for
-judges `topology.make_topology`.
+`simulate.simulate_flow`, `measured.nearest_size`, and for judges `topology.make_topology`.
 
 A job passes through the modules in this order: `groups` finds who communicates with whom,
-`planning` chooses an algorithm (its steps and their prices: `algorithms`), `symmetry`
-divides devices, groups and links into classes, and `simulate` runs one device of each class and its
-`transfers`.
+`planning` chooses an algorithm (its steps and their prices: `algorithms`; tables of links:
+`measured`; across nodes: `nccl`), `symmetry` divides devices, groups and links into classes, and
+`simulate` runs one device of each class and its `transfers`, beside which computation has fewer
+`multiprocessors`.
 """

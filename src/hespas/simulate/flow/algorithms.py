@@ -248,6 +248,13 @@ class Pricer:
         work_ps = min(total_ps, int(size_bytes / narrowest * _PS_PER_NS))
         return Price(total_ps - work_ps, work_ps, rate_units(narrowest))
 
+    def hop(self, group: GroupLayout, pattern: Pattern) -> tuple[float, float]:
+        """Return a message's latency in seconds and its bytes/s, without protocols."""
+        rows = self._rows_of(group, pattern)
+        latency_s = max(row.latency_ns for row in rows) / 1e9
+        overhead_s = max(one.step_overhead_s for row in rows for one in row.parameters)
+        return latency_s + overhead_s, min(row.bytes_per_ns for row in rows) * 1e9
+
     def slowdown(self, group: GroupLayout, pattern: Pattern) -> float:
         """Return how many times longer the bytes of a pattern take where links differ."""
         if self.plain is None:

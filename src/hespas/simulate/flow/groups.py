@@ -198,11 +198,21 @@ class GroupLayout:
             return self.axes[axes[0]]
         return self._rows(axes)[:, loop_through([self.members_along(axis) for axis in axes])]
 
+    @cached_property
+    def rails(self) -> Integers:
+        """The positions of members that have one place in their nodes, one row a place.
+
+        Devices along the first dimension are a node.
+        """
+        return self._rows([line for line in self.lines if line > 0])
+
     def members_along(self, line: int | Along | None) -> int:
-        """Return the members of a line, a loop, all axes, or (None) all."""
+        """Return the members of a line, a loop, all axes, a rail, or (None) all."""
         match line:
             case None:
                 return self.size
+            case Along.RAILS:
+                return self.rails.shape[1]
             case Along():
                 return self.loops.shape[1]
             case int():
@@ -256,6 +266,8 @@ class GroupLayout:
                 return ends(pattern, self.size)
             case Along.LOOP:
                 return _along(self.loops, pattern)
+            case Along.RAILS:
+                return _along(self.rails, pattern)
             case Along.EVERY_AXIS:
                 both = [_along(rows, pattern) for rows in self.axes.values()]
                 return np.concatenate([one for one, _ in both]), np.concatenate(

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from math import log2
 
 from hespas.base.suggest import suggestion
 from hespas.collectives.schedule import HIERARCHICAL, Along, Form, Pattern, phases, shift
 from hespas.errors import AlgorithmError, ConfigError, SimulationError
 from hespas.hardware.interconnect import Dimension, Interconnect, Shape
-from hespas.hardware.links import Link, MeasuredCollective
+from hespas.hardware.links import Link
 from hespas.program.collectives import CollectiveKind
 from hespas.simulate import options
 from hespas.simulate.astra.plan import parse_implementation
+from hespas.simulate.flow import nccl
 from hespas.simulate.flow.algorithms import (
     AROUND,
     Pricer,
@@ -28,6 +28,7 @@ from hespas.simulate.flow.algorithms import (
     steps_of,
 )
 from hespas.simulate.flow.groups import GroupLayout
+from hespas.simulate.flow.measured import bus_factor, measured
 from hespas.simulate.flow.transfers import rate_units
 
 MESSAGE = Pattern(Form.PATH)
@@ -36,6 +37,16 @@ _BY_KERNEL = {"all_reduce_one_shot": "all_reduce", "all_reduce_two_shot": "all_r
 _KERNELS_OF_OTHERS = (
     "all-reduces by the compiler's own kernels take what such kernels of vLLM, SGLang and "
     "TensorRT-LLM were measured to take, and a launch"
+)
+_BY_NCCL = (
+    "collectives across nodes take what NCCL 2.27 estimates for them (src/graph/tuning.cc), at the "
+    "measured bandwidth in nodes and that of ports between them; their part in nodes takes no "
+    "bandwidth from other transfers there"
+)
+_CONTENTION = (
+    "contention: computation beside NCCL's collectives has the multiprocessors that their channels "
+    "leave (24 channels in a node, 16 of NVLS, 2 for each port); what arithmetic takes longer "
+    "counts as exposed communication"
 )
 EVERY_AXIS = Pattern(Form.NEIGHBOURS, line=Along.EVERY_AXIS)
 _ALGORITHMS = (*options.ALGORITHMS, *options.NETWORK_WIDE)
@@ -109,11 +120,13 @@ class Stage:
 class Plan:
     """The stages of a collective or a message, one after the other.
 
-    ``notes`` say what is approximated.
+    ``taken`` is the share of a device's multiprocessors that it takes while it runs. ``notes`` say
+    what is approximated.
     """
 
     algorithm: str
     stages: tuple[Stage, ...]
+    taken: float = 0.0
     waits_for_receiver: bool = False
     notes: tuple[str, ...] = ()
 
@@ -163,6 +176,8 @@ class Planner:
             plan = self._plans[key] = self._new_plan(group, kind, size_bytes)
             self.used.setdefault(_BY_KERNEL.get(kind, kind), set()).add(plan.algorithm)
             self.notes |= dict.fromkeys(plan.notes)
+            if plan.taken:
+                self.notes[_CONTENTION] = None
         return self._plans[key]
 
     def _new_plan(self, group: GroupLayout, kind: str, size_bytes: int) -> Plan:
@@ -255,6 +270,9 @@ class Planner:
         plan = self._measured(group, lines[0], kind, size_bytes) if len(lines) == 1 else None
         if plan is not None:
             yield plan
+            return
+        if nccl.runs(group, self.dimensions, kind):
+            yield self._across_nodes(group, kind, size_bytes)
             return
         if len(lines) > 1 and collective_of(kind) in HIERARCHICAL:
             yield self._hierarchical(group, kind, size_bytes, None)
@@ -396,6 +414,63 @@ class Planner:
             pattern=pattern,
         )
 
+    def _across_nodes(self, group: GroupLayout, kind: str, size_bytes: int) -> Plan:
+        """Return what NCCL takes across nodes, by the candidate that is fastest."""
+        buffer_bytes = size_bytes * group.size if kind == "all_gather" else size_bytes
+        hop_s, _ = self._pricer.hop(group, nccl.RAILS)
+        nodes = self._nodes(group, kind, hop_s)
+        plans = [
+            self._by_nccl(group, candidate, nodes)
+            for candidate in nccl.candidates(kind, nodes, buffer_bytes)
+        ]
+        return replace(_fastest(plans), notes=(_BY_NCCL,))
+
+    def _nodes(self, group: GroupLayout, kind: str, hop_s: float) -> nccl.Nodes:
+        """Return a group's nodes, with what rings and the switch reach in them as measured."""
+        count = group.members_along(Along.RAILS)
+        members = group.size // count
+        nodes = nccl.Nodes(count=count, members=members, hop_us=hop_s * 1e6)
+        kinds = dict.fromkeys((kind, "all_gather", "reduce_scatter", "all_reduce"))
+        bandwidths = [self._bus_bytes_per_s(group, one) for one in kinds if one != "all_reduce"]
+        reduces = self._bus_bytes_per_s(group, "all_reduce")
+        ring = next(filter(None, [*bandwidths, reduces]), None)
+        if members == 1 or ring is None:
+            return nodes
+        switch = None
+        if reduces is not None and reduces > nccl.SWITCH_GAIN * ring:
+            switch = reduces / bus_factor("all_reduce", members)
+        return replace(nodes, ring_bytes_per_s=ring, switch_bytes_per_s=switch)
+
+    def _bus_bytes_per_s(self, group: GroupLayout, kind: str) -> float | None:
+        """Return the bus bandwidth of a large collective in a node; None if not measured."""
+        if 0 not in group.lines:
+            return None
+        members, large_bytes = group.members_along(0), nccl.LARGE_BYTES
+        own_bytes = large_bytes // members if kind == "all_gather" else large_bytes
+        plan = self._measured(group, 0, kind, own_bytes)
+        if plan is None:
+            return None
+        (stage,) = plan.stages
+        return large_bytes * bus_factor(kind, members) / (stage.work_ps / _PRICE_PS_PER_S)
+
+    def _by_nccl(self, group: GroupLayout, candidate: nccl.Candidate, nodes: nccl.Nodes) -> Plan:
+        _, bytes_per_s = self._pricer.hop(group, candidate.pattern)
+        transfer_s = max(
+            candidate.message_bytes / (bytes_per_s * candidate.share), candidate.in_node_s
+        )
+        rate = rate_units(bytes_per_s / 1e9)
+        if transfer_s > 0:
+            rate = max(1, min(rate, rate_units(candidate.message_bytes / transfer_s / 1e9)))
+        stage = Stage(
+            count=1,
+            delay_ps=round(candidate.latency_us * 1e-6 * _PRICE_PS_PER_S),
+            work_ps=round(transfer_s * _PRICE_PS_PER_S),
+            rate=rate,
+            pattern=candidate.pattern,
+        )
+        taken = _taken(self.dimensions[0].measured, nccl.channels_across(candidate, nodes))
+        return Plan(algorithm=candidate.name, stages=(stage,), taken=taken)
+
     def _pipeline_bytes(self, group: GroupLayout, line: int | Along | None) -> int | None:
         lines = (line,) if isinstance(line, int) else group.lines
         pieces = [self.dimensions[one].parameters.pipeline_bytes for one in lines]
@@ -441,108 +516,26 @@ class Planner:
                 "collectives of fewer devices than are connected in pairs take the links between "
                 "them alone"
             )
-        return Plan(algorithm=collective.name, stages=(stage,), notes=tuple(notes))
+        taken = 0.0
+        if kind in nccl.KINDS or kind == "all_to_all":
+            taken = _taken(link, nccl.channels_in_node(collective.name))
+        return Plan(algorithm=collective.name, stages=(stage,), taken=taken, notes=tuple(notes))
 
 
 def _joined(algorithm: str, parts: Sequence[Plan]) -> Plan:
     return Plan(
         algorithm=f"{algorithm} ({', '.join(part.algorithm for part in parts)})",
         stages=tuple([stage for part in parts for stage in part.stages]),
+        taken=max(part.taken for part in parts),
         notes=tuple([note for part in parts for note in part.notes]),
     )
+
+
+def _taken(link: Link | None, channels: int) -> float:
+    """Return the share of a GPU's multiprocessors that channels take."""
+    return 0.0 if link is None or not link.multiprocessors else channels / link.multiprocessors
 
 
 def _reduces_in_switch(dimension: Dimension) -> bool:
     has_switch = dimension.shape in (Shape.SWITCH, Shape.FAT_TREE)
     return has_switch and dimension.parameters.reduces_in_switch
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
-    """What the tables say about one collective on an idle network.
-
-    ``moved_bytes`` is what a ring would move over each link, which stands for how the collective
-    loads them.
-    """
-
-    name: str
-    latency_s: float
-    transfer_s: float
-    moved_bytes: float
-    notes: tuple[str, ...]
-
-
-def measured(link: Link, kind: str, members: int, size_bytes: int) -> Measured | None:
-    """Return what a link's tables say; None where they lack this kind of collective.
-
-    ``size_bytes`` is one rank's input. Groups of a size that wasn't measured are scaled from the
-    nearest one: the latency by the steps of the algorithm, the bandwidth by the share of the buffer
-    that each link carries.
-    """
-    sizes = link.collectives.get(kind, {})
-    if not sizes:
-        return None
-    nearest = nearest_size(sizes, members)
-    buffer_bytes = size_bytes * members if kind == "all_gather" else size_bytes
-    fit = link.measured(kind, nearest, buffer_bytes)
-    if fit is None:
-        return None
-    slower = _steps(fit, members) / _steps(fit, nearest)
-    share = bus_factor(kind, members) / bus_factor(kind, nearest)
-    return Measured(
-        name=f"{_fit_name(fit)} on {link.name}",
-        latency_s=fit.latency_s * slower,
-        transfer_s=buffer_bytes / fit.bandwidth_bytes_per_s * share,
-        moved_bytes=buffer_bytes * bus_factor(kind, members),
-        notes=tuple(_notes(link, kind, members, nearest)),
-    )
-
-
-def _notes(link: Link, kind: str, members: int, nearest: int) -> Iterator[str]:
-    what = link.source.partition(";")[0]
-    if what:
-        yield f"{link.name} is {what}"
-    if nearest != members:
-        yield f"{link.name}: {kind} among {members} is scaled from the measurement among {nearest}"
-
-
-def nearest_size(sizes: Iterable[int], members: int) -> int:
-    """Return the measured group size that is nearest by ratio, the smaller of two.
-
-    >>> nearest_size([2, 4, 8], 6), nearest_size([2, 8], 4)
-    (8, 2)
-    """
-    return min(sizes, key=lambda size: (abs(log2(size / members)), size))
-
-
-def bus_factor(kind: str, members: int) -> float:
-    """Return the share of the whole buffer that a ring moves over each link.
-
-    In one shot each device reads the whole buffer of each other one.
-    Source: nccl-tests, doc/PERFORMANCE.md.
-
-    >>> bus_factor("all_reduce", 4), bus_factor("all_gather", 4), bus_factor("send_recv", 2)
-    (1.5, 0.75, 1.0)
-    """
-    share = (members - 1) / members
-    factors = {
-        "all_reduce": 2 * share,
-        "all_reduce_one_shot": members - 1.0,
-        "all_reduce_two_shot": 2 * share,
-        "send_recv": 1.0,
-    }
-    return factors.get(kind, share)
-
-
-def _fit_name(fit: MeasuredCollective) -> str:
-    """Return how a collective ran; the user's own measurements may lack the algorithm."""
-    has_names = fit.algorithm != "measured" or fit.protocol != "measured"
-    return f"measured {fit.algorithm} ({fit.protocol})" if has_names else "measured"
-
-
-def _steps(fit: MeasuredCollective, members: int) -> float:
-    """Return how an algorithm's number of steps grows with its members."""
-    name = fit.algorithm.lower()
-    if any(word in name for word in ("nvls", "sharp", "switch", "collnet")):
-        return 1
-    return log2(members) if "tree" in name else members - 1

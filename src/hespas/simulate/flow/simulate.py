@@ -25,6 +25,7 @@ from hespas.simulate.engine import (
 )
 from hespas.simulate.flow.algorithms import Pricer, collective_of
 from hespas.simulate.flow.groups import Signature, signature_of
+from hespas.simulate.flow.multiprocessors import Multiprocessors
 from hespas.simulate.flow.planning import Planner
 from hespas.simulate.flow.symmetry import Classes, find_classes
 from hespas.simulate.flow.topology import make_topology
@@ -32,7 +33,7 @@ from hespas.simulate.flow.transfers import PIECES, Transfer, Transfers, make_tra
 from hespas.simulate.kernel import Kernel, Mailbox, Mailboxes
 from hespas.simulate.models import check_size, option_of_astra_sim, with_durations
 from hespas.simulate.options import SPECIFIED
-from hespas.simulate.timeline import FROM_HOST, TO_HOST, ClassTimeline, Timeline
+from hespas.simulate.timeline import FROM_HOST, TO_HOST, ClassTimeline, Timeline, slowed
 from hespas.tasks.graph import (
     CollectiveTask,
     ComputeTask,
@@ -85,13 +86,16 @@ def run_flow(classes: Classes, remote: RemoteMemory | None) -> tuple[ClassTimeli
         for number, one in enumerate(classes.devices)
     ]
     kernel = Kernel()
-    network = _FlowNetwork(kernel, classes, remote)
-    engine = Engine(kernel, devices, network, settle=network.transfers.settle)
+    compute = Multiprocessors(kernel)
+    network = _FlowNetwork(kernel, classes, remote, compute)
+    engine = Engine(kernel, devices, network, settle=network.transfers.settle, compute=compute)
     engine.run()
     engine.check_complete()
     return tuple([
         replace(
-            device.timeline(one.graph), streams=_streams(device, classes), waits_ps=device.waits_ps
+            slowed(device.timeline(one.graph), compute.slowed_ps.get(device.number, 0)),
+            streams=_streams(device, classes),
+            waits_ps=device.waits_ps,
         )
         for device, one in zip(devices, classes.devices, strict=True)
     ])  # fmt: skip
@@ -120,8 +124,15 @@ def _stream_name(key: StreamKey, classes: Classes) -> str:
 class _FlowNetwork:
     """Collectives that start when all members have come, and messages, as transfers."""
 
-    def __init__(self, kernel: Kernel, classes: Classes, remote: RemoteMemory | None) -> None:
+    def __init__(
+        self,
+        kernel: Kernel,
+        classes: Classes,
+        remote: RemoteMemory | None,
+        compute: Multiprocessors,
+    ) -> None:
         self._kernel = kernel
+        self._compute = compute
         self._classes = classes
         self._remote = remote
         self.transfers = Transfers(kernel, classes.capacities)
@@ -142,11 +153,14 @@ class _FlowNetwork:
         if not is_complete or not isinstance(task, CollectiveTask):
             return
         members = match.endpoints.values()
+        share = self._classes.groups[run.group].plans[signature_of(task)].taken
         for one in members:
             one.device.begin(one, self._kernel.now_ps)
+            self._compute.take(one.device.number, share)
 
         def end_all() -> None:
             for one in members:
+                self._compute.take(one.device.number, -share)
                 end(one)
 
         self.transfers.start(self._transfer(run.group, signature_of(task)), end_all)

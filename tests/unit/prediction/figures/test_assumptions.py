@@ -68,6 +68,7 @@ def step(total_s: float, **noted_s: float) -> tuple[Any, Estimate]:
         exposed_communication_s=3.0,
         exposed_host_transfer_s=1.0,
         launch_wait_s=0.0,
+        slowed_s=0.0,
         assumed=[
             *map(assumed, ("nobody knows", "memory: in f32", "host: beside", "noted", *noted_s)),
             assumed("network: shared"),

@@ -7,7 +7,7 @@ import pytest
 
 import hespas
 from hespas.hardware.cluster import Cluster, LinkOverride
-from hespas.prediction.figures.communication import IDLE, communication_rows
+from hespas.prediction.figures.communication import IDLE, SLOWED, communication_rows
 from hespas.prediction.figures.step import run_report
 from hespas.prediction.result import Prediction
 from hespas.report.run import run_text
@@ -75,7 +75,10 @@ def test_exposed_times_add_up_to_that_of_the_step(model: str, node: str) -> None
     rows = communication_rows(prediction)
     exposed_s = sum(row.exposed_s for row in rows)
     assert exposed_s == pytest.approx(prediction.exposed_communication_s, rel=1e-9)
-    own = [row for row in rows if row.kind != IDLE]
+    own = [row for row in rows if row.kind not in {IDLE, SLOWED}]
+    slower_s = sum(row.exposed_s for row in rows if row.kind == SLOWED)
+    assert slower_s == pytest.approx(prediction.slowed_s)
+    assert (slower_s > 0) is (model == "hespas")
     assert sum(row.time_s for row in own) >= prediction.communication_s * (1 - 1e-9)
     for row in own:
         assert row.exposed_s + row.hidden_s == pytest.approx(row.time_s, rel=1e-9)

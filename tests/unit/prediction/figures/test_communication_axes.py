@@ -115,7 +115,7 @@ def axes_of(mesh: str) -> set[str]:
 def named(prediction: Answer) -> set[str]:
     """Return the axes that rows of communication name, alone or with others."""
     rows = communication_rows(prediction)
-    return {axis for row in rows if row.kind != "idle" for axis in row.axis.split("+")}
+    return {axis for row in rows if row.axis for axis in row.axis.split("+")}
 
 
 def check_explained(prediction: Answer) -> None:

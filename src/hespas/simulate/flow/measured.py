@@ -1,0 +1,100 @@
+"""Measured collectives: what a link's tables say, also about groups of other sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from math import log2
+
+from hespas.hardware.links import Link, MeasuredCollective
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What the tables say about one collective on an idle network.
+
+    ``moved_bytes`` is what a ring would move over each link, which stands for how the collective
+    loads them.
+    """
+
+    name: str
+    latency_s: float
+    transfer_s: float
+    moved_bytes: float
+    notes: tuple[str, ...]
+
+
+def measured(link: Link, kind: str, members: int, size_bytes: int) -> Measured | None:
+    """Return what a link's tables say; None where they lack this kind of collective.
+
+    ``size_bytes`` is one rank's input. Groups of a size that wasn't measured are scaled from the
+    nearest one: the latency by the steps of the algorithm, the bandwidth by the share of the buffer
+    that each link carries.
+    """
+    sizes = link.collectives.get(kind, {})
+    if not sizes:
+        return None
+    nearest = nearest_size(sizes, members)
+    buffer_bytes = size_bytes * members if kind == "all_gather" else size_bytes
+    fit = link.measured(kind, nearest, buffer_bytes)
+    if fit is None:
+        return None
+    slower = _steps(fit, members) / _steps(fit, nearest)
+    share = bus_factor(kind, members) / bus_factor(kind, nearest)
+    return Measured(
+        name=f"{_fit_name(fit)} on {link.name}",
+        latency_s=fit.latency_s * slower,
+        transfer_s=buffer_bytes / fit.bandwidth_bytes_per_s * share,
+        moved_bytes=buffer_bytes * bus_factor(kind, members),
+        notes=tuple(_notes(link, kind, members, nearest)),
+    )
+
+
+def _notes(link: Link, kind: str, members: int, nearest: int) -> Iterator[str]:
+    what = link.source.partition(";")[0]
+    if what:
+        yield f"{link.name} is {what}"
+    if nearest != members:
+        yield f"{link.name}: {kind} among {members} is scaled from the measurement among {nearest}"
+
+
+def nearest_size(sizes: Iterable[int], members: int) -> int:
+    """Return the measured group size that is nearest by ratio, the smaller of two.
+
+    >>> nearest_size([2, 4, 8], 6), nearest_size([2, 8], 4)
+    (8, 2)
+    """
+    return min(sizes, key=lambda size: (abs(log2(size / members)), size))
+
+
+def bus_factor(kind: str, members: int) -> float:
+    """Return the share of the whole buffer that a ring moves over each link.
+
+    In one shot each device reads the whole buffer of each other one.
+    Source: nccl-tests, doc/PERFORMANCE.md.
+
+    >>> bus_factor("all_reduce", 4), bus_factor("all_gather", 4), bus_factor("send_recv", 2)
+    (1.5, 0.75, 1.0)
+    """
+    share = (members - 1) / members
+    factors = {
+        "all_reduce": 2 * share,
+        "all_reduce_one_shot": members - 1.0,
+        "all_reduce_two_shot": 2 * share,
+        "send_recv": 1.0,
+    }
+    return factors.get(kind, share)
+
+
+def _fit_name(fit: MeasuredCollective) -> str:
+    """Return how a collective ran; the user's own measurements may lack the algorithm."""
+    has_names = fit.algorithm != "measured" or fit.protocol != "measured"
+    return f"measured {fit.algorithm} ({fit.protocol})" if has_names else "measured"
+
+
+def _steps(fit: MeasuredCollective, members: int) -> float:
+    """Return how an algorithm's number of steps grows with its members."""
+    name = fit.algorithm.lower()
+    if any(word in name for word in ("nvls", "sharp", "switch", "collnet")):
+        return 1
+    return log2(members) if "tree" in name else members - 1
