@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -131,7 +131,7 @@ def _model(fields: Fields) -> LanguageModel:
     latent = _latent(fields)
     if latent is not None:
         head = fields.size("qk_head_dim", default=128)
-        sizes = _with_heads(sizes, head)
+        sizes = replace(sizes, kv_heads=sizes.heads, head_size=head)
     fields.one_of("optimizer", ("adam", "adamw", "distributed_fused_adam"))
     for name in ("main_grads_dtype", "main_params_dtype", "exp_avg_dtype", "exp_avg_sq_dtype"):
         fields.one_of(name, ("fp32",))
@@ -144,19 +144,6 @@ def _model(fields: Fields) -> LanguageModel:
         routing=routing,
         latent=latent,
         pattern=kinds,
-    )
-
-
-def _with_heads(sizes: Sizes, head: int) -> Sizes:
-    return Sizes(
-        embedding=sizes.embedding,
-        heads=sizes.heads,
-        kv_heads=sizes.heads,
-        layers=sizes.layers,
-        mlp=sizes.mlp,
-        vocabulary=sizes.vocabulary,
-        head_size=head,
-        rope_theta=sizes.rope_theta,
     )
 
 

@@ -7,6 +7,7 @@ tokens, head size), so that what one head reads of a sequence is in a row.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from typing import Any
@@ -52,91 +53,88 @@ def causal_attention(  # noqa: PLR0917 - the pieces of attention
     all heads of its tokens. The backward pass computes it again where the step does so.
     Source: S. Jacobs et al., DeepSpeed Ulysses, 2023, section 3.1.
     """
+    attention = _Attention(model=model, divided=divided, kind=kind, places=places)
     run = model.run
     if not isinstance(run, Training) or "core_attn" not in run.recomputed:
-        return _among_tokens(model, divided, kind, arrays, places, sinks)
-
-    def attended(arrays: tuple[jax.Array, ...], sinks: jax.Array | None) -> jax.Array:
-        return _among_tokens(model, divided, kind, arrays, places, sinks)
-
-    return jax.checkpoint(attended, prevent_cse=not run.scan)(arrays, sinks)
+        return attention.among_tokens(arrays, sinks)
+    return jax.checkpoint(attention.among_tokens, prevent_cse=not run.scan)(arrays, sinks)
 
 
-def _among_tokens(  # noqa: PLR0917 - the pieces of attention
-    model: LanguageModel,
-    divided: Divided,
-    kind: LayerKind,
-    arrays: tuple[jax.Array, ...],
-    places: Places,
-    sinks: jax.Array | None,
-) -> jax.Array:
-    if model.mesh.size(_SEQUENCE) == 1:
-        chunks = arrays[0].shape[1] // kind.chunk if kind.chunk else 1
-        if chunks < 2:
-            return _attended(model, divided, kind, arrays, places, sinks)
-        in_chunks = tuple(each.reshape(-1, kind.chunk, *each.shape[2:]) for each in arrays)
-        made = _attended(model, divided, kind, in_chunks, places, sinks)
-        return made.reshape(*arrays[0].shape[:3], made.shape[-1])
-    # Partitioners make an all-to-all where both sides of it are asked for.
-    heads = ("heads", "kv_heads", "kv_heads")
-    by_token = (
-        divided.constrain(each, "batch", "sequence", name, None)
-        for each, name in zip(arrays, heads, strict=True)
-    )
-    made = _attended(model, divided, kind, tuple(by_token), places, sinks)
-    return divided.constrain(made, "batch", "sequence", "heads", None)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Attention:
+    """Attention of a kind of layers among the tokens of a step."""
 
+    model: LanguageModel
+    divided: Divided
+    kind: LayerKind
+    places: Places
 
-def _attended(  # noqa: PLR0917 - the pieces of attention
-    model: LanguageModel,
-    divided: Divided,
-    kind: LayerKind,
-    arrays: tuple[jax.Array, ...],
-    places: Places,
-    sinks: jax.Array | None,
-) -> jax.Array:
-    """Return attention among the tokens of a step, divided by heads.
-
-    Rematerialisation policies keep queries, keys and values as attention reads them, and the result
-    by the name ``context``, fused kernels with their statistics. Keys and
-    values of sequences that are divided along ``context`` are gathered, or go round, as
-    `hespas.models.steps.context` says.
-    """
-    heads = ("attended_heads", "attended_kv_heads", "attended_kv_heads")
-    arrays = tuple(
-        checkpoint_name(divided.constrain(each, "batch", "queries", name, None), saved)
-        for each, name, saved in zip(arrays, heads, _SAVED, strict=True)
-    )
-    devices, run = model.mesh.size(_CONTEXT), model.run
-    rotates = isinstance(run, Training) and run.context_attention == "ring"
-    attention = model.attention_of(kind)
-    is_fused = attention in FUSED
-    if is_fused or (rotates and devices > 1):
-        blocks = (
-            fused_blocks(attention, score_cap=model.style.score_cap, window=kind.window)
-            if is_fused
-            else plain_blocks()
+    def among_tokens(self, arrays: tuple[jax.Array, ...], sinks: jax.Array | None) -> jax.Array:
+        """Return attention, of chunks where layers have them, of heads along ``sequence``."""
+        if self.model.mesh.size(_SEQUENCE) == 1:
+            chunks = arrays[0].shape[1] // self.kind.chunk if self.kind.chunk else 1
+            if chunks < 2:
+                return self._attended(arrays, sinks)
+            in_chunks = tuple(each.reshape(-1, self.kind.chunk, *each.shape[2:]) for each in arrays)
+            made = self._attended(in_chunks, sinks)
+            return made.reshape(*arrays[0].shape[:3], made.shape[-1])
+        # Partitioners make an all-to-all where both sides of it are asked for.
+        heads = ("heads", "kv_heads", "kv_heads")
+        by_token = (
+            self.divided.constrain(each, "batch", "sequence", name, None)
+            for each, name in zip(arrays, heads, strict=True)
         )
-        sharing = Sharing(
-            blocks=blocks, saved="context", axis=_CONTEXT, devices=devices, rotates=rotates
+        made = self._attended(tuple(by_token), sinks)
+        return self.divided.constrain(made, "batch", "sequence", "heads", None)
+
+    def _attended(self, arrays: tuple[jax.Array, ...], sinks: jax.Array | None) -> jax.Array:
+        """Return attention among the tokens of a step, divided by heads.
+
+        Rematerialisation policies keep queries, keys and values as attention reads them, and the
+        result by the name ``context``, fused kernels with their statistics. Keys and values of
+        sequences that are divided along ``context`` are gathered, or go round, as
+        `hespas.models.steps.context` says.
+        """
+        heads = ("attended_heads", "attended_kv_heads", "attended_kv_heads")
+        arrays = tuple(
+            checkpoint_name(self.divided.constrain(each, "batch", "queries", name, None), saved)
+            for each, name, saved in zip(arrays, heads, _SAVED, strict=True)
         )
-        with jax.named_scope("context" if devices > 1 else "fused"):
-            if sinks is not None:
-                return by_head(divided, partial(attention_with_sinks, sharing), (*arrays, sinks))
-            return by_head(divided, partial(context_attention, sharing), arrays)
-    query, *others = arrays
-    key, value = (
-        divided.constrain(each, "batch", None, "attended_kv_heads", None) for each in others
-    )
-    with jax.named_scope("softmax"):
-        if places.documents is not None:
-            made = _within_documents(query, key, value, places.documents)
-        else:
-            mask = earlier(query.shape[1], query.shape[1], kind.window)
-            key, value = jnp.swapaxes(key, 1, 2), jnp.swapaxes(value, 1, 2)
-            made = _mixed(model, query, key, value, mask, sinks)
-        made = divided.constrain(made, "batch", "queries", "attended_heads", None)
-    return checkpoint_name(made, "context")
+        devices, run = self.model.mesh.size(_CONTEXT), self.model.run
+        rotates = isinstance(run, Training) and run.context_attention == "ring"
+        attention = self.model.attention_of(self.kind)
+        is_fused = attention in FUSED
+        if is_fused or (rotates and devices > 1):
+            blocks = (
+                fused_blocks(
+                    attention, score_cap=self.model.style.score_cap, window=self.kind.window
+                )
+                if is_fused
+                else plain_blocks()
+            )
+            sharing = Sharing(
+                blocks=blocks, saved="context", axis=_CONTEXT, devices=devices, rotates=rotates
+            )
+            with jax.named_scope("context" if devices > 1 else "fused"):
+                if sinks is not None:
+                    return by_head(
+                        self.divided, partial(attention_with_sinks, sharing), (*arrays, sinks)
+                    )
+                return by_head(self.divided, partial(context_attention, sharing), arrays)
+        query, *others = arrays
+        key, value = (
+            self.divided.constrain(each, "batch", None, "attended_kv_heads", None)
+            for each in others
+        )
+        with jax.named_scope("softmax"):
+            if self.places.documents is not None:
+                made = _within_documents(query, key, value, self.places.documents)
+            else:
+                mask = earlier(query.shape[1], query.shape[1], self.kind.window)
+                key, value = jnp.swapaxes(key, 1, 2), jnp.swapaxes(value, 1, 2)
+                made = _mixed(self.model, query, key, value, mask, sinks)
+            made = self.divided.constrain(made, "batch", "queries", "attended_heads", None)
+        return checkpoint_name(made, "context")
 
 
 def cached_attention(

@@ -64,30 +64,23 @@ def through_experts(
         for name, dimensions in routing_weights(model.style, routing).items()
     }
     # The width of an expert stays divided; all else of it is whole.
-    widths = divided.spec("expert_mlp")[0]
-    experts = divided.spec("experts")[0]
+    divides = {name: divided.spec(name)[0] for name in ("experts", "expert_mlp")}
     specs = {
-        "router": PartitionSpec(),
-        "router_bias": PartitionSpec(),
-        "router_logit_bias": PartitionSpec(),
-        "router_expert_scales": PartitionSpec(),
-        "experts_gate": PartitionSpec(experts, None, widths),
-        "experts_up": PartitionSpec(experts, None, widths),
-        "experts_down": PartitionSpec(experts, widths, None),
-        "experts_gate_bias": PartitionSpec(experts, widths),
-        "experts_up_bias": PartitionSpec(experts, widths),
-        "experts_down_bias": PartitionSpec(experts, None),
+        name: _spec(name, PartitionSpec(*map(divides.get, dimensions)), own[name])
+        for name, dimensions in routing_weights(model.style, routing).items()
     }
     rows = divided.spec("batch", _tokens_of(routing), None)
-    routed = partial(_routed, routing, model.style, divided)
-    if isinstance(model.run, Training) and model.run.expert_product_dtype != "same":
-        is_4_bits = model.run.expert_product_dtype == "f4"
-        routed = partial(_in_few_bits, routed, RoundedTo4Bits if is_4_bits else Rounded)
+
+    def routed(weights: Weights, x: jax.Array, sent: jax.Array) -> jax.Array:
+        given = _in_few_bits(model, weights)
+        experts = _Experts(routing=routing, style=model.style, divided=divided, weights=given)
+        return experts.through(x, sent)
+
     if not divided.mesh.names:
         return routed(own, x, sent)
     mapped = jax.shard_map(
         routed,
-        in_specs=({name: _spec(name, specs[name], each) for name, each in own.items()}, rows, rows),
+        in_specs=(specs, rows, rows),
         out_specs=rows,
         axis_names=set(divided.mesh.names),
         check_vma=False,
@@ -95,18 +88,15 @@ def through_experts(
     return mapped(own, x, sent)
 
 
-def _in_few_bits(
-    routed: Callable[..., jax.Array],
-    kind: type[Rounded],
-    weights: Weights,
-    x: jax.Array,
-    sent: jax.Array,
-) -> jax.Array:
-    """Return what ``routed`` makes with products of experts in few bits, forward and backward."""
-    small = {
+def _in_few_bits(model: LanguageModel, weights: Weights) -> Weights:
+    """Return weights with those of experts' products in few bits, where a step has them so."""
+    run = model.run
+    if not isinstance(run, Training) or run.expert_product_dtype == "same":
+        return weights
+    kind = RoundedTo4Bits if run.expert_product_dtype == "f4" else Rounded
+    return {
         name: kind(weight) if name in _MULTIPLIED else weight for name, weight in weights.items()
     }
-    return routed(small, x, sent)
 
 
 _MULTIPLIED = frozenset({"experts_gate", "experts_up", "experts_down"})
@@ -122,214 +112,15 @@ def _spec(name: str, spec: PartitionSpec, weight: Any) -> Any:
     return stored, PartitionSpec()
 
 
-def _routed(  # noqa: PLR0917 - the pieces of one layer
-    routing: Routing,
-    style: Style,
-    divided: Divided,
-    weights: Weights,
-    x: jax.Array,
-    sent: jax.Array,
-) -> jax.Array:
-    """Return what the experts make of a device's tokens."""
-    tokens, rows = (each.reshape(-1, each.shape[-1]) for each in (x, sent))
-    shared = _axes_of_shared_tokens(routing, divided)
-    exchanged = _axes_of_exchanges(routing, divided)
-    if routing.expert_groups > 1 and divided.mesh.size(*exchanged) > 1:
-        out = _through_groups(routing, style, divided, weights, tokens, rows)
-    else:
-        out = _through_all(routing, style, divided, weights, tokens, rows)
-    with jax.named_scope("combine"):
-        summed = (*sorted(divided.used("expert_mlp")), *shared)
-        if summed:
-            out = lax.psum(out, summed)
-        return out.reshape(sent.shape)
-
-
 def _tokens_of(routing: Routing) -> str:
     """Return the dimension of the tokens that a device sends to experts."""
     return "norm_sequence" if "tp" in routing.axes else "sequence"
-
-
-def _axes_of_shared_tokens(routing: Routing, divided: Divided) -> tuple[str, ...]:
-    """Return the axes that divide the experts and no tokens."""
-    of_tokens = divided.used("batch", _tokens_of(routing))
-    return tuple(axis for axis in divided.mesh.present(routing.axes) if axis not in of_tokens)
-
-
-def _axes_of_exchanges(routing: Routing, divided: Divided) -> tuple[str, ...]:
-    """Return the axes that divide the experts and the tokens."""
-    shared = _axes_of_shared_tokens(routing, divided)
-    return tuple(axis for axis in divided.mesh.present(routing.axes) if axis not in shared)
-
-
-def _through_all(  # noqa: PLR0917 - the pieces of one layer
-    routing: Routing,
-    style: Style,
-    divided: Divided,
-    weights: Weights,
-    tokens: jax.Array,
-    rows: jax.Array,
-) -> jax.Array:
-    """Send each token's copies to its chosen experts; return their results.
-
-    Of tokens that several devices have, each device computes what its own experts make; the caller
-    sums that.
-    """
-    shared = _axes_of_shared_tokens(routing, divided)
-    parts = divided.mesh.size(*shared)
-    targets = routing.experts // parts
-    with jax.named_scope("router"):
-        gates, chosen = _choice(routing, tokens, weights)
-        packing = Packing.of(
-            _of_own_experts(chosen, shared, targets) if shared else chosen,
-            targets=targets,
-            capacity_percent=routing.capacity_percent,
-            parts=parts,
-        )
-    exchange, dtype = _exchange(routing, divided, Among.ALL), routing.exchange_dtype
-    if routing.style.scales_inputs:
-        rows = jnp.einsum("tk,td->tkd", gates.astype(rows.dtype), rows).reshape(-1, rows.shape[-1])
-        packing = replace(packing, choices=1)
-    if routing.dropless:
-        made = _dropless(style, divided, weights, rows, packing)
-    else:
-        with jax.named_scope("dispatch"):
-            arrived = _to_experts(exchange, dtype, packing.packed(rows))
-        made = _products(style, divided, weights, arrived)
-        with jax.named_scope("combine"):
-            made = packing.unpacked(_from_experts(exchange, dtype, made))
-    with jax.named_scope("combine"):
-        by_choice = made.reshape(*chosen.shape, -1)
-        if routing.style.scales_inputs:
-            return jnp.sum(by_choice, 1)
-        return jnp.einsum("tk,tkd->td", gates.astype(rows.dtype), by_choice)
 
 
 def _of_own_experts(chosen: jax.Array, axes: tuple[str, ...], own: int) -> jax.Array:
     """Return chosen experts' places among a device's ``own``; others get ``own``."""
     places = chosen - own * lax.axis_index(axes)
     return jnp.where((places >= 0) & (places < own), places, own)
-
-
-def _through_groups(  # noqa: PLR0917 - the pieces of one layer
-    routing: Routing,
-    style: Style,
-    divided: Divided,
-    weights: Weights,
-    tokens: jax.Array,
-    rows: jax.Array,
-) -> jax.Array:
-    """Send each token once per chosen group; return its experts' results.
-
-    The device of a group at the same place in it as the token's own copies it to the devices of its
-    experts, and sums what they make before that goes back. Source: DeepSeek-AI, DeepSeek-V3
-    Technical Report, 2024, sections 2.1.2 and 3.2.2.
-    """
-    groups, dtype = routing.expert_groups, routing.exchange_dtype
-    between = _exchange(routing, divided, Among.GROUPS)
-    inside = _exchange(routing, divided, Among.MEMBERS)
-    width = rows.shape[-1]
-    with jax.named_scope("router"):
-        gates, chosen_groups, chosen = _choice_in_groups(routing, tokens, weights)
-        to_groups = Packing.of(
-            chosen_groups, targets=groups, capacity_percent=routing.capacity_percent
-        )
-        # What a token chose in a group goes there with it, from 1 on: 0 is for places without one.
-        choices = jnp.concatenate([gates, 1 + chosen.astype(gates.dtype)], -1)
-    with jax.named_scope("dispatch"):
-        there = _to_experts(between, dtype, to_groups.packed(rows)).reshape(-1, width)
-        sent = to_groups.packed_choices(choices.reshape(-1, choices.shape[-1]))
-        gates, chosen = jnp.split(between.there(sent).reshape(len(there), -1), 2, -1)
-        experts = routing.experts // groups
-        to_experts = Packing.of(
-            jnp.where(chosen > 0, chosen.astype(jnp.int32) - 1, experts),
-            targets=experts,
-            # There are as many more places than tokens already.
-            capacity_percent=100,
-        )
-        arrived = _to_experts(inside, dtype, to_experts.packed(there))
-    made = _products(style, divided, weights, arrived)
-    with jax.named_scope("combine"):
-        returned = to_experts.unpacked(_from_experts(inside, dtype, made))
-        by_choice = returned.reshape(*chosen.shape, -1)
-        summed = jnp.einsum("tk,tkd->td", gates.astype(rows.dtype), by_choice)
-        back = _from_experts(between, dtype, summed.reshape(groups, -1, width))
-        return jnp.sum(to_groups.unpacked(back).reshape(*chosen_groups.shape, -1), 1)
-
-
-def _choice(routing: Routing, tokens: jax.Array, weights: Weights) -> tuple[jax.Array, jax.Array]:
-    """Return the weights and the indices of the experts that each token chose."""
-    if routing.expert_groups > 1:
-        gates, groups, chosen = _choice_in_groups(routing, tokens, weights)
-        chosen += groups[..., None] * (routing.experts // routing.expert_groups)
-        return gates.reshape(len(tokens), -1), chosen.reshape(len(tokens), -1)
-    logits = _logits(tokens, weights)
-    is_plain = routing.gate == "softmax" and not routing.style.corrected
-    if is_plain and routing.style.normalised:
-        best, chosen = lax.top_k(logits, routing.chosen)
-        gates = jax.nn.softmax(best, -1)
-        if "router_expert_scales" in weights:
-            gates = gates * weights["router_expert_scales"].astype(jnp.float32)[chosen]
-        return _scaled(routing, gates), chosen
-    scores = jax.nn.sigmoid(logits) if routing.gate == "sigmoid" else jax.nn.softmax(logits, -1)
-    _, chosen = lax.top_k(scores + _correction(weights), routing.chosen)
-    best = jnp.take_along_axis(scores, chosen, -1)
-    if routing.style.normalised:
-        best = best / jnp.sum(best, -1, keepdims=True)
-    return _scaled(routing, best), chosen
-
-
-def _scaled(routing: Routing, gates: jax.Array) -> jax.Array:
-    return gates if routing.style.scale == 1 else gates * routing.style.scale
-
-
-def _logits(tokens: jax.Array, weights: Weights) -> jax.Array:
-    logits = (tokens @ weights["router"]).astype(jnp.float32)
-    bias = weights.get("router_logit_bias")
-    return logits if bias is None else logits + bias.astype(jnp.float32)
-
-
-def _correction(weights: Weights) -> jax.Array:
-    return weights.get("router_bias", jnp.zeros((), jnp.float32)).astype(jnp.float32)
-
-
-def _choice_in_groups(
-    routing: Routing, tokens: jax.Array, weights: Weights
-) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Return each token's weights, groups and experts, as many per group.
-
-    A group's score is the sum of those of its experts that would be chosen.
-    """
-    each = routing.chosen // routing.chosen_groups
-    logits = _logits(tokens, weights)
-    scores = jax.nn.sigmoid(logits) if routing.gate == "sigmoid" else jnp.exp(logits)
-    by_group = (scores + _correction(weights)).reshape(len(tokens), routing.expert_groups, -1)
-    best, experts = lax.top_k(by_group, each)
-    _, groups = lax.top_k(jnp.sum(best, -1), routing.chosen_groups)
-    chosen = jnp.take_along_axis(experts, groups[..., None], 1)
-    of_groups = scores.reshape(by_group.shape)
-    of_chosen = jnp.take_along_axis(of_groups, groups[..., None], 1)
-    gates = jnp.take_along_axis(of_chosen, chosen, -1)
-    gates = _scaled(routing, gates / jnp.sum(gates, (1, 2), keepdims=True))
-    return gates, groups, chosen
-
-
-def _products(style: Style, divided: Divided, weights: Weights, arrived: jax.Array) -> jax.Array:
-    """Return what a device's experts make of (experts, rows, embedding)."""
-
-    def through(x: jax.Array, name: str) -> jax.Array:
-        equation = "ecf,efd->ecd" if name == "experts_down" else "ecd,edf->ecf"
-        made = product(equation, x, weights[name])
-        bias = _expert_bias(divided, weights, name)
-        if bias is None:
-            return made
-        bias = bias[:, None].astype(made.dtype)
-        if name == "experts_down" and style.eager_experts:
-            return biased_one_by_one(style, made, bias)
-        return made + bias
-
-    with jax.named_scope("experts"):
-        return _through_expert(style, arrived, through)
 
 
 def biased_one_by_one(style: Style, made: jax.Array, bias: jax.Array) -> jax.Array:
@@ -349,48 +140,245 @@ def biased_one_by_one(style: Style, made: jax.Array, bias: jax.Array) -> jax.Arr
     return apart_in_experts(style, jnp.concatenate([first, others]))
 
 
-def _dropless(
-    style: Style, divided: Divided, weights: Weights, rows: jax.Array, packing: Packing
-) -> jax.Array:
-    """Return the experts' row for each choice; zeros where other devices' experts are chosen."""
-    order, counts, parts = packing.order, packing.counts, packing.parts
-    with jax.named_scope("dispatch"):
-        sent = rows[order[: -(-len(order) // parts)] // packing.choices]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Experts:
+    """The experts that a device has, and the way of its tokens to them."""
 
-    def through(x: jax.Array, name: str) -> jax.Array:
-        made = grouped_product(x, weights[name], counts)
-        bias = _expert_bias(divided, weights, name)
-        if bias is None:
-            return made
-        return made + jnp.repeat(
-            bias.astype(made.dtype), counts, axis=0, total_repeat_length=len(x)
+    routing: Routing
+    style: Style
+    divided: Divided
+    weights: Weights
+
+    def through(self, x: jax.Array, sent: jax.Array) -> jax.Array:
+        """Return what the experts make of a device's tokens."""
+        tokens, rows = (each.reshape(-1, each.shape[-1]) for each in (x, sent))
+        has_groups = self.routing.expert_groups > 1
+        if has_groups and self.divided.mesh.size(*self._exchanged_axes) > 1:
+            out = self._through_groups(tokens, rows)
+        else:
+            out = self._through_all(tokens, rows)
+        with jax.named_scope("combine"):
+            summed = (*sorted(self.divided.used("expert_mlp")), *self._shared_axes)
+            if summed:
+                out = lax.psum(out, summed)
+            return out.reshape(sent.shape)
+
+    @property
+    def _shared_axes(self) -> tuple[str, ...]:
+        """The axes that divide the experts and no tokens."""
+        of_tokens = self.divided.used("batch", _tokens_of(self.routing))
+        return tuple(
+            axis for axis in self.divided.mesh.present(self.routing.axes) if axis not in of_tokens
         )
 
-    with jax.named_scope("experts"):
-        made = _through_expert(style, sent, through)
-    with jax.named_scope("combine"):
-        back = jnp.zeros_like(order).at[order].set(jnp.arange(len(order), dtype=order.dtype))
-        return made[back] if parts == 1 else made.at[back].get(mode="fill", fill_value=0)
+    @property
+    def _exchanged_axes(self) -> tuple[str, ...]:
+        """The axes that divide the experts and the tokens."""
+        shared = self._shared_axes
+        return tuple(
+            axis for axis in self.divided.mesh.present(self.routing.axes) if axis not in shared
+        )
 
+    def _through_all(self, tokens: jax.Array, rows: jax.Array) -> jax.Array:
+        """Send each token's copies to its chosen experts; return their results.
 
-def _through_expert(style: Style, x: jax.Array, through: Callable[..., jax.Array]) -> jax.Array:
-    """Apply experts to rows; ``through`` multiplies by the weights of a name."""
-    if style.gated:
-        gate = checkpoint_name(through(x, "experts_gate"), "mlp_gate")
-        inner = gated(style, gate, checkpoint_name(through(x, "experts_up"), "mlp_up"))
-    else:
-        inner = activated(style, checkpoint_name(through(x, "experts_up"), "mlp_up"))
-    inner = checkpoint_name(inner, "experts_inner")
-    return checkpoint_name(through(inner, "experts_down"), "mlp_down")
+        Of tokens that several devices have, each device computes what its own experts make; the
+        caller sums that.
+        """
+        shared = self._shared_axes
+        parts = self.divided.mesh.size(*shared)
+        targets = self.routing.experts // parts
+        with jax.named_scope("router"):
+            gates, chosen = self._choice(tokens)
+            packing = Packing.of(
+                _of_own_experts(chosen, shared, targets) if shared else chosen,
+                targets=targets,
+                capacity_percent=self.routing.capacity_percent,
+                parts=parts,
+            )
+        exchange, dtype = self._exchange(Among.ALL), self.routing.exchange_dtype
+        if self.routing.style.scales_inputs:
+            rows = jnp.einsum("tk,td->tkd", gates.astype(rows.dtype), rows).reshape(
+                -1, rows.shape[-1]
+            )
+            packing = replace(packing, choices=1)
+        if self.routing.dropless:
+            made = self._dropless(rows, packing)
+        else:
+            with jax.named_scope("dispatch"):
+                arrived = _to_experts(exchange, dtype, packing.packed(rows))
+            made = self._products(arrived)
+            with jax.named_scope("combine"):
+                made = packing.unpacked(_from_experts(exchange, dtype, made))
+        with jax.named_scope("combine"):
+            by_choice = made.reshape(*chosen.shape, -1)
+            if self.routing.style.scales_inputs:
+                return jnp.sum(by_choice, 1)
+            return jnp.einsum("tk,tkd->td", gates.astype(rows.dtype), by_choice)
 
+    def _through_groups(self, tokens: jax.Array, rows: jax.Array) -> jax.Array:
+        """Send each token once per chosen group; return its experts' results.
 
-def _expert_bias(divided: Divided, weights: Weights, name: str) -> jax.Array | None:
-    """Return the bias of experts; what devices sum afterwards has its part on each."""
-    bias = weights.get(f"{name}_bias")
-    if bias is None or name != "experts_down":
-        return bias
-    axes = divided.spec("expert_mlp")[0] or ()
-    return bias / divided.mesh.size(*((axes,) if isinstance(axes, str) else axes))
+        The device of a group at the same place in it as the token's own copies it to the devices of
+        its experts, and sums what they make before that goes back. Source: DeepSeek-AI, DeepSeek-V3
+        Technical Report, 2024, sections 2.1.2 and 3.2.2.
+        """
+        groups, dtype = self.routing.expert_groups, self.routing.exchange_dtype
+        between = self._exchange(Among.GROUPS)
+        inside = self._exchange(Among.MEMBERS)
+        width = rows.shape[-1]
+        with jax.named_scope("router"):
+            gates, chosen_groups, chosen = self._choice_in_groups(tokens)
+            to_groups = Packing.of(
+                chosen_groups, targets=groups, capacity_percent=self.routing.capacity_percent
+            )
+            # What a token chose in a group goes there with it, from 1 on: 0 is for empty places.
+            choices = jnp.concatenate([gates, 1 + chosen.astype(gates.dtype)], -1)
+        with jax.named_scope("dispatch"):
+            there = _to_experts(between, dtype, to_groups.packed(rows)).reshape(-1, width)
+            sent = to_groups.packed_choices(choices.reshape(-1, choices.shape[-1]))
+            gates, chosen = jnp.split(between.there(sent).reshape(len(there), -1), 2, -1)
+            experts = self.routing.experts // groups
+            to_experts = Packing.of(
+                jnp.where(chosen > 0, chosen.astype(jnp.int32) - 1, experts),
+                targets=experts,
+                # There are as many more places than tokens already.
+                capacity_percent=100,
+            )
+            arrived = _to_experts(inside, dtype, to_experts.packed(there))
+        made = self._products(arrived)
+        with jax.named_scope("combine"):
+            returned = to_experts.unpacked(_from_experts(inside, dtype, made))
+            by_choice = returned.reshape(*chosen.shape, -1)
+            summed = jnp.einsum("tk,tkd->td", gates.astype(rows.dtype), by_choice)
+            back = _from_experts(between, dtype, summed.reshape(groups, -1, width))
+            return jnp.sum(to_groups.unpacked(back).reshape(*chosen_groups.shape, -1), 1)
+
+    def _choice(self, tokens: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Return the weights and the indices of the experts that each token chose."""
+        if self.routing.expert_groups > 1:
+            gates, groups, chosen = self._choice_in_groups(tokens)
+            chosen += groups[..., None] * (self.routing.experts // self.routing.expert_groups)
+            return gates.reshape(len(tokens), -1), chosen.reshape(len(tokens), -1)
+        logits = self._logits(tokens)
+        is_plain = self.routing.gate == "softmax" and not self.routing.style.corrected
+        if is_plain and self.routing.style.normalised:
+            best, chosen = lax.top_k(logits, self.routing.chosen)
+            gates = jax.nn.softmax(best, -1)
+            if "router_expert_scales" in self.weights:
+                gates = gates * self.weights["router_expert_scales"].astype(jnp.float32)[chosen]
+            return self._scaled(gates), chosen
+        scores = (
+            jax.nn.sigmoid(logits) if self.routing.gate == "sigmoid" else jax.nn.softmax(logits, -1)
+        )
+        _, chosen = lax.top_k(scores + self._correction, self.routing.chosen)
+        best = jnp.take_along_axis(scores, chosen, -1)
+        if self.routing.style.normalised:
+            best = best / jnp.sum(best, -1, keepdims=True)
+        return self._scaled(best), chosen
+
+    def _scaled(self, gates: jax.Array) -> jax.Array:
+        return gates if self.routing.style.scale == 1 else gates * self.routing.style.scale
+
+    def _logits(self, tokens: jax.Array) -> jax.Array:
+        logits = (tokens @ self.weights["router"]).astype(jnp.float32)
+        bias = self.weights.get("router_logit_bias")
+        return logits if bias is None else logits + bias.astype(jnp.float32)
+
+    @property
+    def _correction(self) -> jax.Array:
+        return self.weights.get("router_bias", jnp.zeros((), jnp.float32)).astype(jnp.float32)
+
+    def _choice_in_groups(self, tokens: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Return each token's weights, groups and experts, as many per group.
+
+        A group's score is the sum of those of its experts that would be chosen.
+        """
+        each = self.routing.chosen // self.routing.chosen_groups
+        logits = self._logits(tokens)
+        scores = jax.nn.sigmoid(logits) if self.routing.gate == "sigmoid" else jnp.exp(logits)
+        by_group = (scores + self._correction).reshape(len(tokens), self.routing.expert_groups, -1)
+        best, experts = lax.top_k(by_group, each)
+        _, groups = lax.top_k(jnp.sum(best, -1), self.routing.chosen_groups)
+        chosen = jnp.take_along_axis(experts, groups[..., None], 1)
+        of_groups = scores.reshape(by_group.shape)
+        of_chosen = jnp.take_along_axis(of_groups, groups[..., None], 1)
+        gates = jnp.take_along_axis(of_chosen, chosen, -1)
+        gates = self._scaled(gates / jnp.sum(gates, (1, 2), keepdims=True))
+        return gates, groups, chosen
+
+    def _products(self, arrived: jax.Array) -> jax.Array:
+        """Return what a device's experts make of (experts, rows, embedding)."""
+
+        def through(x: jax.Array, name: str) -> jax.Array:
+            equation = "ecf,efd->ecd" if name == "experts_down" else "ecd,edf->ecf"
+            made = product(equation, x, self.weights[name])
+            bias = self._expert_bias(name)
+            if bias is None:
+                return made
+            bias = bias[:, None].astype(made.dtype)
+            if name == "experts_down" and self.style.eager_experts:
+                return biased_one_by_one(self.style, made, bias)
+            return made + bias
+
+        with jax.named_scope("experts"):
+            return self._through_expert(arrived, through)
+
+    def _dropless(self, rows: jax.Array, packing: Packing) -> jax.Array:
+        """Return the experts' row for each choice; zeros for experts of other devices."""
+        order, counts, parts = packing.order, packing.counts, packing.parts
+        with jax.named_scope("dispatch"):
+            sent = rows[order[: -(-len(order) // parts)] // packing.choices]
+
+        def through(x: jax.Array, name: str) -> jax.Array:
+            made = grouped_product(x, self.weights[name], counts)
+            bias = self._expert_bias(name)
+            if bias is None:
+                return made
+            return made + jnp.repeat(
+                bias.astype(made.dtype), counts, axis=0, total_repeat_length=len(x)
+            )
+
+        with jax.named_scope("experts"):
+            made = self._through_expert(sent, through)
+        with jax.named_scope("combine"):
+            back = jnp.zeros_like(order).at[order].set(jnp.arange(len(order), dtype=order.dtype))
+            return made[back] if parts == 1 else made.at[back].get(mode="fill", fill_value=0)
+
+    def _through_expert(self, x: jax.Array, through: Callable[..., jax.Array]) -> jax.Array:
+        """Apply experts to rows; ``through`` multiplies by the weights of a name."""
+        if self.style.gated:
+            gate = checkpoint_name(through(x, "experts_gate"), "mlp_gate")
+            inner = gated(self.style, gate, checkpoint_name(through(x, "experts_up"), "mlp_up"))
+        else:
+            inner = activated(self.style, checkpoint_name(through(x, "experts_up"), "mlp_up"))
+        inner = checkpoint_name(inner, "experts_inner")
+        return checkpoint_name(through(inner, "experts_down"), "mlp_down")
+
+    def _expert_bias(self, name: str) -> jax.Array | None:
+        """Return the bias of experts; what devices sum afterwards has its part on each."""
+        bias = self.weights.get(f"{name}_bias")
+        if bias is None or name != "experts_down":
+            return bias
+        axes = self.divided.spec("expert_mlp")[0] or ()
+        return bias / self.divided.mesh.size(*((axes,) if isinstance(axes, str) else axes))
+
+    def _exchange(self, among: Among) -> _Exchange:
+        axes, groups = self._exchanged_axes, self.routing.expert_groups
+        count = self.divided.mesh.size(*axes)
+        members = max(1, count // groups)
+        match among:
+            case Among.ALL:
+                sorts = self.routing.dispatcher == "alltoall" and 1 < count < self.routing.experts
+                return _Exchange(axes=axes, devices=count, sorts=sorts)
+            case Among.GROUPS:
+                places = tuple(tuple(range(place, count, members)) for place in range(members))
+                return _Exchange(axes=axes, devices=min(count, groups), groups=places, is_even=True)
+            case Among.MEMBERS:
+                whole = tuple(
+                    tuple(range(first, first + members)) for first in range(0, count, members)
+                )
+                return _Exchange(axes=axes, devices=members, groups=whole)
 
 
 class Among(Enum):
@@ -464,24 +452,6 @@ def _sorted_backward(order: tuple[int, ...], _: None, gradient: jax.Array) -> tu
 
 
 _sorted.defvjp(_sorted_forward, _sorted_backward)
-
-
-def _exchange(routing: Routing, divided: Divided, among: Among) -> _Exchange:
-    axes, groups = _axes_of_exchanges(routing, divided), routing.expert_groups
-    count = divided.mesh.size(*axes)
-    members = max(1, count // groups)
-    match among:
-        case Among.ALL:
-            sorts = routing.dispatcher == "alltoall" and 1 < count < routing.experts
-            return _Exchange(axes=axes, devices=count, sorts=sorts)
-        case Among.GROUPS:
-            places = tuple(tuple(range(place, count, members)) for place in range(members))
-            return _Exchange(axes=axes, devices=min(count, groups), groups=places, is_even=True)
-        case Among.MEMBERS:
-            whole = tuple(
-                tuple(range(first, first + members)) for first in range(0, count, members)
-            )
-            return _Exchange(axes=axes, devices=members, groups=whole)
 
 
 def _to_experts(exchange: _Exchange, dtype: str, x: jax.Array) -> jax.Array:
