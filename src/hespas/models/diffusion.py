@@ -46,6 +46,7 @@ class Dit:
     objective: ClassVar[str] = "noise"
     longest: ClassVar[None] = None
     divides: ClassVar[bool] = True
+    defaults: ClassVar[Mapping[str, int]] = {"batch": 32}
     heads: int
     head_size: int
     layers: int
@@ -56,11 +57,6 @@ class Dit:
     classes: int
     epsilon: float
     has_biases: bool
-
-    @property
-    def defaults(self) -> Mapping[str, int]:
-        """Settings of a training step."""
-        return {"batch": 32}
 
     def inputs(self, _: Any) -> tuple[Input, ...]:
         """Return what a sample is."""
@@ -123,6 +119,7 @@ class Flux:
     objective: ClassVar[str] = "noise"
     longest: ClassVar[None] = None
     divides: ClassVar[bool] = False
+    defaults: ClassVar[Mapping[str, int]] = {"batch": 1, "sequence": 512, "image": 1024}
     pixels: ClassVar[int] = 16
     heads: int
     head_size: int
@@ -133,11 +130,6 @@ class Flux:
     pooled: int
     is_guided: bool
     rotations: tuple[int, ...]
-
-    @property
-    def defaults(self) -> Mapping[str, int]:
-        """Settings of a training step."""
-        return {"batch": 1, "sequence": 512, "image": 1024}
 
     def inputs(self, run: Any) -> tuple[Input, ...]:
         """Return what a sample is."""

@@ -119,17 +119,13 @@ class Vit:
     objective: ClassVar[str] = "classes"
     longest: ClassVar[None] = None
     divides: ClassVar[bool] = True
+    defaults: ClassVar[Mapping[str, int]] = {"batch": 64}
     tower: Tower
     image: int
     patch: int
     channels: int
     labels: int
     has_biases: bool = True
-
-    @property
-    def defaults(self) -> Mapping[str, int]:
-        """Settings of a training step."""
-        return {"batch": 64}
 
     def inputs(self, _: Any) -> tuple[Input, ...]:
         """Return what a sample is."""
@@ -163,6 +159,7 @@ class Siglip:
     objective: ClassVar[str] = "pairs"
     longest: ClassVar[None] = None
     divides: ClassVar[bool] = True
+    defaults: ClassVar[Mapping[str, int]] = {"batch": 64}
     text: Tower
     vision: Tower
     vocabulary: int
@@ -170,11 +167,6 @@ class Siglip:
     image: int
     patch: int
     channels: int
-
-    @property
-    def defaults(self) -> Mapping[str, int]:
-        """Settings of a training step."""
-        return {"batch": 64}
 
     def inputs(self, _: Any) -> tuple[Input, ...]:
         """Return what a sample is."""
@@ -235,17 +227,13 @@ class T5:
     objective: ClassVar[str] = "tokens"
     longest: ClassVar[None] = None
     divides: ClassVar[bool] = True
+    defaults: ClassVar[Mapping[str, int]] = {"batch": 8, "sequence": 512, "source": 512}
     encoder: Tower
     decoder: Tower
     vocabulary: int
     buckets: int
     distance: int
     tied: bool
-
-    @property
-    def defaults(self) -> Mapping[str, int]:
-        """Settings of a training step."""
-        return {"batch": 8, "sequence": 512, "source": 512}
 
     def inputs(self, run: Any) -> tuple[Input, ...]:
         """Return what a sample is: tokens that are read, and tokens that are written."""

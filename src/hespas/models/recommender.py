@@ -23,6 +23,7 @@ class Dlrm:
     objective: ClassVar[str] = "clicks"
     longest: ClassVar[None] = None
     divides: ClassVar[bool] = False
+    defaults: ClassVar[Mapping[str, int]] = {"batch": 8192}  # MLPerf's, over eight devices
     absent: ClassVar[tuple[str, ...]] = ("accumulation", "attention", "remat", "scan", "zero")
     numbers: int
     embedding: int
@@ -32,11 +33,6 @@ class Dlrm:
     above: tuple[int, ...]
     crosses: int
     rank: int
-
-    @property
-    def defaults(self) -> Mapping[str, int]:
-        """Settings of a training step: MLPerf's global batch, over eight devices."""
-        return {"batch": 8192}
 
     def inputs(self, _: Any) -> tuple[Input, ...]:
         """Return what a sample is."""

@@ -39,6 +39,7 @@ class Unet:
     objective: ClassVar[str] = "noise"
     longest: ClassVar[None] = None
     divides: ClassVar[bool] = False
+    defaults: ClassVar[Mapping[str, int]] = {"batch": 4, "sequence": 77}
     side: int
     channels: int
     made: int
@@ -51,11 +52,6 @@ class Unet:
     is_linear: bool
     added: int = 0
     added_waves: int = 0
-
-    @property
-    def defaults(self) -> Mapping[str, int]:
-        """Settings of a training step."""
-        return {"batch": 4, "sequence": 77}
 
     def inputs(self, run: Any) -> tuple[Input, ...]:
         """Return what a sample is."""

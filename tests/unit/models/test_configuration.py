@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from hespas.models.runs import Decode
 from hespas.models.weights import active_parameters, parameters
 
 QWEN = json.loads((SHIPPED / "Qwen" / "Qwen3-8B.json").read_bytes())
+DEFAULTS = SHIPPED.parent / "decoder_defaults.json"
 EXPERTS = json.loads((SHIPPED / "Qwen" / "Qwen3-30B-A3B.json").read_bytes())
 
 
@@ -148,6 +150,17 @@ def test_what_does_not_fit_is_named(changed: dict[str, Any], said: str) -> None:
 def test_scales_and_sizes_that_are_none_are_named(family: str, changed: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=f"{next(iter(changed))} is"):
         read({**QWEN, "model_type": family, **changed})
+
+
+@pytest.mark.parametrize("value", [None, 0, -1, "x", [], {"a": 1}])
+def test_any_value_of_a_field_makes_a_model_or_an_error(value: object) -> None:
+    """Each field of each family is replaced, of the default configurations of transformers."""
+    families: dict[str, dict[str, Any]] = json.loads(DEFAULTS.read_bytes())
+    for family, fields in families.items():
+        for name in fields:
+            changed = {**fields, "model_type": family, name: value}
+            with suppress(ConfigError):
+                configured(changed, location="config.json", name="changed")
 
 
 @pytest.mark.parametrize("step", ["decode", "prefill", "training"])

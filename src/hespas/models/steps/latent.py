@@ -8,6 +8,7 @@ keys are applied to the queries instead. Source: DeepSeek-AI, DeepSeek-V2, 2024,
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -29,6 +30,12 @@ _CACHED, _INDEXED = "latents", "index_keys"
 _LAYER_NORM = Style(norm="layer", epsilon=1e-6)
 
 
+Rows = tuple[jax.Array, jax.Array]
+"""What goes into a layer, and what its queries are made of."""
+Indexes = tuple[jax.Array, jax.Array, jax.Array]
+"""Queries, keys and shares of heads that rate tokens for each query."""
+
+
 def latent_attention(  # noqa: PLR0917 - the pieces of one layer
     model: LanguageModel,
     divided: Divided,
@@ -41,74 +48,122 @@ def latent_attention(  # noqa: PLR0917 - the pieces of one layer
     """Return each head's result, (batch, sequence, heads, value size), and the cache with it."""
     latent = model.latent
     assert latent is not None  # noqa: S101 - for the type checker: such a model has it
-    with jax.named_scope("projections"):
-        low = _low(model, latent, x, weights)
-        query, vectors, rotary = _projected(model, latent, (x, low), weights, places)
-    indexes = _indexes(model, latent, (x, low), weights, places) if latent.indexed_tokens else ()
-    if cache is not None:
-        stored = jnp.concatenate((vectors, rotary), -1)[:, None]
-        cache = cache.written(**{_CACHED: stored})
-        if indexes:
-            cache = cache.written(**{_INDEXED: indexes[1][:, None]})
-        if isinstance(model.run, Decode):
-            made = _over_cache(model, divided, kind, query, weights, cache, indexes)
-            return divided.constrain(made, "batch", "queries", "attended_heads", None), cache
-    if indexes and model.selects_tokens:
+    layer = _Layer(
+        model=model, latent=latent, divided=divided, kind=kind, weights=weights, places=places
+    )
+    return layer.through(x, cache)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Layer:
+    """The latent attention of a layer."""
+
+    model: LanguageModel
+    latent: Latent
+    divided: Divided
+    kind: LayerKind
+    weights: Weights
+    places: Places
+
+    def through(self, x: jax.Array, cache: Cache | None) -> tuple[jax.Array, Cache | None]:
+        model, latent, weights = self.model, self.latent, self.weights
         with jax.named_scope("projections"):
-            query = _absorbed(model, query, weights)
-        rows = jnp.concatenate((vectors, rotary), -1)
-        made = _among_selected(latent, query, rows, indexes)
-        made = divided.constrain(made, "batch", "queries", "attended_heads", None)
+            rows = (x, self._low(x))
+            query, vectors, rotary = self._projected(rows)
+        indexes = self._indexes(rows) if latent.indexed_tokens else None
+        if cache is not None:
+            stored = jnp.concatenate((vectors, rotary), -1)[:, None]
+            cache = cache.written(**{_CACHED: stored})
+            if indexes is not None:
+                cache = cache.written(**{_INDEXED: indexes[1][:, None]})
+            if isinstance(model.run, Decode):
+                made = self._over_cache(query, cache, indexes)
+                return self._divided_by_heads(made), cache
+        if indexes is not None and model.selects_tokens:
+            with jax.named_scope("projections"):
+                query = self._absorbed(query)
+            keys = jnp.concatenate((vectors, rotary), -1)
+            made = self._divided_by_heads(_among_selected(latent, query, keys, indexes))
+            with jax.named_scope("projections"):
+                made = product("bshr,rhd->bshd", made, weights["value_up"])
+            return checkpoint_name(made, "context"), cache
         with jax.named_scope("projections"):
-            made = product("bshr,rhd->bshd", made, weights["value_up"])
-        return checkpoint_name(made, "context"), cache
-    with jax.named_scope("projections"):
-        key = product("bsr,rhd->bshd", vectors, weights["key_up"])
-        value = product("bsr,rhd->bshd", vectors, weights["value_up"])
-        shape = (*key.shape[:3], latent.rope_size)
-        shared = jnp.broadcast_to(rotary[:, :, None], shape)
-        key = jnp.concatenate((key, shared), -1)
-    made = causal_attention(model, divided, kind, (query, key, value), places)
-    if indexes:
-        # In short sequences all tokens are multiplied, and those that are not chosen masked.
-        made, _ = jax.lax.optimization_barrier((made, _most_rated(latent, indexes, indexes[1])))
-    return made, cache
+            key = product("bsr,rhd->bshd", vectors, weights["key_up"])
+            value = product("bsr,rhd->bshd", vectors, weights["value_up"])
+            shape = (*key.shape[:3], latent.rope_size)
+            shared = jnp.broadcast_to(rotary[:, :, None], shape)
+            key = jnp.concatenate((key, shared), -1)
+        arrays = (query, key, value)
+        made = causal_attention(model, self.divided, self.kind, arrays, self.places)
+        if indexes is not None:
+            # In short sequences all tokens are multiplied, and those that are not chosen masked.
+            made, _ = jax.lax.optimization_barrier((made, _most_rated(latent, indexes, indexes[1])))
+        return made, cache
 
+    def _divided_by_heads(self, made: jax.Array) -> jax.Array:
+        return self.divided.constrain(made, "batch", "queries", "attended_heads", None)
 
-def _low(model: LanguageModel, latent: Latent, x: jax.Array, weights: Weights) -> jax.Array:
-    """Return what queries are made of: vectors of their rank, or the rows."""
-    if not latent.query_rank:
-        return x
-    low = product("bse,er->bsr", x, weights["query_down"])
-    return normalised(model.style, low, weights, "query_norm")
+    @property
+    def _rotation(self) -> tuple[int, float]:
+        return self.latent.rope_size, self.model.sizes_of_layers.rope_theta
 
+    def _low(self, x: jax.Array) -> jax.Array:
+        """Return what queries are made of: vectors of their rank, or the rows."""
+        if not self.latent.query_rank:
+            return x
+        low = product("bse,er->bsr", x, self.weights["query_down"])
+        return normalised(self.model.style, low, self.weights, "query_norm")
 
-def _indexes(
-    model: LanguageModel,
-    latent: Latent,
-    rows: tuple[jax.Array, jax.Array],
-    weights: Weights,
-    places: Places,
-) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Return queries, keys and head shares that rate tokens for each query."""
-    x, low = rows
-    rotation = (latent.rope_size, model.sizes_of_layers.rope_theta)
-    with jax.named_scope("indexer"):
-        query = product("bsr,rhd->bshd", low, weights["index_query"])
-        key = product("bse,ed->bsd", x, weights["index_key"])
-        key = normalised(_LAYER_NORM, key, weights, "index_norm")
-        query = rotated(query, places, rotation)
-        key = rotated(key[:, :, None], places, rotation)[:, :, 0]
-        share = product("bse,eh->bsh", x, weights["index_share"])
-        scale = (latent.index_heads * latent.index_size) ** -0.5
-        return query, key, share * jnp.asarray(scale, share.dtype)
+    def _indexes(self, rows: Rows) -> Indexes:
+        (x, low), weights, latent = rows, self.weights, self.latent
+        with jax.named_scope("indexer"):
+            query = product("bsr,rhd->bshd", low, weights["index_query"])
+            key = product("bse,ed->bsd", x, weights["index_key"])
+            key = normalised(_LAYER_NORM, key, weights, "index_norm")
+            query = rotated(query, self.places, self._rotation)
+            key = rotated(key[:, :, None], self.places, self._rotation)[:, :, 0]
+            share = product("bse,eh->bsh", x, weights["index_share"])
+            scale = (latent.index_heads * latent.index_size) ** -0.5
+            return query, key, share * jnp.asarray(scale, share.dtype)
+
+    def _projected(self, rows: Rows) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Return scaled queries, and each token's vector and positional part of keys."""
+        style, (x, low), rank = self.model.style, rows, self.latent.kv_rank
+        query = product("bsr,rhd->bshd", low, self.weights["query_up"])
+        size = self.model.sizes_of_layers.head_size
+        plain, turning = query[..., :size], query[..., size:]
+        turned = rotated(turning, self.places, self._rotation)
+        query = scaled(style, jnp.concatenate((plain, turned), -1))
+        both = product("bse,el->bsl", x, self.weights["latent_down"])
+        vectors, turning = both[..., :rank], both[..., rank:]
+        vectors = normalised(style, vectors, self.weights, "latent_norm")
+        rotary = rotated(turning[:, :, None], self.places, self._rotation)[:, :, 0]
+        return query, vectors, rotary
+
+    def _absorbed(self, query: jax.Array) -> jax.Array:
+        """Return queries that meet the vectors themselves: what makes keys is applied to them."""
+        size = self.model.sizes_of_layers.head_size
+        plain = product("bshd,rhd->bshr", query[..., :size], self.weights["key_up"])
+        return jnp.concatenate((plain, query[..., size:]), -1)
+
+    def _over_cache(self, query: jax.Array, cache: Cache, indexes: Indexes | None) -> jax.Array:
+        rank = self.latent.kv_rank
+        with jax.named_scope("projections"):
+            query = self._absorbed(query)
+        keys = cache.read(_CACHED)
+        if indexes is not None and self.model.selects_tokens:
+            places = _most_rated(self.latent, indexes, cache.read(_INDEXED)[:, 0])
+            keys = jnp.take_along_axis(keys, places[:, :, :, None], 2)
+        if self.model.run.attention == "flashmla":
+            made = fused_over_latents(self.divided, query, keys, value_size=rank)
+        else:
+            made = cached_attention(self.model, self.kind, query, (keys, keys[..., :rank]))
+        with jax.named_scope("projections"):
+            return product("bshr,rhd->bshd", made, self.weights["value_up"])
 
 
 def _most_rated(
-    latent: Latent,
-    indexes: tuple[jax.Array, jax.Array, jax.Array],
-    keys: jax.Array,
-    seen: jax.Array | None = None,
+    latent: Latent, indexes: Indexes, keys: jax.Array, seen: jax.Array | None = None
 ) -> jax.Array:
     """Return the places of the keys that each query sees, (batch, queries, places).
 
@@ -123,39 +178,8 @@ def _most_rated(
         return jax.lax.top_k(rated, min(latent.indexed_tokens, keys.shape[1]))[1]
 
 
-def _projected(
-    model: LanguageModel,
-    latent: Latent,
-    rows: tuple[jax.Array, jax.Array],
-    weights: Weights,
-    places: Places,
-) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Return scaled queries, and each token's vector and positional part of keys."""
-    style, (x, low) = model.style, rows
-    rotation = (latent.rope_size, model.sizes_of_layers.rope_theta)
-    query = product("bsr,rhd->bshd", low, weights["query_up"])
-    size = model.sizes_of_layers.head_size
-    plain, turning = query[..., :size], query[..., size:]
-    query = scaled(style, jnp.concatenate((plain, rotated(turning, places, rotation)), -1))
-    both = product("bse,el->bsl", x, weights["latent_down"])
-    vectors, turning = both[..., : latent.kv_rank], both[..., latent.kv_rank :]
-    vectors = normalised(style, vectors, weights, "latent_norm")
-    rotary = rotated(turning[:, :, None], places, rotation)[:, :, 0]
-    return query, vectors, rotary
-
-
-def _absorbed(model: LanguageModel, query: jax.Array, weights: Weights) -> jax.Array:
-    """Return queries that meet the vectors themselves: what makes keys is applied to them."""
-    size = model.sizes_of_layers.head_size
-    plain = product("bshd,rhd->bshr", query[..., :size], weights["key_up"])
-    return jnp.concatenate((plain, query[..., size:]), -1)
-
-
 def _among_selected(
-    latent: Latent,
-    query: jax.Array,
-    rows: jax.Array,
-    indexes: tuple[jax.Array, ...],
+    latent: Latent, query: jax.Array, rows: jax.Array, indexes: Indexes
 ) -> jax.Array:
     """Attend from each query to its chosen tokens, some queries at a time.
 
@@ -183,31 +207,3 @@ def _among_selected(
     places = jnp.arange(length).reshape(-1, SELECTING)
     made = jax.lax.map(chosen, (cut(query), cut(index_query), cut(share), places))
     return jnp.moveaxis(made, 0, 1).reshape(*query.shape[:3], latent.kv_rank)
-
-
-def _over_cache(  # noqa: PLR0917 - the pieces of one layer
-    model: LanguageModel,
-    divided: Divided,
-    kind: LayerKind,
-    query: jax.Array,
-    weights: Weights,
-    cache: Cache,
-    indexes: tuple[jax.Array, ...],
-) -> jax.Array:
-    latent = model.latent
-    assert latent is not None  # noqa: S101 - for the type checker
-    rank = model.sizes["kv_rank"]
-    with jax.named_scope("projections"):
-        query = _absorbed(model, query, weights)
-    keys = cache.read(_CACHED)
-    if indexes and model.selects_tokens:
-        places = _most_rated(
-            latent, (indexes[0], indexes[1], indexes[2]), cache.read(_INDEXED)[:, 0]
-        )
-        keys = jnp.take_along_axis(keys, places[:, :, :, None], 2)
-    if model.run.attention == "flashmla":
-        made = fused_over_latents(divided, query, keys, value_size=rank)
-    else:
-        made = cached_attention(model, kind, query, (keys, keys[..., :rank]))
-    with jax.named_scope("projections"):
-        return product("bshr,rhd->bshd", made, weights["value_up"])
