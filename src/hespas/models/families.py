@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from hespas.models.architecture import Latent, Routing, RoutingStyle, Sizes, Style
 from hespas.models.language import LanguageModel
@@ -61,6 +62,17 @@ def listed(
         summary=f"{title} making a token for each sequence of a cache, {count}",
         settings=replace(alone, run=Decode(mesh=mesh)),
     )
+
+
+def _family(
+    *rows: tuple[str, str, float, Sizes], sequence: int = 4096, **parts: Any
+) -> Iterator[Model]:
+    """Yield the steps of models of the same ``parts``: names, titles, parameters and sizes."""
+    of_maxtext = {name for name, *_ in _OF_MAXTEXT}
+    for name, title, parameters, sizes in rows:
+        model = partial(LanguageModel, sizes_of_layers=sizes, **parts)
+        trains = name not in of_maxtext
+        yield from listed(name, title, parameters, model, trains=trains, sequence=sequence)
 
 
 _llama2 = partial(Sizes, vocabulary=32000)
@@ -112,157 +124,116 @@ _LLAMA = (
 )
 
 
-def _llama() -> Iterator[Model]:
+def _maxtext() -> Iterator[Model]:
     style = Style(query_scale=1.0, one_hot=True, documents=True)
-    of_maxtext = {name for name, *_ in _OF_MAXTEXT}
     for name, summary, sizes, mesh in _OF_MAXTEXT:
-        run = Training(mesh=mesh)
-        settings = LanguageModel(sizes_of_layers=sizes, style=style, run=run)
+        settings = LanguageModel(sizes_of_layers=sizes, style=style, run=Training(mesh=mesh))
         yield Model(name=name, summary=summary, settings=settings)
-    for name, title, parameters, sizes in _LLAMA:
-        model = partial(LanguageModel, sizes_of_layers=sizes, style=Style())
-        yield from listed(name, title, parameters, model, trains=name not in of_maxtext)
+
+
+def _llama31() -> Model:
     model = partial(LanguageModel, sizes_of_layers=_LLAMA3_405B, style=Style())
-    yield next(listed("llama3.1-405b", "Llama 3.1 405B", 405.853e9, model, sequence=8192))
+    return next(listed("llama3.1-405b", "Llama 3.1 405B", 405.853e9, model, sequence=8192))
 
 
-_GPT3 = (
-    ("gpt3-125m", "GPT-3 Small", 125.950e6, 768, 12, 12),
-    ("gpt3-350m", "GPT-3 Medium", 356.837e6, 1024, 16, 24),
-    ("gpt3-760m", "GPT-3 Large", 761.748e6, 1536, 16, 24),
-    ("gpt3-1.3b", "GPT-3 XL", 1.318e9, 2048, 16, 24),
-    ("gpt3-2.7b", "GPT-3 2.7B", 2.654e9, 2560, 32, 32),
-    ("gpt3-6.7b", "GPT-3 6.7B", 6.662e9, 4096, 32, 32),
-    ("gpt3-13b", "GPT-3 13B", 12.858e9, 5120, 40, 40),
-    ("gpt3-175b", "GPT-3 175B", 174.616e9, 12288, 96, 96),
-)
-"""The width, heads and layers of each behind its count of parameters."""
 _GPT3_CONTEXT, _GPT3_VOCABULARY = 2048, 51200
 """50,257 tokens are padded, so that every usual number of tensor-parallel devices divides them, as
 Megatron does, and counted so; attention is dense in all layers."""
-
-
-def _gpt3() -> Iterator[Model]:
-    style = Style(
-        norm="layer",
-        activation="gelu",
-        gated=False,
-        attention_biases="all",
-        mlp_biases=True,
-        tied=True,
-        learned_positions=_GPT3_CONTEXT,
-    )
-    for name, title, parameters, embedding, heads, layers in _GPT3:
-        sizes = Sizes(
-            embedding=embedding,
-            heads=heads,
-            kv_heads=heads,
-            head_size=embedding // heads,
-            layers=layers,
-            mlp=4 * embedding,
-            vocabulary=_GPT3_VOCABULARY,
-            rope_theta=0,
-        )
-        model = partial(LanguageModel, sizes_of_layers=sizes, style=style)
-        yield from listed(name, title, parameters, model, sequence=_GPT3_CONTEXT)
-
-
-_mixtral = partial(Sizes, kv_heads=8, rope_theta=1000000)
-_MIXTRAL = (
-    (
-        "mixtral-8x7b",
-        "Mixtral 8x7B",
-        46.703e9,
-        _mixtral(embedding=4096, heads=32, layers=32, mlp=14336, vocabulary=32000),
-    ),
-    (
-        "mixtral-8x22b",
-        "Mixtral 8x22B",
-        140.630e9,
-        _mixtral(embedding=6144, heads=48, layers=56, mlp=16384, vocabulary=32768),
-    ),
+_GPT3_STYLE = Style(
+    norm="layer",
+    activation="gelu",
+    gated=False,
+    attention_biases="all",
+    mlp_biases=True,
+    tied=True,
+    learned_positions=_GPT3_CONTEXT,
 )
 
 
-def _with_experts() -> Iterator[Model]:
-    """Yield Mixtral and DeepSeek-V3.
-
-    Left out of the latter: the module that predicts a second token, and, unless they are asked for,
-    the restriction of a token's experts to four of eight groups, and 8-bit products. Experts are
-    balanced by a bias that the step does not change.
-    """
-    for name, title, parameters, sizes in _MIXTRAL:
-        routing = Routing(experts=8, chosen=2, expert_mlp=sizes.mlp)
-        model = partial(LanguageModel, sizes_of_layers=sizes, style=Style(), routing=routing)
-        yield from listed(name, title, parameters, model)
-    model = partial(
-        LanguageModel,
-        sizes_of_layers=Sizes(
-            embedding=7168, heads=128, kv_heads=0, layers=61, mlp=18432, vocabulary=129280
-        ),
-        style=Style(),
-        latent=Latent(query_rank=1536, kv_rank=512, rope_size=64, value_size=128),
-        routing=Routing(
-            experts=256,
-            chosen=8,
-            expert_mlp=2048,
-            shared_experts=1,
-            dense_layers=3,
-            gate="sigmoid",
-            style=RoutingStyle(corrected=True),
-        ),
+def _gpt3(embedding: int, heads: int, layers: int) -> Sizes:
+    return Sizes(
+        embedding=embedding,
+        heads=heads,
+        kv_heads=heads,
+        head_size=embedding // heads,
+        layers=layers,
+        mlp=4 * embedding,
+        vocabulary=_GPT3_VOCABULARY,
+        rope_theta=0,
     )
-    yield from listed("deepseek-v3", "DeepSeek-V3", 671.026e9, model)
 
+
+_GPT3 = (
+    ("gpt3-125m", "GPT-3 Small", 125.950e6, _gpt3(768, 12, 12)),
+    ("gpt3-350m", "GPT-3 Medium", 356.837e6, _gpt3(1024, 16, 24)),
+    ("gpt3-760m", "GPT-3 Large", 761.748e6, _gpt3(1536, 16, 24)),
+    ("gpt3-1.3b", "GPT-3 XL", 1.318e9, _gpt3(2048, 16, 24)),
+    ("gpt3-2.7b", "GPT-3 2.7B", 2.654e9, _gpt3(2560, 32, 32)),
+    ("gpt3-6.7b", "GPT-3 6.7B", 6.662e9, _gpt3(4096, 32, 32)),
+    ("gpt3-13b", "GPT-3 13B", 12.858e9, _gpt3(5120, 40, 40)),
+    ("gpt3-175b", "GPT-3 175B", 174.616e9, _gpt3(12288, 96, 96)),
+)
+_mixtral = partial(Sizes, kv_heads=8, rope_theta=1000000)
+_MIXTRAL_7B = _mixtral(embedding=4096, heads=32, layers=32, mlp=14336, vocabulary=32000)
+_MIXTRAL_22B = _mixtral(embedding=6144, heads=48, layers=56, mlp=16384, vocabulary=32768)
+
+
+def _mixtral_steps() -> Iterator[Model]:
+    for row in (
+        ("mixtral-8x7b", "Mixtral 8x7B", 46.703e9, _MIXTRAL_7B),
+        ("mixtral-8x22b", "Mixtral 8x22B", 140.630e9, _MIXTRAL_22B),
+    ):
+        routing = Routing(experts=8, chosen=2, expert_mlp=row[-1].mlp)
+        yield from _family(row, style=Style(), routing=routing)
+
+
+_DEEPSEEK_V3 = Sizes(embedding=7168, heads=128, kv_heads=0, layers=61, mlp=18432, vocabulary=129280)
+_DEEPSEEK_ROUTING = Routing(
+    experts=256,
+    chosen=8,
+    expert_mlp=2048,
+    shared_experts=1,
+    dense_layers=3,
+    gate="sigmoid",
+    style=RoutingStyle(corrected=True),
+)
+"""Left out: the module that predicts a second token, and, unless they are asked for, the
+restriction of a token's experts to four of eight groups, and 8-bit products. Experts are balanced
+by a bias that the step does not change."""
+_deepseek = partial(
+    _family,
+    style=Style(),
+    latent=Latent(query_rank=1536, kv_rank=512, rope_size=64, value_size=128),
+    routing=_DEEPSEEK_ROUTING,
+)
 
 _both = partial(Style, activation="gelu", tied=True, norms_after=True)
-_GEMMA2 = _both(window=4096, global_every=2, score_cap=50.0, logit_cap=30.0)
-_GEMMA3 = _both(window=1024, global_every=6, norms_of_heads=True)
+_GEMMA2_STYLE = _both(window=4096, global_every=2, score_cap=50.0, logit_cap=30.0)
+_GEMMA3_STYLE = _both(window=1024, global_every=6, norms_of_heads=True)
 _gemma2 = partial(Sizes, vocabulary=256000)
 _gemma3 = partial(Sizes, vocabulary=262144, rope_theta=1000000)
-_GEMMA = (
-    (
-        "gemma2-2b",
-        "Gemma 2 2B",
-        2.614e9,
-        _GEMMA2,
-        _gemma2(embedding=2304, heads=8, kv_heads=4, head_size=256, layers=26, mlp=9216),
-    ),
-    (
-        "gemma2-9b",
-        "Gemma 2 9B",
-        9.242e9,
-        _GEMMA2,
-        _gemma2(embedding=3584, heads=16, kv_heads=8, head_size=256, layers=42, mlp=14336),
-    ),
-    (
-        "gemma2-27b",
-        "Gemma 2 27B",
-        27.227e9,
-        _GEMMA2,
-        _gemma2(embedding=4608, heads=32, kv_heads=16, layers=46, mlp=36864),
-    ),
-    (
-        "gemma3-12b",
-        "Gemma 3 12B",
-        11.766e9,
-        _GEMMA3,
-        _gemma3(embedding=3840, heads=16, kv_heads=8, head_size=256, layers=48, mlp=15360),
-    ),
-    (
-        "gemma3-27b",
-        "Gemma 3 27B",
-        27.009e9,
-        _GEMMA3,
-        _gemma3(embedding=5376, heads=32, kv_heads=16, layers=62, mlp=21504),
-    ),
+_GEMMA2_2B = _gemma2(embedding=2304, heads=8, kv_heads=4, head_size=256, layers=26, mlp=9216)
+_GEMMA2_9B = _gemma2(embedding=3584, heads=16, kv_heads=8, head_size=256, layers=42, mlp=14336)
+_GEMMA2_27B = _gemma2(embedding=4608, heads=32, kv_heads=16, layers=46, mlp=36864)
+_GEMMA3_12B = _gemma3(embedding=3840, heads=16, kv_heads=8, head_size=256, layers=48, mlp=15360)
+_GEMMA3_27B = _gemma3(embedding=5376, heads=32, kv_heads=16, layers=62, mlp=21504)
+_GEMMA2 = (
+    ("gemma2-2b", "Gemma 2 2B", 2.614e9, _GEMMA2_2B),
+    ("gemma2-9b", "Gemma 2 9B", 9.242e9, _GEMMA2_9B),
+    ("gemma2-27b", "Gemma 2 27B", 27.227e9, _GEMMA2_27B),
+)
+_GEMMA3 = (
+    ("gemma3-12b", "Gemma 3 12B", 11.766e9, _GEMMA3_12B),
+    ("gemma3-27b", "Gemma 3 27B", 27.009e9, _GEMMA3_27B),
 )
 
-
-def _gemma() -> Iterator[Model]:
-    for name, title, parameters, style, sizes in _GEMMA:
-        model = partial(LanguageModel, sizes_of_layers=sizes, style=style)
-        yield from listed(name, title, parameters, model)
-
-
-MODELS = (*_llama(), *_gpt3(), *_with_experts(), *_gemma())
+MODELS = (
+    *_maxtext(),
+    *_family(*_LLAMA, style=Style()),
+    _llama31(),
+    *_family(*_GPT3, style=_GPT3_STYLE, sequence=_GPT3_CONTEXT),
+    *_mixtral_steps(),
+    *_deepseek(("deepseek-v3", "DeepSeek-V3", 671.026e9, _DEEPSEEK_V3)),
+    *_family(*_GEMMA2, style=_GEMMA2_STYLE),
+    *_family(*_GEMMA3, style=_GEMMA3_STYLE),
+)
