@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from hespas.hardware.presets import load_device
 from hespas.models.architecture import LayerKind
@@ -65,14 +65,14 @@ class ModelFigures:
     family: str
     parameters: int
     active_parameters: int
-    flops_per_token: int | None
-    attention_flops_per_token: int | None
+    flops_per_token: int | None = None
+    attention_flops_per_token: int | None = None
     kv_bytes_per_token: int
     state_bytes_per_sequence: int
     longest: int
     weight_bytes: float
-    parts: Mapping[str, PartFigures]
-    cache_format: str
+    parts: Mapping[str, PartFigures] = field(default_factory=dict[str, PartFigures])
+    cache_format: str = "bf16"
     smallest_cluster: Mapping[str, Mapping[str, str]]
     notes: tuple[str, ...] = ()
     source: str = ""
@@ -149,16 +149,12 @@ def _network_figures(
         family=configuration.family,
         parameters=count,
         active_parameters=count,
-        flops_per_token=None,
-        attention_flops_per_token=None,
         flops_per_sample=round(flops),
         sample=sample,
         kv_bytes_per_token=cached,
         state_bytes_per_sequence=of_source,
         longest=configuration.longest or tokens or 0,
         weight_bytes=2.0 * count,
-        parts={},
-        cache_format="bf16",
         smallest_cluster={
             "training": _clusters(count * trained, 0),
             "inference": _clusters(2.0 * count + cached * configuration.longest + of_source, 0),
