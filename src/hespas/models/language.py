@@ -150,10 +150,14 @@ class LanguageModel:
     def merges_products(self) -> bool:
         """Whether products of the same rows are one.
 
-        They are where weights are never changed, and in few bits, as Megatron-LM and Transformer
-        Engine hold such weights side by side.
+        They are where weights are never changed. In training a framework says so; where none does,
+        they are in few bits, as Transformer Engine holds such weights side by side.
         """
-        return not isinstance(self.run, Training) or self.run.product_dtype != "same"
+        if not isinstance(self.run, Training):
+            return True
+        if self.run.same_rows == "auto":
+            return self.run.product_dtype != "same"
+        return self.run.same_rows == "joined"
 
     @property
     def kinds(self) -> tuple[LayerKind, ...]:

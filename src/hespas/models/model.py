@@ -176,6 +176,7 @@ CHOICES = {
     "loss": ("fused", "eager"),
     "expert_kernels": ("fused", "eager"),
     "rotary_kernels": ("fused", "eager"),
+    "same_rows": ("auto", "joined", "apart"),
     "divided": ("rows", "columns", "contracting", "scattered"),
 }
 """The values of the settings that have only a few."""

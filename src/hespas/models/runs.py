@@ -20,7 +20,8 @@ class Training:
     backward; those of experts with ``expert_product_dtype``. An ``eager`` step runs each operation
     of PyTorch as a kernel of its own; ``loss`` eager the loss alone, in f32; ``expert_kernels``
     eager what is between products of experts, as far as Megatron-LM has no kernel for all of it;
-    ``rotary_kernels`` eager what rotates queries and keys.
+    ``rotary_kernels`` eager what rotates queries and keys. Products of the ``same_rows``, of
+    queries, keys and values or of a gate and what it multiplies, are joined, or apart.
     Each of ``mtp_layers`` predicts a further token (multi-token prediction).
     """
 
@@ -43,6 +44,7 @@ class Training:
     loss: str = "fused"
     expert_kernels: str = "fused"
     rotary_kernels: str = "fused"
+    same_rows: str = "auto"
     mtp_layers: int = 0
 
     @property
