@@ -162,11 +162,13 @@ SOFTWARE: Mapping[str, Software] = {
             "loss": "eager",
             "eager": "true",
             "attention": "flash_triton",
+            "same_rows": "joined",
         },
         sources={
             "remat": _AUTOGRAD,
             "loss": "mosaicml/llm-foundry, ComposerMPTCausalLM: CrossEntropyLoss of PyTorch",
             "eager": "mosaicml/llm-foundry of 2023: nothing is compiled",
+            "same_rows": "mosaicml/mpt-7b, tensors transformer.blocks.*.attn.Wqkv",
             "attention": "mosaicml/llm-foundry of 2023, MPTConfig: attn_impl triton by default",
         },
         runs_by_module=True,

@@ -119,3 +119,24 @@ def test_rotation_by_operations_computes_the_same(turning: int) -> None:
     style = replace(model_named(MODEL).settings.style, eager_rotation=True)
     made = rotated(x, places, rotation, style)
     np.testing.assert_allclose(made, rotated(x, places, rotation), rtol=1e-6)
+
+
+def test_products_of_the_same_rows_are_as_a_framework_has_them() -> None:
+    """Queries, keys and values, gate and what it multiplies: five products, or two."""
+    given = {**SMALL, "attention": "unfused", "remat": "none"}
+    counts = {
+        name: export_model(MODEL, {**given, **settings}).text.count(b"stablehlo.dot_general")
+        for name, settings in (
+            ("bf16", {}),
+            ("joined", {"same_rows": "joined"}),
+            ("f8", {"product_dtype": "f8"}),
+            ("f8, apart", {"product_dtype": "f8", "same_rows": "apart"}),
+        )
+    }
+    # Each is multiplied forward, and for the gradients of rows and of weights.
+    assert counts["bf16"] == counts["joined"] + 3 * 3
+    assert counts["f8"] == counts["joined"]
+    assert counts["f8, apart"] == counts["bf16"]
+    kinds = {name: software_named(name).settings.get("same_rows") for name in SOFTWARE}
+    assert kinds.pop("megatron") == kinds.pop("llm-foundry-2023") == "joined"
+    assert set(kinds.values()) == {"apart"}
