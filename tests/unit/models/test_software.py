@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 import jax.numpy as jnp
@@ -12,11 +13,14 @@ import numpy as np
 import pytest
 
 from hespas.errors import ConfigError
+from hespas.frontend.load import load_source
 from hespas.models.catalogue import model_named
 from hespas.models.software import SOFTWARE, software_named
 from hespas.models.steps.feed_forward import gated
 from hespas.models.steps.norms import Places, rotated, turns
 from hespas.models.steps.routing import biased_one_by_one
+from hespas.program.devices import communication_ops
+from hespas.sources.exported import partitioned
 from hespas.sources.function import export_model
 from hespas.sources.options import ModelOptions
 from hespas.sources.zoo import model_source
@@ -140,3 +144,21 @@ def test_products_of_the_same_rows_are_as_a_framework_has_them() -> None:
     kinds = {name: software_named(name).settings.get("same_rows") for name in SOFTWARE}
     assert kinds.pop("megatron") == kinds.pop("llm-foundry-2023") == "joined"
     assert set(kinds.values()) == {"apart"}
+
+
+def test_products_that_are_apart_share_what_is_gathered() -> None:
+    """Rows of few bits are gathered and summed over tp as often as those in bf16."""
+    tensor = {**SMALL, "mesh": "tp=2", "sequence_parallel": "true", "attention": "unfused"}
+    found = {
+        name: Counter(
+            op.kind
+            for op in communication_ops(
+                load_source(partitioned(export_model(MODEL, {**tensor, **more})).text, name=MODEL)
+            )
+        )
+        for name, more in (
+            ("bf16", {"same_rows": "apart"}),
+            ("f8", {"same_rows": "apart", "product_dtype": "f8"}),
+        )
+    }
+    assert found["f8"] == found["bf16"]

@@ -285,9 +285,14 @@ class Layers:
         return self.between(hidden) if is_divided else hidden
 
     def _into_product(self, x: jax.Array) -> jax.Array:
-        """Gather normalised rows for a layer's product; 8-bit ones gather their own."""
+        """Gather normalised rows for a layer's product; one of 8 bits gathers its own.
+
+        Several products of the same rows share what is gathered, before each rounds it. Source:
+        torchtitan 0.1.0, models/llama3/infra/parallelize.py: ``PrepareModuleInput``.
+        """
         run = self.model.run
-        if isinstance(run, Training) and run.sequence_parallel and run.product_dtype != "same":
+        is_small = isinstance(run, Training) and run.product_dtype != "same"
+        if is_small and run.sequence_parallel and self.model.merges_products:
             return x
         return self._rows(x)
 
