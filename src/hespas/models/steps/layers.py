@@ -291,10 +291,9 @@ class Layers:
         torchtitan 0.1.0, models/llama3/infra/parallelize.py: ``PrepareModuleInput``.
         """
         run = self.model.run
+        is_divided = isinstance(run, Training) and run.sequence_parallel
         is_small = isinstance(run, Training) and run.product_dtype != "same"
-        if is_small and run.sequence_parallel and self.model.merges_products:
-            return x
-        return self._rows(x)
+        return x if is_divided and is_small and self.model.merges_products else self._rows(x)
 
     def _rows(self, x: jax.Array) -> jax.Array:
         """Ask for the rows that go into a product."""
