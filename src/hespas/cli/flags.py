@@ -191,8 +191,7 @@ def requested(given: Mapping[str, Any], config_file: Path | None = None) -> Pred
     a ``config_file``, a configuration. Raises `ConfigError` for options that contradict each other
     or have no effect in the command.
     """
-    from hespas.prediction.configuration import read_configuration  # noqa: PLC0415 - few need it
-    from hespas.prediction.megatron import with_arguments  # noqa: PLC0415 - few need it
+    from hespas.models.software import ARGUMENTS_PREFIX  # noqa: PLC0415 - few commands need it
     from hespas.prediction.options import PredictOptions  # noqa: PLC0415 - few need it
 
     argument: Path | None = given.get("workload")
@@ -209,14 +208,23 @@ def requested(given: Mapping[str, Any], config_file: Path | None = None) -> Pred
     given = with_imperfections(given)
     all_options = options_in(PredictOptions)
     raw = _raw_values(PredictOptions, given)
-    configured = Layer(values={}) if config_file is None else read_configuration(config_file)
+    configured = Layer(values={})
+    if config_file is not None:
+        from hespas.prediction.configuration import read_configuration  # noqa: PLC0415 - as above
+
+        configured = read_configuration(config_file)
     _spell_as_keys(all_options, raw, configured)
     check_effects(
         [raw, configured],
         [known_option for known_option in all_options if known_option.name in given],
     )
     values = joined([_values(PredictOptions, raw), configured], all_options)
-    return with_arguments(build(PredictOptions, values))
+    options = build(PredictOptions, values)
+    if not str(options.program.file or "").startswith(ARGUMENTS_PREFIX):
+        return options
+    from hespas.prediction.megatron import with_arguments  # noqa: PLC0415 - few runs have one
+
+    return with_arguments(options)
 
 
 def with_imperfections(given: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -11,7 +11,6 @@ import msgspec
 from hespas.errors import ConfigError, ProgramError, option
 from hespas.frontend.overrides import NO_OPTIONS, Loaded, LoadOptions, Unpartitioned
 from hespas.frontend.stablehlo.load import read_stablehlo
-from hespas.frontend.tables import with_tables
 from hespas.frontend.whole import whole_of
 from hespas.program.attrs import MOSAIC
 from hespas.program.program import Program
@@ -167,6 +166,8 @@ def _read(
         is_whole = _LEFT_OUT not in source
     if isinstance(loaded, Unpartitioned) or not is_whole or MOSAIC.encode() not in source:
         return loaded
+    from hespas.frontend.tables import with_tables  # noqa: PLC0415 - few have Mosaic's kernels
+
     return replace(loaded, program=with_tables(loaded.program))
 
 

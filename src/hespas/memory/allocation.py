@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from hespas.base.frozen import frozen
 from hespas.memory.buffers import THROUGHOUT, Buffer
 from hespas.memory.liveness import BlockLiveness, Inside
 
@@ -115,7 +114,7 @@ MOST_PLACED = 3000
 """The number of largest buffers that are placed: the time grows with its square."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
     """A buffer and its live intervals in order, ends included.
 

@@ -10,7 +10,6 @@ from itertools import accumulate, chain
 from hespas.base.frozen import frozen
 from hespas.memory.allocation import OutputMemory, outside_outputs, packed_bytes, spans_of
 from hespas.memory.buffers import THROUGHOUT, Buffer, HeldBuffer, Role, argument_buffers
-from hespas.memory.caching import allocator_use, live_levels, rounded
 from hespas.memory.liveness import (
     NOTHING,
     BlockLiveness,
@@ -158,6 +157,8 @@ def memory_use(program: Program) -> MemoryUse:
 
 
 def _recorded_use(program: Program, recorded: Recorded) -> MemoryUse:
+    from hespas.memory.caching import allocator_use, rounded  # noqa: PLC0415 - few are recorded
+
     storages = recorded.storages
     use = allocator_use(storages, is_expandable=recorded.has_expandable_segments)
     argument_bytes = sum(
@@ -280,6 +281,8 @@ def memory_of_operations(program: Program) -> Mapping[Hashable, int]:
     if not program.is_scheduled:
         return {}
     if program.recorded is not None and program.recorded.storages:
+        from hespas.memory.caching import live_levels  # noqa: PLC0415 - few are recorded
+
         operations = program.main.body.operations
         levels = live_levels(program.recorded.storages, len(operations))
         return {operation_key(op): level for op, level in zip(operations, levels, strict=True)}

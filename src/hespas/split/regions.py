@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from hespas.base.frozen import frozen
 from hespas.program.program import (
     Function,
     Op,
@@ -19,7 +18,7 @@ from hespas.work.expand import Cost, expand
 from hespas.work.fusion import HostTraffic, host_traffic
 
 
-@frozen
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LoopRound:
     """A round of a loop: the ``number``-th of ``count``, from 1.
 
@@ -56,7 +55,7 @@ def rounds_of_regions(
             yield replace(loop_round, first=first, last=last)
 
 
-@frozen
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FlatProgram:
     """Operations without the terminator, and the assumptions made in flattening.
 
@@ -131,7 +130,7 @@ class HostTransfer:
 Region = Compute | Collective | HostTransfer
 
 
-@frozen
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RegionGraph:
     """Regions in program order, with edges from producer to consumer.
 

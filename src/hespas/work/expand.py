@@ -10,7 +10,6 @@ from itertools import chain
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from hespas.base.frozen import frozen
 from hespas.errors import CostError, ProgramError, option
 from hespas.program.attrs import CallAttrs, CaseAttrs, KernelAttrs, WhileAttrs
 from hespas.program.program import Function, Op, nested_ops
@@ -19,7 +18,7 @@ from hespas.work.custom_call import custom_call
 from hespas.work.fusion import fusion
 
 
-@frozen
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Leaf:
     """One operation with its work and any assumption."""
 
@@ -28,7 +27,7 @@ class Leaf:
     assumption: str = ""
 
 
-@frozen
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Loop:
     """A ``while``: condition and body run ``count`` times in sequence."""
 
@@ -43,7 +42,7 @@ class Loop:
         return self.condition + self.body
 
 
-@frozen
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Branch:
     """An ``if`` or ``case``: one of ``alternatives`` runs.
 

@@ -66,11 +66,40 @@ def test_a_value_is_made_shown_compared_and_replaced(cls: Any) -> None:
     assert not hasattr(one, "__dict__")
     with pytest.raises(ValueError, match="-1"):
         cls(number=-1)
-    for wrong in ({}, {"number": 1, "other": 2}):
-        with pytest.raises(TypeError):
-            cls(**wrong)
-    with pytest.raises(TypeError):
-        cls(1)
+
+
+class Three:
+    """Three numbers, and one that is made."""
+
+    x: int
+    y: int
+    z: int
+    made: int = field(default=4, init=False)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"x": 1},
+        {"x": 1, "y": 2},
+        {"x": 1, "y": 2, "w": 3},
+        {"x": 1, "y": 2, "z": 3, "w": 4},
+        {"x": 1, "y": 2, "z": 3, "made": 4},
+        {"y": 2, "made": 4},
+    ],
+)
+def test_wrong_arguments_have_the_errors_of_dataclasses(given: dict[str, int]) -> None:
+    said: list[str] = []
+    for decorator in (frozen, cast("Any", dataclass(frozen=True, slots=True, kw_only=True))):
+        cls: Any = decorator(type("Three", (), dict(vars(Three))))
+        assert cls(x=1, y=2, z=3).made == 4
+        with pytest.raises(TypeError) as caught:
+            cls(**given)
+        said.append(str(caught.value))
+        with pytest.raises(TypeError, match=r"__init__\(\) takes 1 positional argument but 2 were"):
+            cls(1)
+    assert said[0] == said[1]
 
 
 @pytest.mark.parametrize("cls", [OWN, STANDARD])
