@@ -152,6 +152,7 @@ def test_several_models_are_served_on_one_cluster(call: Call, small: str, tmp_pa
         ((*SERVED, *LOAD, "--acceptance-rate", "0.5"), "without --speculative-tokens"),
         ((*SERVED, *LOAD, "--prefill-replicas", "2"), "beside 2 of 2 that compute prompts"),
         ((*SERVED, *LOAD, "--step-factors", "decoding=2"), "did you mean 'decode'"),
+        ((*SERVED, *LOAD, "--two-batches"), "no tokens travel to experts"),
         ((*SERVED,), "no load is given"),
         ((*SERVED, *LOAD, "--concurrency", "3"), "--rate"),
         ((*SERVED, *LOAD, "--requests", "0"), "--requests is 0"),

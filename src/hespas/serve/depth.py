@@ -71,6 +71,10 @@ def deepened(shallow: RunReport, deep: RunReport, depths: Depths) -> RunReport:
         / step_s
         for name, share in asdict(deep.bound).items()
     }
+    times_s = {
+        name: depths.grown(getattr(shallow, name), getattr(deep, name))
+        for name in ("compute_s", "communication_s")
+    }
     energy_j = deep.energy_j
     if shallow.energy_j is not None and deep.energy_j is not None:
         energy_j = depths.grown(shallow.energy_j, deep.energy_j)
@@ -80,4 +84,5 @@ def deepened(shallow: RunReport, deep: RunReport, depths: Depths) -> RunReport:
         peak_memory_bytes=round(peak),
         energy_j=energy_j,
         bound=BoundShares(**bounds),
+        **times_s,
     )

@@ -2,8 +2,9 @@
 
 Sources of the defaults: vLLM, vllm/engine/arg_utils.py (get_batch_defaults), vllm/config/cache.py,
 vllm/config/scheduler.py and the capture sizes of vllm/config/vllm.py; SGLang, server_args.py and
-managers/scheduler.py; TensorRT-LLM, llm_args.py (SchedulerConfig, KvCacheConfig with its reuse of
-blocks, max_batch_size 2048 and max_num_tokens 8192). All three share prefixes by default.
+managers/scheduler.py (which divides chunked_prefill_size by dp_size); TensorRT-LLM, llm_args.py
+(SchedulerConfig, KvCacheConfig with its reuse of blocks, max_batch_size 2048 and max_num_tokens
+8192). All three share prefixes by default.
 """
 
 from __future__ import annotations
@@ -53,7 +54,8 @@ class Engine:
     values stand in blocks of ``block_tokens``, and are kept for requests with the same prefix where
     the engine ``caches_prefixes``. ``host_s`` is what an iteration waits for the host: 0 where the
     engine schedules the next iteration while one runs. One that ``plans_ahead`` does so as that
-    starts: what comes later waits for it to end, and for the next.
+    starts: what comes later waits for it to end, and for the next. Parts with attention of their
+    own have a ``token_budget`` each, or together where the engine ``divides_budget``.
     """
 
     name: str
@@ -69,6 +71,7 @@ class Engine:
     caches_prefixes: bool = True
     host_s: float = 0.0
     plans_ahead: bool = True
+    divides_budget: bool = False
     launch: str = ""
     flags: Mapping[str, str] = field(default_factory=dict[str, str])
     """What the launch command has beside, by what is served; a missing one is not known."""
@@ -125,6 +128,8 @@ def vllm(*, memory_bytes: int, part: str) -> Engine:
             "weights in 8 bits": "--quantization fp8",
             "cache in 8 bits": "--kv-cache-dtype fp8",
             "whole experts": "--enable-expert-parallel",
+            "attention in parts": "--data-parallel-size {parts} --enable-expert-parallel",
+            "two batches": "--enable-dbo",
             "memory share": "--gpu-memory-utilization {share:g}",
             "no prefixes": "--no-enable-prefix-caching",
             "no plan ahead": "--no-async-scheduling",
@@ -152,12 +157,16 @@ def sglang(*, memory_bytes: int, part: str) -> Engine:
         memory_rule=MemoryRule.WEIGHTS_AND_CACHE,
         memory_share=0.88,
         graph_sizes=tuple(size for size in _capture_sizes(graphs, graphs) if size <= graphs),
-        launch="python -m sglang.launch_server --model-path {model} --tp {tensor} "
+        divides_budget=True,
+        launch="python -m sglang.launch_server --model-path {model} --tp {devices} "
         "--chunked-prefill-size {budget}",
         flags={
             "weights in 8 bits": "--quantization fp8",
             "cache in 8 bits": "--kv-cache-dtype fp8_e4m3",
             "whole experts": "--ep-size {tensor}",
+            "attention in parts": "--dp-size {parts} --enable-dp-attention "
+            "--moe-a2a-backend deepep",
+            "two batches": "--enable-two-batch-overlap",
             "memory share": "--mem-fraction-static {share:g}",
             "no prefixes": "--disable-radix-cache",
             "no plan ahead": "--disable-overlap-schedule",

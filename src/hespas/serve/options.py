@@ -295,6 +295,11 @@ class EngineOptions:
         negatable=True,
         default=True,
     )
+    two_batches: bool = declare(
+        help="Run iterations as two halves: one computes while tokens of the other travel to "
+        "experts.",
+        default=False,
+    )
     speculative_tokens: int = declare(
         help="Tokens that are guessed ahead in each iteration.",
         least=0,

@@ -99,6 +99,7 @@ class Replica:
 
     __slots__ = (
         "blocks_of",
+        "budget",
         "cache",
         "causes_ps",
         "context",
@@ -127,6 +128,9 @@ class Replica:
     def __init__(self, setup: Setup, work: Work, number: int) -> None:
         self.setup, self.work, self.number = setup, work, number
         self.host_ps = round(setup.engine.host_s * PICOSECONDS)
+        self.budget = setup.engine.token_budget * (
+            1 if setup.engine.divides_budget else setup.parts
+        )
         # Where blocks for the output are not reserved, a sequence takes them as it grows.
         self.grows = setup.engine.reserve is Reserve.PROMPT
         self.now = 0
@@ -185,7 +189,7 @@ class Replica:
     def _admit(self) -> None:
         """Take requests from the queue while the engine has room for them."""
         engine, work = self.setup.engine, self.work
-        room = engine.token_budget - (self.decoding if engine.mixes else 0)
+        room = self.budget - (self.decoding if engine.mixes else 0)
         room -= sum(prompt.left for prompt in self.prompts)
         while self.waiting and room > 0 and self._is_planned(self.waiting[0]):
             if self.decoding + len(self.prompts) >= engine.most_sequences * self.setup.parts:
@@ -262,7 +266,7 @@ class Replica:
         """Run one iteration that computes prompts, beside decoding sequences or without."""
         engine, times = self.setup.engine, self.setup.times
         decoding = self.decoding if decodes else 0
-        room = engine.token_budget - decoding
+        room = self.budget - decoding
         tokens, pairs = 0, 0
         for prompt in self.prompts:
             chunk = min(prompt.left, max(room - tokens, 0))
@@ -279,6 +283,7 @@ class Replica:
         elapsed += round(times.of_pair * pairs / parts)
         if decoding:
             elapsed += times.of_context(-(-decoding // parts)) * self.context // parts
+        elapsed = max(elapsed, times.of_exchange(-(-(decoding + tokens) // parts)))
         self.planned_ps = self.now
         self._pass(elapsed + self.host_ps, self._made() if decodes else 1, decodes=decodes)
         ended = self._ended() if decodes else []
@@ -328,15 +333,17 @@ class Replica:
         speculation = self.setup.speculation
         checked = sequences if speculation is None else sequences * (speculation.tokens + 1)
         first = times.of_tokens(engine.padded(checked)) + attended * self.context // parts
-        first += self.host_ps
         step = attended * self.decoding // parts
+        exchange = times.of_exchange(engine.padded(checked))
+        first, step, most = _least(first, step, exchange)
+        first += self.host_ps
         if speculation is not None:
             # An iteration makes several tokens: each takes its part of the time.
             drafted = 1 + speculation.tokens * speculation.draft_share
             first = round(first * drafted / speculation.made)
             step = round(step * drafted / speculation.made)
         self._drop_preempted()
-        count = self.ends[0][0] - self.generation
+        count = min(most, self.ends[0][0] - self.generation)
         if self.grows:
             block = engine.block_tokens
             count = min(count, max(1, self.free // self.decoding * block))
@@ -495,6 +502,19 @@ class Replica:
         self._give_back(request)
         if len(self.order) > 2 * (self.decoding + len(self.prompts)) + 64:
             self.order = [each for each in self.order if each in self.blocks_of]
+
+
+def _least(first: int, step: int, exchange: int) -> tuple[int, int, int]:
+    """Return the first time, its growth, and how many iterations so many have at most.
+
+    None takes less than ``exchange``.
+
+    >>> _least(10, 2, 0) == (10, 2, NEVER), _least(10, 2, 15), _least(10, 0, 15) == (15, 0, NEVER)
+    (True, (15, 0, 3), True)
+    """
+    if first >= exchange:
+        return first, step, NEVER
+    return exchange, 0, -((first - exchange) // step) if step else NEVER
 
 
 def _first_at(first: int, step: int, until: int) -> int:

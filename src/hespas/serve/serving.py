@@ -37,10 +37,12 @@ from hespas.serve.options import ServeOptions
 from hespas.serve.replica import Setup
 from hespas.serve.simulation import NO_ENTRY, Prefill, ServingPlan
 from hespas.serve.step_times import StepFactors, interpolated
-from hespas.serve.surface import DECODED, ServedModel, Surface, Surfaces
+from hespas.serve.surface import ServedModel, Surface, Surfaces
 from hespas.study.keys import Scalar
 
 _S_PER_HOUR = 3600.0
+_EXPERTS = "expert"
+"""The axis of devices that have experts of their own, and attention too."""
 _CAPACITY = {"dropless": "true", "expert_groups": "1", "chosen_groups": "1"}
 """How tokens are sent to experts: groups of those decide where, and not how many."""
 
@@ -122,6 +124,7 @@ def serving(options: ServeOptions, surfaces: Surfaces | None = None) -> ServingR
     if model is not None:
         options = _without_capacity(options, model)
     layers = None if model is None else model.layers
+    _check_halves(options, fleet)
     requests = options.load.made()
     check_lengths(requests, longest)
 
@@ -136,7 +139,7 @@ def serving(options: ServeOptions, surfaces: Surfaces | None = None) -> ServingR
     def setup_of(surface: Surface, mesh: MeshAxes, factors: StepFactors) -> Setup:
         return Setup(
             engine=engine,
-            times=surface.times.scaled(factors, most_decoded=DECODED[-1]),
+            times=surface.times.scaled(factors, most_decoded=surface.most_decoded),
             blocks=_blocks(engine, surface, capacity, options, mesh),
             parts=surface.parts,
             speculation=options.engine.speculation(layers),
@@ -173,6 +176,16 @@ def _capacity_bytes(part: str) -> int:
     return capacity
 
 
+def _check_halves(options: ServeOptions, fleet: Fleet) -> None:
+    """Raise `ConfigError` for two batches of which none sends tokens to experts."""
+    meshes = (fleet.mesh, fleet.prefill_mesh)
+    if options.engine.two_batches and not any(_EXPERTS in mesh.names for mesh in meshes):
+        raise ConfigError(
+            f"{option('two_batches')} has no effect: no tokens travel to experts",
+            hint=f"divide them by {option('mesh')}, as in expert=8",
+        )
+
+
 def _prefill(options: ServeOptions, fleet: Fleet, setup: Setup, surface: Surface) -> Prefill:
     """Return the replicas that compute prompts, and the links that they send over.
 
@@ -198,7 +211,7 @@ def _prefill(options: ServeOptions, fleet: Fleet, setup: Setup, surface: Surface
 def _without_capacity(options: ServeOptions, model: LanguageModel) -> ServeOptions:
     """Return options whose experts neither drop nor pad tokens, as in engines."""
     mesh, settings = options.model.mesh, options.model.settings
-    is_divided = mesh is not None and "expert" in mesh.names
+    is_divided = mesh is not None and _EXPERTS in mesh.names
     if model.routing is None or is_divided or _CAPACITY.keys() & settings.keys():
         return options
     return replace(options, model=replace(options.model, settings={**settings, **_CAPACITY}))
@@ -228,6 +241,7 @@ def _served_model(
         values=values,
         routes=model is not None and model.routing is not None,
         selected=0 if latent is None else latent.indexed_tokens,
+        in_halves=options.engine.two_batches,
     )
 
 
@@ -348,17 +362,22 @@ def _launches(options: ServeOptions, fleet: Fleet, engine: Engine) -> Iterator[s
         "no prefixes": not own.prefix_caching,
         "guesses": own.speculative_tokens > 0,
         "no plan ahead": not own.plan_ahead,
+        "two batches": own.two_batches,
     }
     roles = {"": fleet.mesh}
     if fleet.prefills:
         roles = {"decode": fleet.mesh, "prefill": fleet.prefill_mesh}
     for role, mesh in roles.items():
-        asked = [name for name, is_wanted in {**wanted, role: bool(role)}.items() if is_wanted]
+        parts = dict(mesh.axes).get(_EXPERTS, 1)
+        of_role = {**wanted, "attention in parts": parts > 1, role: bool(role)}
+        asked = [name for name, is_wanted in of_role.items() if is_wanted]
         missing = [name for name in asked if name not in engine.flags]
         command = " ".join([engine.launch, *(engine.flags.get(name, "") for name in asked)])
         yield command.format(
             model=options.model_name,
             tensor=dict(mesh.axes).get("tp", 1),
+            devices=mesh.device_count,
+            parts=parts,
             sequences=engine.most_sequences,
             budget=engine.token_budget,
             share=engine.memory_share,
@@ -407,6 +426,11 @@ def _assumptions(
         yield (
             f"keys and values go at {plan.prefill.bytes_per_s / 1e9:.0f} GB/s from a replica that "
             "computes prompts, one request after another; the first token comes with them"
+        )
+    if options.engine.two_batches:
+        yield (
+            "an iteration takes what two halves compute, or what their tokens travel where that is "
+            "more: neither slows the other"
         )
     if engine.mixes and engine.cuts_prompts:
         yield "blocks of a whole prompt are taken when its first chunk is"

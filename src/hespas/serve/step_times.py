@@ -25,12 +25,14 @@ class StepTimes:
     ``tokens_s`` has the seconds of iterations of so many new tokens, ascending, without what they
     attend to; ``context_s`` the seconds for each token of context that a batch of so many decoding
     sequences attends to; ``pair_s`` those for each pair of a token of a prompt and one that it
-    attends to. Between sizes all is linear, as it goes on beyond the last.
+    attends to. Between sizes all is linear, as it goes on beyond the last. ``exchange_s`` has the
+    seconds that tokens of so many travel to experts beside this; an iteration takes no less.
     """
 
     tokens_s: tuple[tuple[int, float], ...]
     context_s: tuple[tuple[int, float], ...]
     pair_s: float = 0.0
+    exchange_s: tuple[tuple[int, float], ...] = ()
 
     def scaled(self, factors: StepFactors, *, most_decoded: int) -> StepTimes:
         """Return times that factors multiply; sizes up to ``most_decoded`` are of decoding."""
@@ -41,6 +43,7 @@ class StepTimes:
             ),
             context_s=tuple((size, time_s * factors.decode) for size, time_s in self.context_s),
             pair_s=self.pair_s * factors.prompts,
+            exchange_s=self.exchange_s,
         )
 
     def of_tokens(self, tokens: int) -> int:
@@ -58,6 +61,12 @@ class StepTimes:
             known = round(max(0.0, interpolated(self.context_s, sequences)) * PICOSECONDS)
             self._context_ps[sequences] = known
         return known
+
+    def of_exchange(self, tokens: int) -> int:
+        """Return the least ps of an iteration of so many tokens; 0 where none travel beside it."""
+        if not self.exchange_s:
+            return 0
+        return round(interpolated(self.exchange_s, tokens) * PICOSECONDS)
 
     @cached_property
     def _tokens_ps(self) -> dict[int, int]:

@@ -48,7 +48,8 @@ class ServedModel:
     """What is served on one replica, as a study's candidate says it.
 
     ``cluster`` is of the devices of one replica. A model ``routes`` that has experts;
-    attention over a longer cache reads ``selected`` tokens, where it is not all.
+    attention over a longer cache reads ``selected`` tokens, where it is not all. Iterations run
+    ``in_halves`` where one half computes while tokens of the other travel to experts.
     """
 
     name: str
@@ -58,6 +59,7 @@ class ServedModel:
     values: Mapping[str, Scalar]
     routes: bool = False
     selected: int = 0
+    in_halves: bool = False
 
     def candidate(self, size: Size, *, layers: int | None = None) -> Candidate:
         """Return the prediction of one size, of as many ``layers`` or all."""
@@ -114,12 +116,14 @@ def sizes(
 class Surface:
     """Step times of one replica, and its devices' memory in bytes.
 
+    ``most_decoded`` is the largest batch that decodes; those beyond are of prompts.
     ``workspace_bytes`` are those of the largest step beside weights and cache. ``power_w`` is that
     of a device by new tokens; None where it is not known. ``reports`` are the predicted steps, of
     the ``depths``' layers where not all are predicted.
     """
 
     times: StepTimes
+    most_decoded: int
     weights_bytes: int
     workspace_bytes: int
     kv_bytes_per_token: float
@@ -171,51 +175,81 @@ def surface_of(
     settings = _settings(model, designed[0])
     depths = depths_of(settings.kinds) if isinstance(settings, LanguageModel) else None
     reports = _reports(model, designed, depths, partial(_predicted, fidelity, executor))
-    return surface(reports, parts=settings.parts, depths=depths)
+    return surface(reports, parts=settings.parts, depths=depths, in_halves=model.in_halves)
 
 
 def surface(
-    reports: Mapping[Size, RunReport], *, parts: int, depths: Depths | None = None
+    reports: Mapping[Size, RunReport],
+    *,
+    parts: int,
+    depths: Depths | None = None,
+    in_halves: bool = False,
 ) -> Surface:
-    """Return the surface through predicted steps of the sizes that `sizes` returns."""
+    """Return the surface through predicted steps of the sizes that `sizes` returns.
+
+    An iteration ``in_halves`` computes as long as two steps of half its size, and no less than
+    their tokens travel.
+    """
+    halves = 2 if in_halves else 1
+
+    def step_s(size: Size) -> float:
+        report = reports[size]
+        return halves * report.compute_s if in_halves else report.step_time_s
+
     decoded = [size for size in reports if not size.is_prompt]
     prompts = [size for size in reports if size.is_prompt]
     short = min(size.tokens for size in decoded)
     context_s: list[tuple[int, float]] = []
     for long in (size for size in decoded if size.tokens > short):
         base = Size(batch=long.batch, tokens=short)
-        longer_s = reports[long].step_time_s - reports[base].step_time_s
-        attended = (long.tokens - short) * long.batch
-        context_s.append((long.batch, max(0.0, longer_s / attended)))
+        longer_s = step_s(long) - step_s(base)
+        attended = (long.tokens - short) * long.batch * halves
+        context_s.append((long.batch * halves, max(0.0, longer_s / attended)))
     cut = next(size for size in prompts if size.batch > 1)
     whole = max((size for size in prompts if size.batch == 1), key=lambda size: size.tokens)
-    pair_s = (reports[whole].step_time_s - reports[cut].step_time_s) / (whole.pairs - cut.pairs)
-    pair_s = max(0.0, pair_s)
+    pair_s = max(0.0, (step_s(whole) - step_s(cut)) / (whole.pairs - cut.pairs) / halves)
     times = StepTimes(tokens_s=(), context_s=tuple(context_s), pair_s=pair_s)
     tokens_s = [
         (
-            size.batch,
-            reports[size].step_time_s
-            - times.of_context(size.batch) / PICOSECONDS * size.batch * short,
+            size.batch * halves,
+            step_s(size)
+            - times.of_context(size.batch * halves) / PICOSECONDS * size.batch * halves * short,
         )
         for size in decoded
         if size.tokens == short
     ]
     tokens_s += [
-        (size.tokens, reports[size].step_time_s - pair_s * size.pairs)
+        (size.tokens * halves, step_s(size) - pair_s * size.pairs * halves)
         for size in prompts
         if size.batch == 1
     ]
+    exchange_s = [
+        (
+            halves * size.batch * (size.tokens if size.is_prompt else 1),
+            halves * report.communication_s,
+        )
+        for size, report in reports.items()
+        if size.batch == 1 or size.tokens == short
+    ]
     kv_bytes, weights, workspace = _memory(reports)
     power_w = [
-        (size.batch * (size.tokens if size.is_prompt else 1), energy_j / report.step_time_s)
+        (
+            halves * size.batch * (size.tokens if size.is_prompt else 1),
+            halves * energy_j / max(step_s(size), halves * report.communication_s),
+        )
         for size, report in reports.items()
         if (energy_j := report.energy_j) is not None
     ]
     return Surface(
-        times=StepTimes(tokens_s=tuple(tokens_s), context_s=tuple(context_s), pair_s=pair_s),
+        times=StepTimes(
+            tokens_s=tuple(tokens_s),
+            context_s=tuple(context_s),
+            pair_s=pair_s,
+            exchange_s=tuple(sorted(dict(exchange_s).items())) if in_halves else (),
+        ),
+        most_decoded=halves * max(size.batch for size in decoded),
         weights_bytes=weights,
-        workspace_bytes=workspace,
+        workspace_bytes=halves * workspace,
         kv_bytes_per_token=kv_bytes,
         capacity_bytes=next(iter(reports.values())).memory_capacity_bytes,
         parts=parts,

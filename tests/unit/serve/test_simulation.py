@@ -50,6 +50,7 @@ class _Reference:
     requests: Requests
     engine: Engine
     blocks: int
+    times: StepTimes = TIMES
     now: int = 0
     planned: int = 0
     waiting: list[_Sequence] = field(default_factory=list)
@@ -143,8 +144,10 @@ class _Reference:
         tokens = sum(chunk for _, chunk in chunks)
         pairs = sum(c * s.computed + c * (c + 1) // 2 for s, c in chunks)
         batch = len(decoding) + tokens if chunks else self.engine.padded(len(decoding))
-        attended = TIMES.of_context(len(decoding)) * sum(each.computed for each in decoding)
-        return TIMES.of_tokens(batch) + round(TIMES.of_pair * pairs) + attended
+        times = self.times
+        attended = times.of_context(len(decoding)) * sum(each.computed for each in decoding)
+        computed = times.of_tokens(batch) + round(times.of_pair * pairs) + attended
+        return max(computed, times.of_exchange(batch))
 
     def run(self) -> None:
         waiting = [
@@ -203,16 +206,26 @@ def _loads() -> st.SearchStrategy[Requests]:
     budget=st.integers(64, 600),
     most=st.integers(1, 12),
     plans_ahead=st.booleans(),
+    exchange_s=st.none() | st.floats(6e-3, 6.2e-3),
 )
 def test_iterations_taken_together_are_those_taken_one_by_one(
-    *, requests: Requests, name: str, blocks: int, budget: int, most: int, plans_ahead: bool
+    *,
+    requests: Requests,
+    name: str,
+    blocks: int,
+    budget: int,
+    most: int,
+    plans_ahead: bool,
+    exchange_s: float | None,
 ) -> None:
+    exchanges = () if exchange_s is None else ((1, exchange_s), (64, exchange_s + 2e-3))
+    times = replace(TIMES, exchange_s=exchanges)
     engine = engine_named(name, memory_bytes=80 * 2**30, part="H100")
     engine = replace(engine, token_budget=budget, most_sequences=most, plans_ahead=plans_ahead)
     longest = max(map(sum, zip(requests.prompts, requests.outputs, strict=True)))
     blocks += -(-longest // engine.block_tokens)
-    served = serve(requests, Setup(engine=engine, times=TIMES, blocks=blocks))
-    reference = _Reference(requests=requests, engine=engine, blocks=blocks)
+    served = serve(requests, Setup(engine=engine, times=times, blocks=blocks))
+    reference = _Reference(requests=requests, engine=engine, blocks=blocks, times=times)
     reference.run()
     everything = range(len(requests))
     assert served.first_ps == [reference.first[number] for number in everything]
@@ -263,6 +276,18 @@ def test_a_closed_load_never_has_more_under_way() -> None:
         under_way += change
         most = max(most, under_way)
     assert most == 7
+
+
+@pytest.mark.parametrize(("name", "shorter"), [("vllm", True), ("trtllm", True), ("sglang", False)])
+def test_parts_with_attention_of_their_own_have_budgets(*, name: str, shorter: bool) -> None:
+    engine = engine_named(name, memory_bytes=80 * 2**30, part="H100")
+    load = drawn_requests(64, prompts=Lengths(mean=4096), outputs=Lengths(mean=1), concurrency=64)
+    one = Setup(engine=replace(engine, token_budget=8192), times=TIMES, blocks=100_000)
+    ended = [max(serve(load, replace(one, parts=parts)).ended_ps) for parts in (1, 4)]
+    # Tokens of an iteration are divided over parts: fewer or shorter iterations.
+    assert ended[1] < ended[0] / 2
+    iterations = [serve(load, replace(one, parts=parts)).iterations for parts in (1, 4)]
+    assert (iterations[1] < iterations[0]) == shorter
 
 
 def test_the_same_load_gives_the_same_times() -> None:

@@ -13,15 +13,17 @@ BASE_S, OF_TOKEN_S, OF_CONTEXT_S, OF_PAIR_S = 5e-3, 2e-5, 1e-8, 4e-10
 WEIGHTS, OF_ROW, KV = 10_000_000, 1000, 256
 
 
-def _report(size: Size) -> RunReport:
+def _report(size: Size, *, travelling_s: float = 0.0) -> RunReport:
     tokens = size.batch * (size.tokens if size.is_prompt else 1)
     attended_s = OF_PAIR_S * size.pairs if size.is_prompt else 0.0
     if not size.is_prompt:
         attended_s = OF_CONTEXT_S * size.batch * size.tokens
+    computed_s = BASE_S + OF_TOKEN_S * tokens + attended_s
     made = {
-        "compute_s": BASE_S,
-        "exposed_communication_s": 0.0,
-        "step_time_s": BASE_S + OF_TOKEN_S * tokens + attended_s,
+        "compute_s": computed_s,
+        "communication_s": travelling_s * tokens,
+        "exposed_communication_s": travelling_s * tokens,
+        "step_time_s": computed_s + travelling_s * tokens,
         "peak_memory_bytes": WEIGHTS + OF_ROW * tokens + KV * size.batch * size.tokens,
         "memory_capacity_bytes": 80_000_000,
         "energy_j": 3.0,
@@ -41,6 +43,18 @@ def test_the_parts_of_a_linear_engine_are_found_exactly(exact: Surface) -> None:
     for tokens, value in exact.times.tokens_s:
         assert value == pytest.approx(BASE_S + OF_TOKEN_S * tokens, rel=1e-6)
     assert exact.times.left_out_error == pytest.approx(0, abs=1e-9)
+
+
+def test_halves_compute_while_tokens_travel() -> None:
+    reports = {size: _report(size, travelling_s=1e-4) for size in sizes()}
+    times = surface(reports, parts=1, in_halves=True).times
+    # Two halves start twice, and have the tokens of one step.
+    for tokens, value in times.tokens_s:
+        assert value == pytest.approx(2 * BASE_S + OF_TOKEN_S * tokens, rel=1e-6)
+    for tokens, value in times.exchange_s:
+        assert value == pytest.approx(1e-4 * tokens)
+    assert times.pair_s == pytest.approx(OF_PAIR_S)
+    assert [value for _, value in times.context_s] == pytest.approx([OF_CONTEXT_S] * 3)
 
 
 def test_memory_is_divided_into_weights_workspace_and_cache(exact: Surface) -> None:
