@@ -25,10 +25,9 @@ _EXPERTS = ROOT / "docs" / "data" / "decode_experts.json"
 _OF_EXPERTS, _OVER, _TOKENS = "mixtral-8x7b-decode", 8, 8192
 _SEQUENCES = (1, 4, 16)
 _WAYS = (
-    ("(default)", "fused", False),
-    ("`--fidelity library`", "library", False),
-    ("`--set dropless=true`", "fused", True),
-    ("`--set dropless=true --fidelity library`", "library", True),
+    ("(default)", None, False),
+    ("`--fidelity fused`", "fused", False),
+    ("`--fidelity fused --set dropless=true`", "fused", True),
 )
 """What is given, and the fidelity and the setting that it means."""
 _MS = 1e3
@@ -65,7 +64,7 @@ def of_experts() -> list[dict[str, Any]]:
     ]
 
 
-def _read(fidelity: str, batch: int, *, dropless: bool) -> dict[str, Any]:
+def _read(fidelity: str | None, batch: int, *, dropless: bool) -> dict[str, Any]:
     found = hespas.predict(
         _OF_EXPERTS,
         cluster=f"{_OVER}xH100_80GB",

@@ -79,7 +79,10 @@ def _predicted(options: PredictOptions, *, whole_up_to: int) -> Prediction | Pip
 
 def _is_compiled(options: PredictOptions) -> bool:
     """Return whether the whole answer takes a compiler."""
-    if options.is_pipeline or options.compile.asked not in {Fidelity.AUTO, Fidelity.COMPILED}:
+    if options.is_pipeline:
+        return False
+    options = checks.checked(options)
+    if options.compile.asked not in {Fidelity.AUTO, Fidelity.COMPILED}:
         return False
     node = node_of(with_node(options.estimate, system_of(options.network)))
     part = None if node is None else part_of(node)

@@ -60,9 +60,11 @@ def _keys() -> dict[str, Option]:
 
 
 def _flag(key: str, each: Option) -> Any:
-    metavar = each.metavar or key.upper()
+    is_switch = bool in each.kinds
+    metavar = "true|false" if is_switch else each.metavar or key.upper()
     return flags.both(
         key,
+        **({"is_flag": False, "flag_value": "true"} if is_switch else {}),
         metavar=f"{metavar},..",
         required=key == CLUSTER,
         help=each.help.rstrip(".") + "; several with commas.",

@@ -42,7 +42,7 @@ from hespas.prediction.options import (
     NetworkOptions,
     PredictOptions,
 )
-from hespas.prediction.workload import source_of
+from hespas.prediction.workload import source_of, target_of
 from hespas.price.methods import DeviceUse, method_named
 from hespas.program.attrs import CustomCallAttrs
 from hespas.program.program import Program, all_ops
@@ -92,7 +92,16 @@ def checked(options: PredictOptions, *, needs_program: bool = True) -> PredictOp
         if isinstance(source, ModelSource):
             check_experts(source, options)
             refuse_unused(options.step, {OPEN_FLOPS: source.name})
+            return _as_served(options, source, system)
     return options
+
+
+def _as_served(
+    options: PredictOptions, source: ModelSource, system: System | None
+) -> PredictOptions:
+    from hespas.prediction.served import as_served  # noqa: PLC0415 - of use to models alone
+
+    return as_served(options, source, target_of(options, system))
 
 
 def _check_stages(options: PredictOptions) -> None:

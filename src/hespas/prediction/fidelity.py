@@ -111,7 +111,7 @@ def _node_for(words: str, options: PredictOptions) -> str:
 def _automatic(options: PredictOptions) -> Plan:
     if options.program.kernels is not None:
         return Plan(fidelity=None)
-    for_exported = _needs_operations(options)
+    for_exported = needs_operations(options)
     if for_exported:
         return Plan(fidelity=Fidelity.EXPORTED, reason=for_exported)
     node = _named(options.estimate)
@@ -125,7 +125,7 @@ def _automatic(options: PredictOptions) -> Plan:
     return Plan(fidelity=Fidelity.COMPILED, node=node, may_fall_back=True)
 
 
-def _needs_operations(options: PredictOptions) -> str:
+def needs_operations(options: PredictOptions) -> str:
     """Return why the operations are needed as they are exported; empty where they aren't."""
     method = options.estimate.method
     if method is not None and method_named(method).device_use is not DeviceUse.NEEDED:

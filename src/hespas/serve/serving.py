@@ -15,6 +15,7 @@ from hespas.models.catalogue import find_model
 from hespas.models.configured import configuration_of
 from hespas.models.language import LanguageModel
 from hespas.models.model import MeshAxes
+from hespas.prediction.served import without_capacity
 from hespas.serve.answer import (
     Figures,
     ServingReport,
@@ -43,8 +44,6 @@ from hespas.study.keys import Scalar
 _S_PER_HOUR = 3600.0
 _EXPERTS = "expert"
 """The axis of devices that have experts of their own, and attention too."""
-_CAPACITY = {"dropless": "true", "expert_groups": "1", "chosen_groups": "1"}
-"""How tokens are sent to experts: groups of those decide where, and not how many."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +121,7 @@ def serving(options: ServeOptions, surfaces: Surfaces | None = None) -> ServingR
     longest = None if configuration is None else configuration.longest
     model = _language_model(options.model_name)
     if model is not None:
-        options = _without_capacity(options, model)
+        options = replace(options, model=without_capacity(options.model, model))
     layers = None if model is None else model.layers
     _check_halves(options, fleet)
     requests = options.load.made()
@@ -206,15 +205,6 @@ def _prefill(options: ServeOptions, fleet: Fleet, setup: Setup, surface: Surface
         bytes_per_s=link.bandwidth_bytes_per_s * senders,
         latency_s=link.latency_s,
     )
-
-
-def _without_capacity(options: ServeOptions, model: LanguageModel) -> ServeOptions:
-    """Return options whose experts neither drop nor pad tokens, as in engines."""
-    mesh, settings = options.model.mesh, options.model.settings
-    is_divided = mesh is not None and _EXPERTS in mesh.names
-    if model.routing is None or is_divided or _CAPACITY.keys() & settings.keys():
-        return options
-    return replace(options, model=replace(options.model, settings={**settings, **_CAPACITY}))
 
 
 def _language_model(name: str) -> LanguageModel | None:

@@ -19,7 +19,7 @@ from hespas.models.weights import least_kept_bytes, local_weights
 from hespas.prediction import checks, cutting, machines, workload
 from hespas.prediction.cutting import Cut, least_memory
 from hespas.prediction.fidelity import why_not_compiled
-from hespas.prediction.options import PredictOptions
+from hespas.prediction.options import Fidelity, PredictOptions
 from hespas.price.methods import DeviceUse, method_named
 from hespas.sources.source import ModelSource
 from hespas.sources.workload import model_key
@@ -141,8 +141,9 @@ class Entry:
 
     ``inputs`` is a digest of everything that decides its prediction: the program, the cluster, the
     device and every option. ``compiles`` says whether a compiler of its part is installed,
-    ``is_model`` whether its program is a model of the zoo, ``runs_operations`` whether its
-    operations run on this machine to be timed. ``part`` names the device, None if it has no name.
+    ``is_model`` whether its program is a model of the zoo, ``is_served`` whether an engine's
+    kernels run it, ``runs_operations`` whether its operations run on this machine to be timed.
+    ``part`` names the device, None if it has no name.
     """
 
     number: int
@@ -155,6 +156,7 @@ class Entry:
     inputs: str
     compiles: bool
     is_model: bool
+    is_served: bool
     runs_operations: bool
 
     def key(self, phase: Phase) -> str:
@@ -224,6 +226,7 @@ def entry_of(number: int, candidate: Candidate) -> Entry:
         inputs=_inputs(options, device, cut),
         compiles=compiler_of(part) is not None,
         is_model=model is not None,
+        is_served=cut is None and options.compile.asked is Fidelity.LIBRARY,
         runs_operations=_runs_operations(options.estimate.method),
     )
 

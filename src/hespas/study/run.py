@@ -191,6 +191,8 @@ def _phase_and_status(run: _Run, number: int) -> _PhaseAndStatus:
             return Phase.EXPORTED, Status.DONE
         case _ if not entry.is_model:
             return Phase.AS_FOUND, Status.DONE
+        case _ if entry.is_served:
+            return Phase.LIBRARY, Status.DONE
         case _:
             return Phase.SCREEN, Status.SCREENED if entry.compiles else Status.DONE
 
@@ -262,7 +264,7 @@ def _evaluate(run: _Run, numbers: Sequence[int], how: Callable[[int], _PhaseAndS
             # one.
             with_report=phase is Phase.COMPILE and run.study.fidelity is StudyFidelity.AUTO,
             versions=entry.versions(phase),
-            may_stay=phase is Phase.SCREEN and not entry.runs_operations,
+            may_stay=phase in {Phase.SCREEN, Phase.LIBRARY} and not entry.runs_operations,
         )
     left_tasks = dict(tasks)
     for key, task in tasks.items():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import yaml
@@ -25,6 +25,8 @@ SEARCHES = "searches"
 STUDY_FILE = "study.yaml"
 _LONGEST_NAME = 60
 _MICRO_BATCHES = (1, 2, 4)
+_DECODED = 16
+"""Sequences of a device that a step of decode is searched with."""
 _HOW_ACCUMULATED = frozenset({"micro_batch", "micro_batches"})
 _BATCHES = frozenset({"batch", "global_batch"})
 _ON_REQUEST = frozenset({"context", "sequence"})
@@ -51,10 +53,12 @@ def _title(searched: Sequence[str], others: Sequence[str]) -> str:
     return f"{title}; not searched: {', '.join(others)} (--mesh {every})"
 
 
-def _batch_of_all(study_keys: Mapping[str, object], devices: int) -> int:
-    """Return the batch with which each device computes the largest micro-batch."""
+def _batch_of_each(study_keys: Mapping[str, object], known_options: Collection[str]) -> int:
+    """Return the sequences of each device: the largest micro-batch, or an engine's usual batch."""
+    if "accumulation" not in known_options:
+        return _DECODED if "context" in known_options else 1
     given = [1, *(size for key in _HOW_ACCUMULATED for size in listed(study_keys.get(key)))]
-    return devices * max(size for size in given if isinstance(size, int))
+    return max(size for size in given if isinstance(size, int))
 
 
 def search_study(keys: Mapping[str, object], *, compiled: int | None = None) -> Study:
@@ -62,9 +66,9 @@ def search_study(keys: Mapping[str, object], *, compiled: int | None = None) -> 
 
     Unless a mesh is listed, the model's usual axes are searched. ``keys`` are those of a study: the
     model, the cluster, and other pinned or listed keys. Without a batch all candidates compute the
-    same one: what a device computes at a time at most, for each device. Its title says which axes
-    are searched, which others ``mesh`` could name, and that batch. On GPUs the memory limit of
-    XLA's scheduler is raised if a candidate needs that and fits.
+    same one: what a device computes at a time at most, or 16 sequences that decode, for each. The
+    title says which axes are searched, which others ``mesh`` could name, and that batch. On GPUs
+    the memory limit of XLA's scheduler is raised if a candidate needs that and fits.
     """
     study_keys, model = dict(keys), str(keys[WORKLOAD])
     step = next((step for step in STEPS if study_keys.get(step) is True), "")
@@ -82,14 +86,15 @@ def search_study(keys: Mapping[str, object], *, compiled: int | None = None) -> 
     if "remat" in has:
         study_keys.setdefault("remat", ["minimal_with_context", "full"])
     systems = [system_named(str(cluster)) for cluster in listed(study_keys[CLUSTER])]
-    if "accumulation" in has:
-        if not _HOW_ACCUMULATED & set(study_keys):
-            study_keys["micro_batch"] = list(_MICRO_BATCHES)
-        if not _BATCHES & set(study_keys):
-            batch = _batch_of_all(study_keys, max(system.device_count for system in systems))
-            study_keys["global_batch"] = batch
-            title = "; ".join(filter(None, [title, f"{batch:,} sequences a step (--global-batch)"]))
-    if all(platform_of(system.part) == "cuda" for system in systems):
+    accumulates, is_inference = "accumulation" in has, "cache_dtype" in has
+    if accumulates and not _HOW_ACCUMULATED & set(study_keys):
+        study_keys["micro_batch"] = list(_MICRO_BATCHES)
+    if (accumulates or is_inference) and not _BATCHES & set(study_keys):
+        devices = max(system.device_count for system in systems)
+        batch = devices * _batch_of_each(study_keys, has)
+        study_keys["global_batch"] = batch
+        title = "; ".join(filter(None, [title, f"{batch:,} sequences a step (--global-batch)"]))
+    if not is_inference and all(platform_of(system.part) == "cuda" for system in systems):
         study_keys[SLOP_OPTION] = FULL
     goal = "tokens_per_s_per_device" if "sequence" in has else "samples_per_s"
     return study_of(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hespas.cli.study_command import search_from
+from hespas.compile.options import SLOP_OPTION
 from hespas.study.study import Study
 
 ALL = "data=auto,fsdp=auto,tp=auto,context=auto,sequence=auto,pipe=auto"
@@ -25,7 +26,7 @@ def search(model: str, **given: object) -> Study:
             "llama3-8b",
             NOT_SEARCHED.format("data, fsdp, tp", "context, sequence, pipe", ALL, 32),
         ),
-        ("llama3-8b-decode", "Meshes of data, tp"),
+        ("llama3-8b-decode", "Meshes of data, tp; 128 sequences a step (--global-batch)"),
         ("resnet50", "Meshes of data"),
     ],
 )
@@ -58,10 +59,11 @@ def test_all_meshes_of_a_search_compute_the_same_batch() -> None:
     assert search("llama3-8b", micro_batches="8").search["global_batch"] == (64,)
     assert "micro_batch" not in search("llama3-8b", micro_batches="8").search
     assert search("llama3-8b", global_batch="16").search["global_batch"] == (16,)
-    assert "global_batch" not in search("llama3-8b-decode").search
+    assert search("llama3-8b-decode").search["global_batch"] == (128,), "16 for each device"
+    assert search("llama3-8b-prefill").search["global_batch"] == (8,)
 
 
 @pytest.mark.parametrize("step", ["prefill", "decode"])
 def test_steps_of_inference_have_no_keys_of_training(step: str) -> None:
     keys = search("llama3-8b", **{step: "true"}).search
-    assert not {"remat", "micro_batch", "global_batch"} & set(keys)
+    assert not {"remat", "micro_batch", SLOP_OPTION} & set(keys)

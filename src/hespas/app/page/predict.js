@@ -125,7 +125,7 @@ export function setUp(home) {
       h("fieldset", {}, h("legend", {}, "Precision and memory"), h("div.two", {},
         choose("dtype", "Type", options.dtype), setting("product_dtype", "Products in", options.product_dtype), setting("state_dtype", "States in", options.state_dtype),
         choose("remat", "Recomputation", options.remat), choose("attention", "Attention", options.attention),
-        field("Kernels", select([["", "as good as can be had"], ["fused", "modelled"], ["exported", "as exported"]], state.fidelity === "auto" ? "" : state.fidelity, (value) => set({ fidelity: value }))))),
+        field("Kernels", select([["", "as good as can be had"], ["fused", "modelled"], ["library", "of libraries, as PyTorch has them"], ["exported", "as exported"]], state.fidelity === "auto" ? "" : state.fidelity, (value) => set({ fidelity: value }))))),
     ];
   }
 

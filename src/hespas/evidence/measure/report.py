@@ -13,7 +13,8 @@ from hespas.evidence.measure.measured import Measurement, MeasureOptions, Platfo
 from hespas.evidence.validate.measurements import MeasuredStep
 from hespas.hardware.presets import is_tpu, part_of
 from hespas.prediction import checks, composition, machines, workload
-from hespas.prediction.options import PredictOptions
+from hespas.prediction.fidelity import WITHOUT_COMPILER, why_not_compiled
+from hespas.prediction.options import Fidelity, PredictOptions
 from hespas.prediction.result import Prediction
 from hespas.price.methods import method_named
 from hespas.sources.source import FileSource, ModelSource
@@ -229,12 +230,21 @@ def compare(options: PredictOptions, measured: Measurement) -> Comparison:
 
     Raises what `hespas.prediction.composition.predict` raises.
     """
-    prediction = composition.predict(options)
+    prediction = composition.predict(_as_compiled(options))
     return Comparison(
         measured=measured,
         prediction=prediction,
         notes=tuple(_notes(_part(checks.checked(options)), prediction, measured)),
     )
+
+
+def _as_compiled(options: PredictOptions) -> PredictOptions:
+    """Return options that predict inference as a compiler makes it: that was measured."""
+    checked = checks.checked(options)
+    if options.compile.asked is not Fidelity.AUTO or checked.compile.asked is Fidelity.AUTO:
+        return options
+    own = WITHOUT_COMPILER if why_not_compiled(str(checked.estimate.node)) else Fidelity.COMPILED
+    return replace(options, compile=replace(options.compile, fidelity=own))
 
 
 def _notes(part: str | None, prediction: Prediction, measured: Measurement) -> Iterator[str]:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from hespas.prediction.answer import PipelinePrediction
 
 _FILE = PRESETS_DIRECTORY / "published" / "errors.json"
+_OF_ENGINES = _FILE.with_name("serving_errors.json")
 _WITH_EXPERTS = "library_experts"
 _STEPS = {
     "xla_gpu": "steps of XLA on {} GPUs",
@@ -54,6 +55,11 @@ class _Errors(msgspec.Struct, frozen=True, kw_only=True):
     modelled: _Modelled
 
 
+class _Engine(msgspec.Struct, frozen=True, kw_only=True):
+    points: int
+    tpot: float
+
+
 @cache
 def _errors() -> _Errors:
     return msgspec.json.decode(_FILE.read_bytes(), type=_Errors)
@@ -62,6 +68,8 @@ def _errors() -> _Errors:
 def expected_error(prediction: Prediction | PipelinePrediction) -> ExpectedError:
     """Return the errors of the published steps that are most like a predicted one."""
     chosen = _group_name(prediction)
+    if chosen is None and _is_decoded(prediction):
+        return ExpectedError(text=_of_engines())
     if chosen is None:
         return ExpectedError(text="not known: no step of its kind is published")
     group, modelled = _errors().groups[chosen], _errors().modelled
@@ -83,6 +91,25 @@ def expected_error(prediction: Prediction | PipelinePrediction) -> ExpectedError
         least=group.least,
         most=group.most,
         modelled=modelled.mean_absolute if is_modelled else None,
+    )
+
+
+def _is_decoded(prediction: Prediction | PipelinePrediction) -> bool:
+    """Return whether an engine's kernels make a token for each sequence, on a part of NVIDIA."""
+    part, work = prediction.device_name, prediction.work
+    is_served = prediction.fidelity == "library" and work.kind is StepKind.INFERENCE
+    is_token = work.tokens is not None and work.tokens == work.samples
+    return is_served and is_token and part in device_names() and platform_of(part) == "cuda"
+
+
+def _of_engines() -> str:
+    """Return how far the times between tokens of engines were off."""
+    engines = msgspec.json.decode(_OF_ENGINES.read_bytes(), type=dict[str, _Engine])
+    medians = [each.tpot for each in engines.values()]
+    return (
+        f"{100 * min(medians):.0f} to {100 * max(medians):.0f} %: medians of the times between "
+        f"tokens of {sum(each.points for each in engines.values())} published points of "
+        f"{len(engines)} engines"
     )
 
 

@@ -40,6 +40,13 @@ def test_kernels_of_libraries_have_errors_of_their_own_and_more_with_experts() -
     assert "with experts" in experts.text
 
 
+def test_a_token_has_the_errors_of_engines() -> None:
+    token = stated("llama3-8b:decode", "8xH100_80GB", "library")
+    assert "medians of the times between tokens" in token.text
+    assert stated("llama3-8b:prefill", "8xH100_80GB", "library").text.startswith("not known")
+    assert stated("llama3-8b:decode", "8xMI300X", "library").text.startswith("not known")
+
+
 @pytest.mark.parametrize(
     ("workload", "cluster", "fidelity"),
     [

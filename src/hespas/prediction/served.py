@@ -1,0 +1,55 @@
+"""Predict inference as engines run it, where nobody asks for a compiler's programs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hespas.base.fields import changed
+from hespas.hardware.presets import is_tpu, part_of
+from hespas.models.language import LanguageModel
+from hespas.models.runs import Decode, Prefill
+from hespas.prediction.fidelity import needs_operations
+from hespas.prediction.options import Fidelity, PredictOptions
+from hespas.sources.options import ModelOptions
+from hespas.sources.source import ModelSource, Source
+
+WITHOUT_CAPACITY = {"dropless": "true", "expert_groups": "1", "chosen_groups": "1"}
+"""How tokens are sent to experts: groups of those decide where, and not how many."""
+
+
+def is_inference(source: Source) -> bool:
+    """Return whether a workload is a language model's prefill or decode."""
+    if not isinstance(source, ModelSource):
+        return False
+    settings = source.settings
+    return isinstance(settings, LanguageModel) and isinstance(settings.run, Prefill | Decode)
+
+
+def as_served(options: PredictOptions, source: Source, target: str | None) -> PredictOptions:
+    """Return options whose inference on a GPU runs an engine's kernels by default.
+
+    ``target`` is the node's name, if known. Experts neither drop nor pad tokens there.
+    """
+    if not isinstance(source, ModelSource) or not is_inference(source) or not _is_gpu(target):
+        return options
+    choice = options.compile
+    is_left = choice.asked is Fidelity.AUTO and not changed(choice.options)
+    if is_left and options.program.kernels is None and not needs_operations(options):
+        options = replace(options, compile=replace(choice, fidelity=Fidelity.LIBRARY))
+    if options.compile.asked is not Fidelity.LIBRARY:
+        return options
+    whole = without_capacity(options.program.model, source.model.settings)
+    return replace(options, program=replace(options.program, model=whole))
+
+
+def without_capacity(options: ModelOptions, model: LanguageModel) -> ModelOptions:
+    """Return options whose experts neither drop nor pad tokens, as in engines."""
+    is_divided = options.mesh is not None and "expert" in options.mesh.names
+    if model.routing is None or is_divided or WITHOUT_CAPACITY.keys() & options.settings.keys():
+        return options
+    return replace(options, settings={**options.settings, **WITHOUT_CAPACITY})
+
+
+def _is_gpu(target: str | None) -> bool:
+    part = None if target is None else part_of(target)
+    return part is not None and is_tpu(part) is False
