@@ -141,7 +141,9 @@ def export_maxtext(step: MaxTextStep) -> Exported:
     with scratch_directory("maxtext") as directory:
         file = directory / "request.json"
         file.write_text(json.dumps(asdict(request)), encoding="utf-8")
-        run_program([str(python), str(_WORKER)], name="MaxText", directory=directory, limits=_LOWER)
+        # Without -P, `import maxtext` would find this file, beside the worker.
+        command = [str(python), "-P", str(_WORKER)]
+        run_program(command, name="MaxText", directory=directory, limits=_LOWER)
         answer = msgspec.json.decode((directory / "answer.json").read_bytes(), type=_Answer)
         if answer.refused:
             raise ConfigError(answer.refused, location=f"MaxText's {step.config}")

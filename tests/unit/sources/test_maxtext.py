@@ -37,7 +37,9 @@ import json, os, sys
 if sys.argv[1] == "-c":
     print(json.dumps(VERSIONS))
     sys.exit()
-assert os.path.basename(sys.argv[1]) == "maxtext_worker.py"
+# The worker's own directory has a maxtext.py, which is not MaxText.
+assert sys.argv[1] == "-P"
+assert os.path.basename(sys.argv[2]) == "maxtext_worker.py"
 request = json.load(open("request.json"))
 if "model_name=none" in request["settings"]:
     answer = {"refused": "there is no such model"}
