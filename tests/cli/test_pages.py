@@ -77,7 +77,7 @@ def test_a_sentence_that_contradicts_what_its_page_shows_is_written_anew() -> No
     run = "$ hespas run {}.mlir --node H100_80GB --system H100_80GB_8GPU_4\nStep time {} ms\n"
     blocks = "".join(
         f"```console\n{run.format(name, step)}```\n"
-        for name, step in (("fsdp", 50), ("mixed", 40), ("replicated", 80))
+        for name, step in (("fsdp", 40), ("mixed", 50), ("replicated", 80))
     )
     text = f"{blocks}It is ahead by <!-- shown tutoriallead -->7 %<!-- end -->.\n"
     assert "ahead by <!-- shown tutoriallead -->20 and 50 %<!-- end -->." in pages.with_sentences(
