@@ -17,6 +17,7 @@ from importlib.metadata import entry_points
 
 from hespas.base.suggest import suggestion
 from hespas.errors import ConfigError, option
+from hespas.serve.load import PICOSECONDS
 
 _LARGE_BYTES = 70 * 2**30
 """vLLM's defaults are those of large parts from so much memory on, but on A100."""
@@ -55,7 +56,8 @@ class Engine:
     the engine ``caches_prefixes``. ``host_s`` is what an iteration waits for the host: 0 where the
     engine schedules the next iteration while one runs. One that ``plans_ahead`` does so as that
     starts: what comes later waits for it to end, and for the next. Parts with attention of their
-    own have a ``token_budget`` each, or together where the engine ``divides_budget``.
+    own have a ``token_budget`` each, or together where the engine ``divides_budget``. One that
+    does not plan ahead waits ``unhidden_s`` in each iteration, and for each sequence of it.
     """
 
     name: str
@@ -72,9 +74,21 @@ class Engine:
     host_s: float = 0.0
     plans_ahead: bool = True
     divides_budget: bool = False
+    unhidden_s: tuple[float, float] = (0.0, 0.0)
     launch: str = ""
     flags: Mapping[str, str] = field(default_factory=dict[str, str])
     """What the launch command has beside, by what is served; a missing one is not known."""
+
+    def host_ps(self, sequences: int) -> int:
+        """Return what an iteration of so many sequences waits for the host, in ps.
+
+        >>> from dataclasses import replace
+        >>> engine = vllm(memory_bytes=80 * 2**30, part="H100")
+        >>> engine.host_ps(100), replace(engine, plans_ahead=False).host_ps(100)
+        (0, 4400000000)
+        """
+        fixed_s, of_sequence_s = (0.0, 0.0) if self.plans_ahead else self.unhidden_s
+        return round((self.host_s + fixed_s + of_sequence_s * sequences) * PICOSECONDS)
 
     def padded(self, sequences: int) -> int:
         """Return a batch's CUDA graph size; larger batches run without graphs.
@@ -107,6 +121,11 @@ _NIXL = """--kv-transfer-config '{{"kv_connector": "NixlConnector", "kv_role": "
 """Both sides of a transfer of keys and values (vLLM, docs/features/nixl_connector_usage.md)."""
 
 
+_VLLM_UNHIDDEN_S = (0.4e-3, 40e-6)
+"""Chosen for 13 published points of one model (Qwen3-32B, 2 to 8 devices) under vLLM 0.12.0, which
+does not schedule ahead; docs/evidence/serving.md has their errors, layouts left out too."""
+
+
 def vllm(*, memory_bytes: int, part: str) -> Engine:
     """Return vLLM V1 as ``vllm serve`` starts it on a part."""
     is_large = memory_bytes >= _LARGE_BYTES and not part.startswith(_A100)
@@ -122,6 +141,7 @@ def vllm(*, memory_bytes: int, part: str) -> Engine:
         memory_rule=MemoryRule.OF_ALL,
         memory_share=0.92,
         graph_sizes=_capture_sizes(sequences, budget),
+        unhidden_s=_VLLM_UNHIDDEN_S,
         launch="vllm serve {model} --tensor-parallel-size {tensor} "
         "--max-num-seqs {sequences} --max-num-batched-tokens {budget}",
         flags={

@@ -14,7 +14,6 @@ from math import isqrt
 
 from hespas.errors import ConfigError
 from hespas.serve.engine import Engine, Reserve
-from hespas.serve.load import PICOSECONDS
 from hespas.serve.prefixes import Chain, Node, PrefixCache
 from hespas.serve.step_times import StepTimes
 
@@ -109,7 +108,6 @@ class Replica:
         "free",
         "generation",
         "grows",
-        "host_ps",
         "iterations",
         "joined",
         "now",
@@ -127,7 +125,6 @@ class Replica:
 
     def __init__(self, setup: Setup, work: Work, number: int) -> None:
         self.setup, self.work, self.number = setup, work, number
-        self.host_ps = round(setup.engine.host_s * PICOSECONDS)
         self.budget = setup.engine.token_budget * (
             1 if setup.engine.divides_budget else setup.parts
         )
@@ -279,13 +276,14 @@ class Replica:
             tokens += chunk
             prompt.left -= chunk
         parts = self.setup.parts
+        host_ps = engine.host_ps(decoding + len(self.prompts))
         elapsed = times.of_tokens(-(-(decoding + tokens) // parts))
         elapsed += round(times.of_pair * pairs / parts)
         if decoding:
             elapsed += times.of_context(-(-decoding // parts)) * self.context // parts
         elapsed = max(elapsed, times.of_exchange(-(-(decoding + tokens) // parts)))
         self.planned_ps = self.now
-        self._pass(elapsed + self.host_ps, self._made() if decodes else 1, decodes=decodes)
+        self._pass(elapsed + host_ps, self._made() if decodes else 1, decodes=decodes)
         ended = self._ended() if decodes else []
         complete = [prompt for prompt in self.prompts if not prompt.left]
         self.prompts = [prompt for prompt in self.prompts if prompt.left]
@@ -336,7 +334,7 @@ class Replica:
         step = attended * self.decoding // parts
         exchange = times.of_exchange(engine.padded(checked))
         first, step, most = _least(first, step, exchange)
-        first += self.host_ps
+        first += engine.host_ps(self.decoding)
         if speculation is not None:
             # An iteration makes several tokens: each takes its part of the time.
             drafted = 1 + speculation.tokens * speculation.draft_share

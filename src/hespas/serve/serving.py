@@ -401,8 +401,7 @@ def _assumptions(
             f"iterations that decode take {factors.decode:.3g} times what is predicted, and those "
             f"of prompts {factors.prompts:.3g} times, as {given}"
         )
-    if engine.host_s == 0:
-        yield "no iteration waits for the host: the engine schedules one while another runs"
+    yield _host_assumption(engine)
     shared = "no prompts share a prefix" if requests.chains is None else "whole blocks are shared"
     yield f"{engine.name} has its defaults but for what options change; {shared}"
     if setup.speculation is not None:
@@ -438,3 +437,16 @@ def _assumptions(
             "another"
         )
     yield "no time passes between a user, a router and a server"
+
+
+def _host_assumption(engine: Engine) -> str:
+    """Say what iterations wait for the host."""
+    if not engine.plans_ahead and any(engine.unhidden_s):
+        fixed, of_sequence = map(format_time, engine.unhidden_s)
+        return (
+            f"{engine.name} schedules between iterations: {fixed}, and {of_sequence} for each "
+            "sequence, chosen for published points"
+        )
+    if engine.host_s:
+        return f"each iteration waits {format_time(engine.host_s)} for the host, as given"
+    return "no iteration waits for the host: the engine schedules one while another runs"

@@ -93,9 +93,26 @@ def test_a_request_waits_for_the_iteration_that_is_planned() -> None:
     second_ps = TIMES.of_tokens(100) + step_ps // 2
     requests = Requests(arrivals_ps=(0, second_ps), prompts=(100, 100), outputs=(50, 2))
     ahead = serve(requests, SETUP)
-    behind = replace(SETUP, engine=replace(ENGINE, plans_ahead=False))
+    engine = replace(ENGINE, plans_ahead=False, unhidden_s=(0.0, 0.0))
+    behind = replace(SETUP, engine=engine)
     waited_ps = ahead.started_ps[1] - serve(requests, behind).started_ps[1]
     assert waited_ps == pytest.approx(step_ps, rel=1e-3)
+
+
+def test_an_iteration_waits_for_a_host_that_does_not_schedule_ahead() -> None:
+    requests = Requests(arrivals_ps=(0, 0), prompts=(100, 100), outputs=(51, 51))
+    hosts = [(0.0, 0.0), (1e-3, 2e-4)]
+    hidden, waiting = (
+        figures_of(
+            requests,
+            serve(
+                requests,
+                replace(SETUP, engine=replace(ENGINE, plans_ahead=False, unhidden_s=host)),
+            ),
+        )
+        for host in hosts
+    )
+    assert waiting.tpot_s - hidden.tpot_s == pytest.approx([1e-3 + 2 * 2e-4] * 2)
 
 
 def test_a_server_takes_requests_one_after_another() -> None:

@@ -113,6 +113,7 @@ class _Reference:
             return []
         self.planned = self.now
         self.now += self.elapsed(chunks, decoding)
+        self.now += self.engine.host_ps(len(decoding) + len(prompts))
         for sequence in decoding:
             sequence.computed += 1
             sequence.made += 1

@@ -6,6 +6,7 @@ Nothing is fitted to a point.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -66,6 +67,8 @@ _STATISTICS: Mapping[str, Callable[[Latency], float]] = {
 _CLIENTS = tuple(client.value for client in Client)
 _SHORTEST = 0.8
 """The share of its name that an InferenceX length has at least."""
+_PLANS_AHEAD = (0, 14)
+"""The version from which vLLM schedules ahead by default (async_scheduling)."""
 _MORE_TOKENS = 1500
 _BLOCKS = {"vllm": 1, "trtllm": 32}
 """Of how many tokens a budget of aiconfigurator's rules is a multiple."""
@@ -98,6 +101,20 @@ class ServingPoint:
     statistic: str
     ttft_s: float
     tpot_s: float
+    version: str = ""
+
+    @property
+    def plans_ahead(self) -> bool:
+        """Whether the engine schedules while another iteration runs; unknown versions do."""
+        numbers = re.match(r"(\d+)\.(\d+)", self.version)
+        if self.engine != "vllm" or numbers is None:
+            return True
+        return (int(numbers[1]), int(numbers[2])) >= _PLANS_AHEAD
+
+    @property
+    def layout(self) -> tuple[object, ...]:
+        """What two points of one load are compared by."""
+        return self.engine, self.precision, self.tensor, self.experts
 
     @property
     def throughput(self) -> float:
@@ -139,7 +156,9 @@ class ServingPoint:
                 length_spread=spread,
                 requests=_ROUNDS[self.client] * self.concurrency,
             ),
-            engine=EngineOptions(engine=self.engine, max_batched_tokens=budget),
+            engine=EngineOptions(
+                engine=self.engine, max_batched_tokens=budget, plan_ahead=self.plans_ahead
+            ),
             model=ModelOptions(mesh=parse_mesh(f"tp={self.tensor}"), settings=settings),
             executor=ExecutorOptions(),
         )
@@ -229,6 +248,7 @@ def _point(row: Mapping[str, str], line: int, file: Path) -> ServingPoint:
         statistic=row["statistic"],
         ttft_s=number("ttft_ms") / 1e3,
         tpot_s=number("tpot_ms") / 1e3,
+        version=row.get("engine_version") or "",
     )
 
 
@@ -282,19 +302,23 @@ def ranking(points: Iterable[ServedPoint], *, same_load: bool = True) -> dict[st
 
     A pair serves one model on one part with prompts and outputs of the same lengths, and with the
     same concurrency where it has the ``same_load``; its published rates are far apart. Layouts are
-    engines, precisions and devices of a replica.
+    engines, precisions and devices of a replica: one that was measured twice is no pair.
     """
-    groups: dict[tuple[object, ...], list[tuple[float, float]]] = {}
+    groups: dict[tuple[object, ...], list[tuple[object, float, float]]] = {}
     for served in points:
         point, predicted = served.point, served.throughput
         if predicted is None:
             continue
         load = (point.isl, point.osl, point.concurrency if same_load else 0)
         key = (point.model, point.hardware, point.client, *load)
-        groups.setdefault(key, []).append((point.throughput, predicted))
+        layout = (point.layout, point.concurrency)
+        groups.setdefault(key, []).append((layout, point.throughput, predicted))
     pairs = right = 0
     for members in groups.values():
-        for (published, predicted), (other, other_predicted) in combinations(members, 2):
+        for first, second in combinations(members, 2):
+            (layout, published, predicted), (other_layout, other, other_predicted) = first, second
+            if layout == other_layout:
+                continue
             if max(published, other) < (1 + _FAR_APART) * min(published, other):
                 continue
             pairs += 1

@@ -64,6 +64,21 @@ def test_only_tensorrt_llm_caches_keys_in_8_bits_in_fp8() -> None:
     assert replace(fp8, engine="trtllm").options().model.settings["cache_dtype"] == "f8"
 
 
+@pytest.mark.parametrize(
+    ("engine", "version", "ahead"),
+    [
+        ("vllm", "0.12.0", False),
+        ("vllm", "0.16.0", True),
+        ("vllm", "", True),
+        ("trtllm", "0.12.0", True),
+        ("sglang", "nightly-dev", True),
+    ],
+)
+def test_versions_of_vllm_schedule_ahead(*, engine: str, version: str, ahead: bool) -> None:
+    point = replace(POINT, engine=engine, version=version)
+    assert point.options().engine.plan_ahead == ahead
+
+
 def test_pairs_are_ranked_by_tokens_of_a_device() -> None:
     def served(tensor: int, published_s: float, predicted_s: float) -> ServedPoint:
         point = replace(POINT, tensor=tensor, tpot_s=published_s)
@@ -73,6 +88,8 @@ def test_pairs_are_ranked_by_tokens_of_a_device() -> None:
     assert ranking(points) == {"pairs": 3, "right": 1}
     close = served(1, 0.0101, 0.001)
     assert ranking([points[0], close]) == {"pairs": 0, "right": 0}
+    again = served(1, 0.005, 0.012)
+    assert ranking([points[0], again]) == {"pairs": 0, "right": 0}
     moved = replace(points[1].point, concurrency=4)
     other = [points[0], replace(points[1], point=moved)]
     assert ranking(other)["pairs"] == 0
