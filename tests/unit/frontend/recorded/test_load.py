@@ -84,9 +84,10 @@ def test_a_collective_hides_behind_computation_that_does_not_wait_for_it() -> No
         return recorder.step()
 
     hidden, exposed = predicted(step(waits_at_once=False)), predicted(step(waits_at_once=True))
-    assert hidden.exposed_communication_s < 1e-9 < exposed.exposed_communication_s
-    assert exposed.step_time_s == pytest.approx(
-        hidden.step_time_s + exposed.exposed_communication_s, rel=1e-6
+    # Beside the collective, products have the multiprocessors that it leaves.
+    assert hidden.exposed_communication_s < 0.25 * exposed.exposed_communication_s
+    assert exposed.step_time_s - hidden.step_time_s == pytest.approx(
+        exposed.exposed_communication_s - hidden.exposed_communication_s, rel=1e-6
     )
 
 
