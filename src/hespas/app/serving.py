@@ -114,6 +114,8 @@ def _rows(report: ServingReport) -> list[tuple[str, str]]:
     if (errors := report.published_errors) is not None:
         text = f"{errors.ttft:.0%} to the first token, {errors.tpot:.0%} between tokens"
         rows.append(("Expected error", text))
+    else:
+        rows.append(("Expected error", "not known: no point of its kind is published"))
     if met is not None:
         share = met / report.requests_per_s
         rows.insert(3, ("Meet all objectives", f"{100 * share:.1f} % of requests"))

@@ -75,6 +75,8 @@ def _figures(report: ServingReport) -> Iterator[tuple[str, str]]:
         sizes = f"{errors.tpot:.1%} between tokens, {errors.output_tokens_per_s:.1%} of tokens/s"
         first = f"{errors.ttft:.1%} to the first token"
         yield "Expected error", f"{sizes}, {first}: medians of {errors.points} published points"
+    else:
+        yield "Expected error", "not known: no point of its kind is published"
     if report.goodput == 0:
         nearest = f"{format_time(report.ttft_s.p50)} to the first token"
         if report.tpot_s is not None:

@@ -305,7 +305,7 @@ def _report(
         iterations=served.iterations,
         bound=bound_of(surface, served, batch, sum(requests.prompts) // len(requests)),
         expected_error=surface.times.left_out_error,
-        published_errors=published_errors(setup.engine.name),
+        published_errors=published_errors(setup.engine.name, fleet.part),
         energy_j_per_output_token=energy_j,
         usd_per_million_output_tokens=cost,
         launch="\n".join(_launches(options, fleet, setup.engine)),
