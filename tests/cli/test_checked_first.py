@@ -23,7 +23,11 @@ def expensive(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def called(command: Sequence[str], **settings: object) -> None:
         raise AssertionError(f"this takes time: {command} {settings.get('name')}")
 
+    def started(**settings: object) -> None:
+        raise AssertionError(f"this takes time: {settings}")
+
     monkeypatch.setattr("hespas.base.question.run_program", called)
+    monkeypatch.setattr("hespas.base.question.Worker", started)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     Path("file").write_text("")

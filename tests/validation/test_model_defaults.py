@@ -58,7 +58,7 @@ def test_layers_beside_each_other_share_norms_or_not() -> None:
     ("family", "changed", "said"),
     [
         ("opt", {"do_layer_norm_before": False}, "do_layer_norm_before is False"),
-        ("stablelm", {"qk_layernorm": True}, "qk_layernorm is True"),
+        ("stablelm", {"qk_layernorm": True}, "qk_layernorm = true"),
         ("internlm3", {"bias": True, "qkv_bias": False}, "bias is true and qkv_bias is not"),
         ("exaone_moe", {"mlp_layer_types": ["dense"]}, "mlp_layer_types has 1 layers"),
         ("falcon", {"activation": "xielu"}, "the activation 'xielu' is not known"),

@@ -255,6 +255,7 @@ _gpt2 = family(
 _gptj = family(
     sizes=_ungrouped,
     layers=alike,
+    only={"rotary": (True,)},
     norm="layer",
     before_mlp="same_norm",
     activation=activation("activation_function", default="gelu_new"),

@@ -45,7 +45,7 @@ IGNORED = re.compile(
     # How kernels compute: in which type, what is one of them, how numbers are ordered.
     r"scale_attn_weights|.*_softmax_in_fp32|.*_fp32_softmax|.*_fp32_combine|.*_head_fp32|"
     r"masked_softmax_fusion|skip_bias_add.*|apply_query_key_layer_scaling|norm_softmax|norm_head|"
-    r"router_dtype|use_parallel_embedding|.*rope_interleave|rotary|offset_alibi|quantization_bit|"
+    r"router_dtype|use_parallel_embedding|.*rope_interleave|offset_alibi|quantization_bit|"
     # What is lost, dropped or shaken in training, and which experts are chosen.
     r"layerdrop|.*jitter.*|moe_loss_weight|z_loss_weight|moe_norm_min|moe_capacity|"
     r"moe_use_aux_free|moe_random_routing_.*|uniform_expert_assignment|n_group|topk_group|"
