@@ -35,7 +35,7 @@ from hespas.prediction.answer import PipelinePrediction
 from hespas.prediction.fidelity import why_not_compiled
 from hespas.prediction.figures.schema import MemoryDetails, RunReport
 from hespas.prediction.figures.step import run_report
-from hespas.prediction.machines import node_of, system_of, with_node
+from hespas.prediction.machines import node_of
 from hespas.prediction.options import CompileChoice, Fidelity, PredictOptions
 from hespas.prediction.result import Prediction
 from hespas.report.answers import detailed
@@ -84,7 +84,7 @@ def _is_compiled(options: PredictOptions) -> bool:
     options = checks.checked(options)
     if options.compile.asked not in {Fidelity.AUTO, Fidelity.COMPILED}:
         return False
-    node = node_of(with_node(options.estimate, system_of(options.network)))
+    node = node_of(options.estimate)
     part = None if node is None else part_of(node)
     return part is not None and not why_not_compiled(part)
 

@@ -1,4 +1,4 @@
-"""Predict inference as engines run it, where nobody asks for a compiler's programs."""
+"""Choose the kernels of serving engines for inference on GPUs, unless the user asks for others."""
 
 from __future__ import annotations
 
@@ -7,30 +7,23 @@ from dataclasses import replace
 from hespas.base.fields import changed
 from hespas.hardware.presets import is_tpu, part_of
 from hespas.models.language import LanguageModel
-from hespas.models.runs import Decode, Prefill
 from hespas.prediction.fidelity import needs_operations
 from hespas.prediction.options import Fidelity, PredictOptions
+from hespas.prediction.result import StepKind
+from hespas.prediction.workload import kind_of
 from hespas.sources.options import ModelOptions
-from hespas.sources.source import ModelSource, Source
+from hespas.sources.source import ModelSource
 
 WITHOUT_CAPACITY = {"dropless": "true", "expert_groups": "1", "chosen_groups": "1"}
 """How tokens are sent to experts: groups of those decide where, and not how many."""
 
 
-def is_inference(source: Source) -> bool:
-    """Return whether a workload is a language model's prefill or decode."""
-    if not isinstance(source, ModelSource):
-        return False
-    settings = source.settings
-    return isinstance(settings, LanguageModel) and isinstance(settings.run, Prefill | Decode)
-
-
-def as_served(options: PredictOptions, source: Source, target: str | None) -> PredictOptions:
+def as_served(options: PredictOptions, source: ModelSource, target: str | None) -> PredictOptions:
     """Return options whose inference on a GPU runs an engine's kernels by default.
 
     ``target`` is the node's name, if known. Experts neither drop nor pad tokens there.
     """
-    if not isinstance(source, ModelSource) or not is_inference(source) or not _is_gpu(target):
+    if kind_of(source.settings) is not StepKind.INFERENCE or not _is_gpu(target):
         return options
     choice = options.compile
     is_left = choice.asked is Fidelity.AUTO and not changed(choice.options)

@@ -11,6 +11,7 @@ import numpy as np
 from msgspec import Meta
 
 from hespas.errors import ConfigError, option
+from hespas.prediction.figures.schema import PublishedErrors
 from hespas.serve.load import PICOSECONDS, Requests
 from hespas.serve.replica import Setup
 from hespas.serve.simulation import Served, ServingPlan
@@ -92,15 +93,6 @@ class RatePoint(msgspec.Struct, frozen=True, kw_only=True):
     ttft_s: Latency
     tpot_s: Latency | None
     met: Annotated[float, Meta(description="the share that meets all objectives")]
-
-
-class PublishedErrors(msgspec.Struct, frozen=True, kw_only=True):
-    """Median sizes of errors, as shares, of predictions of an engine's published points."""
-
-    points: int
-    tpot: float
-    output_tokens_per_s: float
-    ttft: float
 
 
 class ServingReport(msgspec.Struct, frozen=True, kw_only=True):

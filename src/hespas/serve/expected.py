@@ -2,20 +2,9 @@
 
 from __future__ import annotations
 
-from functools import cache
-
-import msgspec
-
 from hespas.compile.targets import compute_capability
-from hespas.hardware.presets import PRESETS_DIRECTORY
-from hespas.serve.answer import PublishedErrors
-
-_FILE = PRESETS_DIRECTORY / "published" / "serving_errors.json"
-
-
-@cache
-def _errors() -> dict[str, PublishedErrors]:
-    return msgspec.json.decode(_FILE.read_bytes(), type=dict[str, PublishedErrors])
+from hespas.prediction.figures.expected import engine_errors
+from hespas.prediction.figures.schema import PublishedErrors
 
 
 def published_errors(engine: str, part: str) -> PublishedErrors | None:
@@ -28,4 +17,4 @@ def published_errors(engine: str, part: str) -> PublishedErrors | None:
     >>> published_errors("mine", "H200_141GB"), published_errors("vllm", "MI300X")
     (None, None)
     """
-    return _errors().get(engine) if compute_capability(part) is not None else None
+    return engine_errors().get(engine) if compute_capability(part) is not None else None

@@ -230,17 +230,17 @@ def compare(options: PredictOptions, measured: Measurement) -> Comparison:
 
     Raises what `hespas.prediction.composition.predict` raises.
     """
-    prediction = composition.predict(_as_compiled(options))
+    checked = checks.checked(options)
+    prediction = composition.predict(_as_compiled(options, checked))
     return Comparison(
         measured=measured,
         prediction=prediction,
-        notes=tuple(_notes(_part(checks.checked(options)), prediction, measured)),
+        notes=tuple(_notes(_part(checked), prediction, measured)),
     )
 
 
-def _as_compiled(options: PredictOptions) -> PredictOptions:
+def _as_compiled(options: PredictOptions, checked: PredictOptions) -> PredictOptions:
     """Return options that predict inference as a compiler makes it: that was measured."""
-    checked = checks.checked(options)
     if options.compile.asked is not Fidelity.AUTO or checked.compile.asked is Fidelity.AUTO:
         return options
     own = WITHOUT_COMPILER if why_not_compiled(str(checked.estimate.node)) else Fidelity.COMPILED

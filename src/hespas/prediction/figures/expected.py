@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from hespas.hardware.presets import PRESETS_DIRECTORY, device_names
-from hespas.prediction.figures.schema import ExpectedError
+from hespas.prediction.figures.schema import ExpectedError, PublishedErrors
 from hespas.prediction.result import Prediction, StepKind
 from hespas.sources.source import platform_of
 
@@ -55,14 +55,15 @@ class _Errors(msgspec.Struct, frozen=True, kw_only=True):
     modelled: _Modelled
 
 
-class _Engine(msgspec.Struct, frozen=True, kw_only=True):
-    points: int
-    tpot: float
-
-
 @cache
 def _errors() -> _Errors:
     return msgspec.json.decode(_FILE.read_bytes(), type=_Errors)
+
+
+@cache
+def engine_errors() -> dict[str, PublishedErrors]:
+    """Return how far predictions of published points of engines were off, by engine."""
+    return msgspec.json.decode(_OF_ENGINES.read_bytes(), type=dict[str, PublishedErrors])
 
 
 def expected_error(prediction: Prediction | PipelinePrediction) -> ExpectedError:
@@ -104,7 +105,7 @@ def _is_decoded(prediction: Prediction | PipelinePrediction) -> bool:
 
 def _of_engines() -> str:
     """Return how far the times between tokens of engines were off."""
-    engines = msgspec.json.decode(_OF_ENGINES.read_bytes(), type=dict[str, _Engine])
+    engines = engine_errors()
     medians = [each.tpot for each in engines.values()]
     return (
         f"{100 * min(medians):.0f} to {100 * max(medians):.0f} %: medians of the times between "

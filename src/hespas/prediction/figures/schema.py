@@ -348,6 +348,15 @@ class ExpectedError(msgspec.Struct, frozen=True, kw_only=True):
     modelled: Annotated[Known, _of("what modelled kernels are off compiled ones, mean")] = None
 
 
+class PublishedErrors(msgspec.Struct, frozen=True, kw_only=True):
+    """Median sizes of errors, as shares, of predictions of an engine's published points."""
+
+    points: int
+    tpot: float
+    output_tokens_per_s: float
+    ttft: float
+
+
 class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     """One step of a program on a system; null is what is not known.
 

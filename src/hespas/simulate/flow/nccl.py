@@ -234,7 +234,7 @@ def _pat(nodes: Nodes, buffer_bytes: int) -> Candidate:
     return Candidate(
         algorithm="PAT",
         protocol=Protocol.SIMPLE,
-        latency_us=latency_us + levels * (_PAT_BETWEEN_US + nodes.hop_us - 2.7),
+        latency_us=latency_us + levels * _between_us(nodes, _PAT_BETWEEN_US),
         pattern=RAILS,
         message_bytes=buffer_bytes * (nodes.size - 1) / nodes.size,
         share=_PAT_SHARE,
