@@ -117,6 +117,7 @@ def unrotated_where_full(fields: Fields, sizes: Sizes) -> tuple[LayerKind, ...]:
 
 def smollm_layers(fields: Fields, sizes: Sizes) -> tuple[LayerKind, ...]:
     """Return SmolLM's layers: with windows where these are used, some without positions."""
+    fields.known("max_window_layers")
     rotates = rotating(fields, sizes)
     used = fields.flag("use_sliding_window")
     if not used:
@@ -130,7 +131,7 @@ def qwen_layers(fields: Fields, sizes: Sizes) -> tuple[LayerKind, ...]:
     types = fields.texts("layer_types")
     check_types(fields, types, ATTENTION_TYPES)
     if not fields.flag("use_sliding_window"):
-        fields.known("sliding_window")
+        fields.known("sliding_window", "max_window_layers")
         return alike(fields, sizes)
     window = fields.size("sliding_window", default=0, least=0)
     first = fields.size("max_window_layers", default=sizes.layers, least=0)
@@ -152,7 +153,7 @@ def qwen_delta_layers(fields: Fields, sizes: Sizes) -> tuple[LayerKind, ...]:
 
 
 def qwen_sparse(fields: Fields, sizes: Sizes, *, layers: Layers) -> tuple[LayerKind, ...]:
-    """Return layers of which every one, or every so many, has experts, but for dense ones."""
+    """Give experts to each layer whose number the step divides, but for dense ones."""
     every = fields.size("decoder_sparse_step", default=1)
     dense = fields.numbers("mlp_only_layers")
     return tuple(
@@ -162,7 +163,7 @@ def qwen_sparse(fields: Fields, sizes: Sizes, *, layers: Layers) -> tuple[LayerK
 
 
 def ernie_layers(fields: Fields, sizes: Sizes) -> tuple[LayerKind, ...]:
-    """Return Ernie's layers: every so many from a first to a last one has experts."""
+    """Return Ernie's layers; those between two indices have experts at an interval."""
     first = fields.size("moe_layer_start_index", default=1, least=0)
     last = fields.number("moe_layer_end_index", default=-1)
     every = fields.size("moe_layer_interval", default=1)
@@ -251,6 +252,7 @@ def experts_of_deepseek(
 
     A token's choice of groups first changes which experts it takes, and not how many.
     """
+    fields.known("n_group", "topk_group", "topk_method")
     is_sigmoid = gate == "sigmoid"
     return Routing(
         experts=fields.size("n_routed_experts", "num_local_experts", "num_experts"),
@@ -301,6 +303,7 @@ def olmo_experts(fields: Fields, sizes: Sizes) -> Routing:
 
 def ernie_experts(fields: Fields, _: Sizes) -> Routing:
     """Return the experts of Ernie's models."""
+    fields.known("moe_norm_min", "moe_capacity", "moe_use_aux_free")
     return Routing(
         experts=fields.size("moe_num_experts"),
         chosen=fields.size("moe_k"),
@@ -332,6 +335,7 @@ def minimax_experts(fields: Fields, sizes: Sizes) -> Routing:
 
 def hunyuan_experts(fields: Fields, sizes: Sizes) -> Routing:
     """Return the experts of Hunyuan 3."""
+    fields.known("enable_moe_fp32_combine")
     routing = experts_of_deepseek(fields, sizes)
     scale = fields.number("router_scaling_factor", default=routing.style.scale)
     return replace(routing, style=replace(routing.style, scale=scale))

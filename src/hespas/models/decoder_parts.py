@@ -99,18 +99,21 @@ def family(
     delta: Part | None = None,
     state_space: Part | None = None,
     only: Mapping[str, Sequence[Any]] = MappingProxyType({}),
+    known: Sequence[str] = (),
     **facts: Any,
 ) -> Reader:
     """Return the reader of a family: Llama's layers but for some parts.
 
     ``layers`` reads their kinds, which differ in windows where it is not given. ``only`` has the
-    values that fields may have. ``facts`` are those of the `Style`, or what reads them from fields.
+    values that fields may have, ``known`` the fields that say nothing of cost. ``facts`` are those
+    of the `Style`, or what reads them from fields.
     """
     parts = {"routing": experts, "latent": latent, "delta": delta, "state_space": state_space}
 
     def read(fields: Fields) -> LanguageModel:
-        for name, known in only.items():
-            fields.one_of(name, known)
+        for name, allowed in only.items():
+            fields.one_of(name, allowed)
+        fields.known(*known)
         own = sizes(fields)
         return described(
             fields,

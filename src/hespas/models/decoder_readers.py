@@ -44,6 +44,9 @@ from hespas.models.decoder_parts import (
 from hespas.models.fields import Fields
 from hespas.models.language import LanguageModel
 
+LATENT_ORDER = ("rope_interleave", "indexer_rope_interleave", "qk_head_dim")
+"""The order of what turns, and the sum of both parts of a head."""
+
 
 def latent_family(gate: Literal["softmax", "sigmoid"], *, indexed: bool = False) -> Reader:
     """Return the reader of a family with latent attention, as DeepSeek's."""
@@ -53,6 +56,7 @@ def latent_family(gate: Literal["softmax", "sigmoid"], *, indexed: bool = False)
         latent=partial(latent_of, indexed=indexed),
         experts=partial(_latent_experts, gate=gate),
         only={"scoring_func": (gate,)},
+        known=LATENT_ORDER,
         rotary_size=0,
         query_scale=_latent_scale,
     )
@@ -265,7 +269,7 @@ def nemotron_h(fields: Fields) -> LanguageModel:
 
 
 def llama4(fields: Fields) -> LanguageModel:
-    """Read Llama 4: chunks of tokens where positions turn, experts in every so many layers."""
+    """Read Llama 4: layers that rotate attend to chunks; experts come at an interval."""
     sizes = sizes_of(fields)
     every = fields.size("interleave_moe_layer_step", default=1)
     chunk = fields.size("attention_chunk_size", default=0, least=0)
@@ -360,7 +364,7 @@ def dbrx(fields: Fields) -> LanguageModel:
     )
     experts.one_of("moe_normalize_expert_weights", (1, 1.0))
     experts.part("ffn_act_fn").one_of("name", ("silu",))
-    experts.known("hidden_size")
+    experts.known("hidden_size", "moe_jitter_eps", "moe_loss_weight", "uniform_expert_assignment")
     routing = Routing(
         experts=experts.size("moe_num_experts"),
         chosen=experts.size("moe_top_k"),
@@ -397,6 +401,7 @@ def bailing_biases(fields: Fields) -> str:
 
 def bailing_experts(fields: Fields, sizes: Sizes) -> Routing:
     """Return the experts of Bailing, whose scores say which."""
+    fields.known("router_dtype", "norm_head", "norm_softmax", "multi_gate", "max_window_layers")
     score = fields.text("score_function", default="softmax")
     if score not in {"sigmoid", "softmax"}:
         raise ConfigError(f"score_function is {score!r}", location=fields.location)
@@ -424,12 +429,22 @@ def _for_all_layers(fields: Fields, name: str, default: int) -> int:
     return numbers.pop()
 
 
+_HUNYUAN = (
+    *("cla_share_factor", "class_num", "dense_list", "enable_lm_head_fp32", "pool_type"),
+    *("enable_attention_fp32_softmax", "enable_moe_fp32_combine", "org_vocab_size"),
+    *("im_end_id", "im_newline_id", "im_start_id", "mask_init_id", "pad_id", "eod_id"),
+    *("text_start_id", "text_end_id", "moe_random_routing_dropped_token"),
+    *("n_group", "topk_group", "use_mixed_mlp_moe"),
+)
+"""What Hunyuan's files say of what costs nothing, or is not there."""
+
+
 def hunyuan(fields: Fields) -> LanguageModel:
     """Read Hunyuan 1, whose sizes may be said of each layer."""
     fields.one_of("moe_layer_num_skipped", (0,))
     fields.one_of("norm_type", ("rms",))
     fields.one_of("use_rotary_pos_emb", (True,))
-    fields.known("routed_scaling_factor", "norm_topk_prob")
+    fields.known("routed_scaling_factor", "norm_topk_prob", *_HUNYUAN)
     sizes = sizes_of(fields)
     routing = Routing(
         experts=_for_all_layers(fields, "num_experts", 1),

@@ -56,6 +56,7 @@ from hespas.models.decoder_parts import (
     sizes_of,
 )
 from hespas.models.decoder_readers import (
+    LATENT_ORDER,
     bailing_biases,
     bailing_experts,
     chatglm_sizes,
@@ -228,6 +229,7 @@ _glm4_moe = family(
 )
 _cohere = family(
     layers=unrotated_where_full,
+    known=("use_parallel_embedding",),
     only={
         "use_gated_activation": (True,),
         "use_parallel_block": (True,),
@@ -245,6 +247,12 @@ _granite_moe = family(layers=ROUTED, experts=granite_experts, **_GRANITE)
 _gpt2 = family(
     sizes=_gpt2_sizes,
     layers=alike,
+    known=(
+        "scale_attn_weights",
+        "n_ctx",
+        "attention_softmax_in_fp32",
+        "scale_attention_softmax_in_fp32",
+    ),
     norm="layer",
     activation=activation("activation_function", default="gelu_new"),
     gated=False,
@@ -256,6 +264,7 @@ _gptj = family(
     sizes=_ungrouped,
     layers=alike,
     only={"rotary": (True,)},
+    known=("scale_attn_weights", "n_positions", "n_ctx"),
     norm="layer",
     before_mlp="same_norm",
     activation=activation("activation_function", default="gelu_new"),
@@ -395,6 +404,7 @@ DECODERS: dict[str, Reader] = {
     "opt": family(
         sizes=_opt_sizes,
         layers=alike,
+        known=("layerdrop",),
         only={"do_layer_norm_before": (True,), "layer_norm_elementwise_affine": (True,)},
         norm="layer",
         activation=activation("activation_function", default="relu"),
@@ -415,13 +425,17 @@ DECODERS: dict[str, Reader] = {
         tied=TIED,
         **all_biases_if("use_bias", default=True),
     ),
-    "baichuan": family(layers=alike, alibi=_baichuan_slopes),
+    "baichuan": family(layers=alike, known=("z_loss_weight",), alibi=_baichuan_slopes),
     "bailing_moe": _bailing,
     "bailing_moe_v2": _bailing,
     "bamba": family(layers=bamba_layers, state_space=mamba_of),
     "bloom": family(
         sizes=_bloom_sizes,
         layers=alike,
+        known=(
+            *("masked_softmax_fusion", "skip_bias_add", "skip_bias_add_qkv", "offset_alibi"),
+            "attention_softmax_in_fp32",
+        ),
         norm="layer",
         activation="gelu",
         gated=False,
@@ -433,6 +447,7 @@ DECODERS: dict[str, Reader] = {
     "chatglm": family(
         sizes=chatglm_sizes,
         layers=alike,
+        known=("apply_query_key_layer_scaling", "quantization_bit", "attention_softmax_in_fp32"),
         only=dict.fromkeys(("rmsnorm", "post_layer_norm", "original_rope"), (True,)),
         attention_biases=biases_if("add_qkv_bias", "inputs"),
         rotary_size=_chatglm_turning,
@@ -444,9 +459,14 @@ DECODERS: dict[str, Reader] = {
     "hunyuan_v1_moe": hunyuan,
     "internlm2": family(layers=alike, attention_biases=biases_if("bias", default=True)),
     "mamba2": mamba2,
-    "minicpm": family(layers=alike, **_MINICPM),
+    "minicpm": family(layers=alike, known=("mup_denominator",), **_MINICPM),
     "minicpm3": family(
-        sizes=latent_sizes, layers=alike, latent=latent_of, rotary_size=0, **_MINICPM
+        sizes=latent_sizes,
+        layers=alike,
+        latent=latent_of,
+        known=("mup_denominator", *LATENT_ORDER),
+        rotary_size=0,
+        **_MINICPM,
     ),
     "olmo": family(
         layers=alike, norm="layer", norm_weights=False, clip=number("clip_qkv", default=0.0)
@@ -462,6 +482,7 @@ DECODERS: dict[str, Reader] = {
     "phimoe": family(
         layers=routed(windowed),
         experts=experts_of,
+        known=("input_jitter_noise",),
         norm="layer",
         head_biases=flag("lm_head_bias"),
     ),

@@ -41,18 +41,7 @@ IGNORED = re.compile(
     r"torchscript|use_bfloat16|ignore_index|finetuning_task|media_.*|full_attn_mod|"
     r"is_composition|audio_processor|embd_layer|img_processor|is_llama_config|perceiver_.*|"
     r"pixel_shuffle_factor|neftune_.*|num_image_tokens|speech_lora|vision_lora|"
-    r"interpolate_factor|model_max_length|seq_length|n_positions|n_ctx|"
-    # How kernels compute: in which type, what is one of them, how numbers are ordered.
-    r"scale_attn_weights|.*_softmax_in_fp32|.*_fp32_softmax|.*_fp32_combine|.*_head_fp32|"
-    r"masked_softmax_fusion|skip_bias_add.*|apply_query_key_layer_scaling|norm_softmax|norm_head|"
-    r"router_dtype|use_parallel_embedding|.*rope_interleave|offset_alibi|quantization_bit|"
-    # What is lost, dropped or shaken in training, and which experts are chosen.
-    r"layerdrop|.*jitter.*|moe_loss_weight|z_loss_weight|moe_norm_min|moe_capacity|"
-    r"moe_use_aux_free|moe_random_routing_.*|uniform_expert_assignment|n_group|topk_group|"
-    r"topk_method|multi_gate|use_mixed_mlp_moe|mup_denominator|"
-    # Sums of other sizes, and sizes of what is not there.
-    r"qk_head_dim|max_window_layers|cla_share_factor|class_num|dense_list|pool_type|"
-    r"org_vocab_size|(?:im|mask|text|eod|pad)_.*id"
+    r"interpolate_factor|model_max_length|seq_length"
 )
 """Fields that change nothing of what a step costs, or that others say already."""
 _MISSING = object()

@@ -80,7 +80,7 @@ class Engine:
     """What the launch command has beside, by what is served; a missing one is not known."""
 
     def host_ps(self, sequences: int) -> int:
-        """Return what an iteration of so many sequences waits for the host, in ps.
+        """Return how long an iteration of ``sequences`` waits for the host, in ps.
 
         >>> from dataclasses import replace
         >>> engine = vllm(memory_bytes=80 * 2**30, part="H100")

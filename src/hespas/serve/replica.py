@@ -503,7 +503,7 @@ class Replica:
 
 
 def _least(first: int, step: int, exchange: int) -> tuple[int, int, int]:
-    """Return the first time, its growth, and how many iterations so many have at most.
+    """Return the first iteration's time, its growth, and the iterations for which both hold.
 
     None takes less than ``exchange``.
 

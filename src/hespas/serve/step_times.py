@@ -26,7 +26,7 @@ class StepTimes:
     attend to; ``context_s`` the seconds for each token of context that a batch of so many decoding
     sequences attends to; ``pair_s`` those for each pair of a token of a prompt and one that it
     attends to. Between sizes all is linear, as it goes on beyond the last. ``exchange_s`` has the
-    seconds that tokens of so many travel to experts beside this; an iteration takes no less.
+    seconds that a number of tokens travels to experts beside this; an iteration takes no less.
     """
 
     tokens_s: tuple[tuple[int, float], ...]
@@ -63,7 +63,7 @@ class StepTimes:
         return known
 
     def of_exchange(self, tokens: int) -> int:
-        """Return the least ps of an iteration of so many tokens; 0 where none travel beside it."""
+        """Return how long ``tokens`` travel beside an iteration, in ps; 0 without."""
         if not self.exchange_s:
             return 0
         return round(interpolated(self.exchange_s, tokens) * PICOSECONDS)

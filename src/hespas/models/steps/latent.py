@@ -167,7 +167,7 @@ def _most_rated(
 ) -> jax.Array:
     """Return the places of the keys that each query sees, (batch, queries, places).
 
-    ``seen`` says which keys stand before each query; all do where it is None.
+    ``seen`` masks the keys before each query; None attends to all keys.
     """
     query, _, share = indexes
     with jax.named_scope("indexer"):
