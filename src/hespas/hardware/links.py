@@ -14,7 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Literal, TypeVar
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from hespas.base.decode import decode, preset_names, read_json
 from hespas.base.figures import Count, Fraction, NotNegative, Positive, Text
@@ -119,11 +119,16 @@ _Kind = Literal[
 
 
 class _LinkFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A link's file, where group sizes are keys of JSON objects and hence texts."""
+    """A link's file, where group sizes are keys of JSON objects and hence texts.
+
+    ``as_measured_on`` names the preset whose collectives this link's are, each at the rate of its
+    fit times the ratio of the links' bandwidths.
+    """
 
     name: Text
     source: Text
     link: LinkParameters | None = None
+    as_measured_on: Text | None = None
     multiprocessors: Count | None = None
     collectives: dict[_Kind, dict[str, tuple[MeasuredCollective, ...]]] = {}
 
@@ -167,6 +172,8 @@ def read_link(path: Path) -> Link:
                     "there is no fit", location=where, hint="add one, or drop the size"
                 )
         tables[kind] = MappingProxyType({int(size): fits for size, fits in by_size.items()})
+    if file.as_measured_on is not None:
+        tables = _as_measured_on(file, location)
     if file.link is None and not any(tables.values()):
         raise HardwareError("the link has neither parameters nor measurements", location=location)
     if file.link is not None:
@@ -178,6 +185,37 @@ def read_link(path: Path) -> Link:
         multiprocessors=file.multiprocessors,
         collectives=MappingProxyType(tables),
     )
+
+
+def _as_measured_on(
+    file: _LinkFile, location: str
+) -> dict[str, Mapping[int, tuple[MeasuredCollective, ...]]]:
+    """Return another link's collectives at this link's bandwidth."""
+    where = f"{location}: as_measured_on"
+    if file.link is None or file.collectives:
+        raise HardwareError(
+            "a link as another was measured has parameters, and no collectives of its own",
+            location=where,
+            hint="give link, and drop collectives",
+        )
+    name = file.as_measured_on or ""
+    if name == file.name or name not in link_names():
+        hint = suggestion(name, link_names())
+        raise HardwareError(f"no other link preset is named {name!r}", location=where, hint=hint)
+    other = load_link(name)
+    if other.parameters is None or not other.collectives:
+        raise HardwareError(f"{name} has no measured collectives", location=where)
+    ratio = file.link.bandwidth_bytes_per_s / other.parameters.bandwidth_bytes_per_s
+    return {
+        kind: MappingProxyType({
+            size: tuple([
+                structs.replace(fit, bandwidth_bytes_per_s=fit.bandwidth_bytes_per_s * ratio)
+                for fit in fits
+            ])
+            for size, fits in by_size.items()
+        })
+        for kind, by_size in other.collectives.items()
+    }  # fmt: skip
 
 
 def check_protocols(parameters: LinkParameters, location: str) -> None:

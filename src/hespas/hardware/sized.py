@@ -148,7 +148,7 @@ def _of_part(preset: System, part: str, sizes: tuple[int, ...]) -> System:
     if counts and size < whole:
         note += f" ({size} of the {whole} in each)"
     note += f", linked as in the preset {preset.name}"
-    if counts and preset.interconnect is not None:
+    if preset.interconnect is not None:
         note += f": {preset.interconnect.source.partition(';')[0]}"
     if counts and counts[0] > preset.dimensions[1].size:
         note += f", with one switch a rail however many {word}s there are"

@@ -108,3 +108,37 @@ def test_a_link_that_says_nothing_is_refused(tmp_path: Path) -> None:
 def test_an_unknown_name_is_refused() -> None:
     with pytest.raises(HardwareError, match="no link preset"):
         load_link("NOT_A_LINK")
+
+
+def test_a_link_as_another_was_measured_has_its_collectives_at_its_own_bandwidth(
+    tmp_path: Path,
+) -> None:
+    wire = {"bandwidth_bytes_per_s": 200e9, "latency_s": 1e-6}
+    link = load_link(_write(tmp_path, link=wire, as_measured_on="NVLink4_H100"))
+    other = load_link("NVLink4_H100")
+
+    found = link.measured("all_gather", 8, 1 << 30)
+    measured = other.measured("all_gather", 8, 1 << 30)
+    assert found is not None
+    assert measured is not None
+    assert found.bandwidth_bytes_per_s / measured.bandwidth_bytes_per_s == pytest.approx(200 / 450)
+    assert found.latency_s == measured.latency_s
+
+
+@pytest.mark.parametrize(
+    ("keys", "what"),
+    [
+        ({"as_measured_on": "NVLink4_H100"}, "has parameters, and no collectives of its own"),
+        (
+            {"link": WIRE, "as_measured_on": "NVLink4_H100", "collectives": _table(REST)},
+            "has parameters, and no collectives of its own",
+        ),
+        ({"link": WIRE, "as_measured_on": "NVLink4"}, "no other link preset is named 'NVLink4'"),
+        ({"link": WIRE, "as_measured_on": "RoCE_400G"}, "RoCE_400G has no measured collectives"),
+    ],
+)
+def test_a_link_as_measured_nowhere_is_refused(
+    tmp_path: Path, keys: dict[str, object], what: str
+) -> None:
+    with pytest.raises(HardwareError, match=what):
+        load_link(_write(tmp_path, **keys))

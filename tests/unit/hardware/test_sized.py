@@ -127,7 +127,7 @@ def test_a_part_takes_the_links_of_one_that_differs_in_memory_and_its_own_memory
         ),
         ("1000xGB300_288GB", "1000 devices do not fill racks of 72 or 64 GB300_288GB; give 960 or"),
         ("16xL40S_48GB", "one has 8 devices; give 8 or fewer, or describe the network"),
-        ("8xA100_PCIe_40GB", "how several A100_PCIe_40GB are connected is not known"),
+        ("8xA100_PCIe_40GB", "how nodes of A100_PCIe_40GB are connected is not known"),
         ("24xTPUv5e", "no slice of TPUv5e has 24 devices; give 16 or 32"),
         ("512xTPUv5e", "no slice of TPUv5e has 512 devices; give 256"),
         ("3xTPUv7x", "no slice of TPUv7x has 3 devices; give 2 or 4"),
