@@ -380,7 +380,7 @@ def _lacks_over_cache(model: LanguageModel, run: Decode) -> list[tuple[bool, str
         ),
         (bool(run.page_size) and is_small, "has no pages in 8 bits"),
         (bool(run.page_size) and model.is_windowed, "has no window over pages"),
-        (model.style.sinks, "has no sinks over a cache"),
+        (model.style.sinks and is_small, "has no sinks over a cache in 8 bits"),
+        (model.style.sinks and bool(run.page_size), "has no sinks over pages"),
         (model.style.alibi, "has no slopes of scores over a cache"),
-        (any(kind.chunk for kind in model.kinds), "has no chunks over a cache"),
     ]

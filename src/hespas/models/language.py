@@ -285,12 +285,22 @@ class LanguageModel:
         """Return the dimension sizes in which a kind of layer may differ."""
         heads = self._held_heads(kind.kv_heads) if kind.kv_heads else self.kv_heads
         return {
+            "context": self._cached_tokens(kind),
             "head_size": kind.head_size or self.sizes_of_layers.head_size,
             "kv_heads": heads,
             "attended_kv_heads": heads,
             "heads_of_kv_head": self.sizes_of_layers.heads // heads + 2,
             "mlp": kind.mlp or self.sizes_of_layers.mlp,
         }
+
+    def _cached_tokens(self, kind: LayerKind) -> int:
+        """Return the tokens that a kind of layer caches: of a window or a chunk the last alone.
+
+        Several new tokens each have a window of their own, in the order of tokens.
+        """
+        seen = kind.window or kind.chunk
+        is_ring = seen > 0 and getattr(self.run, "new_tokens", 1) == 1
+        return min(self.context, seen) if is_ring else self.context
 
     @property
     def axes(self) -> dict[str, tuple[str, ...]]:

@@ -73,6 +73,19 @@ def decoding_attention(
     return jnp.swapaxes(context, 1, 2)
 
 
+def decoding_attention_with_sinks(
+    query: jax.Array, keys: jax.Array, values: jax.Array, sinks: jax.Array
+) -> jax.Array:
+    """Attend as `decoding_attention`, with one more score per head in the row sums."""
+    query = jnp.swapaxes(query, 1, 2)
+    settings = _settings(causal=False) | {"layout": cudnn.AttentionLayout.BNTH.value}
+    context, logarithms = _attention.bind(
+        query, keys, values, *_unused(query), **settings, is_training=True
+    )
+    share = jax.nn.sigmoid(logarithms - sinks.astype(jnp.float32)[:, None])[..., None]
+    return jnp.swapaxes((context * share).astype(context.dtype), 1, 2)
+
+
 def small_decoding_attention(
     query: jax.Array, keys: jax.Array, values: jax.Array, scale: float
 ) -> jax.Array:

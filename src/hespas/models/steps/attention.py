@@ -148,28 +148,45 @@ def cached_attention(
 
     ``query`` is scaled; ``cached`` are the keys and values of a cache, the new tokens' with them.
     """
-    key, value = (each.astype(query.dtype) for each in cached)
+    key, value = (_seen(model, kind, each.astype(query.dtype)) for each in cached)
     new, tokens = query.shape[1], key.shape[2]
-    # Tokens that a window or a chunk leaves out are not read.
-    first = max(0, tokens - kind.window - new + 1) if kind.window else 0
-    if kind.chunk:
-        first = (tokens - new) // kind.chunk * kind.chunk
-    key, value = key[:, :, first:], value[:, :, first:]
-    mask = earlier(new, tokens - first, kind.window) if new > 1 else None
+    mask = earlier(new, tokens, kind.window) if new > 1 else None
     with jax.named_scope("softmax"):
         return _mixed(model, query, key, value, mask, sinks)
 
 
+def _seen(model: LanguageModel, kind: LayerKind, cached: jax.Array) -> jax.Array:
+    """Return the tokens of a cache that a window or a chunk leaves to the last new ones."""
+    context, tokens = model.context, cached.shape[2]
+    if tokens < context:
+        # A ring has no others, but for those of the chunk before.
+        return cached[:, :, : (context - 1) % kind.chunk + 1] if kind.chunk else cached
+    new = getattr(model.run, "new_tokens", 1)
+    first = max(0, context - kind.window - new + 1) if kind.window else 0
+    if kind.chunk:
+        first = (context - new) // kind.chunk * kind.chunk
+    return cached[:, :, first:]
+
+
 def fused_over_cache(
-    model: LanguageModel, divided: Divided, kind: LayerKind, query: jax.Array, cache: Cache
+    model: LanguageModel,
+    divided: Divided,
+    kind: LayerKind,
+    query: jax.Array,
+    cache: Cache,
+    *,
+    sinks: jax.Array | None = None,
 ) -> jax.Array:
     """Return one new token's attention over the cache, by a fused kernel.
 
-    ``query`` is scaled. Of a window what it leaves out of the cache is cut off first.
+    ``query`` is scaled.
     """
     cudnn = import_module("hespas.xla.attention")
-    arrays = (query, cache.arrays["keys"], cache.arrays["values"])
-    table, window = cache.table, kind.window
+    keys, values = cache.arrays["keys"], cache.arrays["values"]
+    if cache.table is None:
+        keys, values = _seen(model, kind, keys), _seen(model, kind, values)
+    arrays = (query, keys, values)
+    table = cache.table
     queries = divided.spec("batch", None, "attended_heads", None)
     cached = divided.spec("batch", "attended_kv_heads", None, None)
     specs, given = (queries, cached, cached), arrays
@@ -177,11 +194,12 @@ def fused_over_cache(
         lengths = jnp.full(query.shape[:1], cache.position + 1, jnp.int32)
         specs = (*specs, divided.spec("batch", None), divided.spec("batch"))
         given = (*given, table, lengths)
-    elif 0 < window < model.context:
-        given = (query, *(each[:, :, -window:] for each in arrays[1:]))
     axes = divided.used("batch", "attended_heads", "attended_kv_heads")
     is_small = arrays[1].dtype == SMALL
     function = _small_over_cache if is_small else cudnn.decoding_attention
+    if sinks is not None:
+        function = cudnn.decoding_attention_with_sinks
+        specs, given = (*specs, divided.spec("attended_heads")), (*given, sinks)
     with jax.named_scope("fused"):
         return _divided(function, given, axes=axes, in_specs=specs, out_spec=queries)
 

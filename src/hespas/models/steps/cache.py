@@ -2,7 +2,8 @@
 
 Arrays are (batch, heads, tokens, size), or (pages, heads, page size, size); a step is given them
 for good and writes its new tokens in place. Pages of a sequence are in any order: the table says
-which, (batch, pages of a sequence).
+which, (batch, pages of a sequence). Of a window or a chunk the last tokens are cached, in a ring: a
+token is at its position, modulo the ring's length.
 """
 
 from __future__ import annotations
@@ -81,6 +82,8 @@ class Cache:
         with jax.named_scope("cache"):
             if self.table is None:
                 zero = jnp.zeros((), jnp.int32)
+                if (length := new.shape[2]) > (size := array.shape[2]):
+                    return jnp.roll(new[:, :, -size:], length % size, 2).astype(array.dtype)
                 starts = (zero, zero, self.position, zero)
                 return lax.dynamic_update_slice(array, new.astype(array.dtype), starts)
             return self._local(_scattered, array, self.table, new, self.position)

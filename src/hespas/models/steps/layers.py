@@ -221,7 +221,8 @@ class Layers:
                 cache = cache.written(**cached)
             if isinstance(model.run, Decode):
                 if model.attention_of(kind) == "cudnn":
-                    return Made(fused_over_cache(model, divided, kind, query, cache), cache, keys)
+                    made = fused_over_cache(model, divided, kind, query, cache, sinks=sinks)
+                    return Made(made, cache, keys)
                 read = (cache.read("keys"), cache.read("values"))
                 return Made(cached_attention(model, kind, query, read, sinks), cache, keys)
         arrays = (query, key, value)

@@ -126,9 +126,17 @@ def _step(
     positions = jnp.broadcast_to(places, tokens.shape)
     batch = {"inputs": tokens, "positions": positions}
     x = decoder.embedded(weights, batch)
+    model = decoder.model
+    rings = {kind: model.sizes_of(kind)["context"] for kind in model.kinds}
+    starts = {size: position % size for size in {*rings.values()} - {model.context}}
     own = [
-        Cache(arrays=arrays, position=position, divided=decoder.divided, table=table)
-        for arrays in caches
+        Cache(
+            arrays=arrays,
+            position=starts.get(rings[kind], position),
+            divided=decoder.divided,
+            table=table,
+        )
+        for kind, arrays in zip(model.kinds, caches, strict=True)
     ]
     x, changed = decoder.through_cached_layers(x, weights, batch, own)
     if isinstance(decoder.model.run, Prefill):

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -17,6 +18,7 @@ from hespas.errors import ConfigError
 from hespas.frontend.load import load_source
 from hespas.models.catalogue import model_named
 from hespas.models.flops import model_flops
+from hespas.models.model import Model
 from hespas.program.program import Program, all_ops, is_communication_op
 from hespas.sources.exported import partitioned
 from hespas.sources.function import export_model
@@ -78,6 +80,46 @@ def run(name: str, options: dict[str, str], *arguments: Any) -> Any:
 
 
 AUTO = jax.sharding.AxisType.Auto
+
+
+def windowed(name: str) -> Model:
+    """Return a model whose windows are three tokens long."""
+    model = model_named(name)
+    settings = model.settings
+    return replace(model, settings=replace(settings, style=replace(settings.style, window=3)))
+
+
+def test_a_window_is_cached_as_a_ring() -> None:
+    """A token's keys are in one place, whether of the prompt or made after it."""
+    common = SMALL | {"batch": str(BATCH), "attention": "unfused"}
+    common |= {"weight_dtype": "f32", "dtype": "f32", "cache_dtype": "f32"}
+
+    def applied(step: str, more: dict[str, str], *arguments: Any) -> Any:
+        function = windowed(f"gemma3-12b-{step}").step(common | more).function
+        with jax.sharding.set_mesh(jax.make_mesh((1,), ("tp",), axis_types=(AUTO,))):
+            return jax.jit(function.__wrapped__)(*jax.tree.map(jnp.array, arguments))
+
+    whole, before = {"sequence": str(CONTEXT)}, {"sequence": str(PROMPT)}
+    weights, caches, _ = windowed("gemma3-12b-prefill").step(common | whole).arguments
+    assert {each.shape[2] for each in jax.tree.leaves(caches)} == {3}
+    weights, empty = filled(weights, jax.random.key(1)), jax.tree.map(jnp.zeros_like, caches)
+    tokens = jax.random.randint(jax.random.key(2), (BATCH, CONTEXT), 0, 256)
+    prompt = {"tokens": tokens[:, :PROMPT], "position": 0}
+    _, filled_caches = applied("prefill", before, weights, empty, prompt)
+    last, cached = applied("prefill", whole, weights, empty, {"tokens": tokens, "position": 0})
+    new = {"tokens": tokens[:, PROMPT:], "position": PROMPT}
+    again, written = applied("decode", {"context": str(CONTEXT)}, weights, filled_caches, new)
+    assert np.array_equal(last, again)
+    for one, other in zip(jax.tree.leaves(cached), jax.tree.leaves(written), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-4)
+
+
+def test_sinks_over_a_cache_are_of_a_fused_kernel() -> None:
+    options = {"context": "256", "batch": "4", "layers": "2", "attention": "cudnn"}
+    name = "openai/gpt-oss-20b:decode"
+    program = load_source(partitioned(export_model(name, options)).text, name=name)
+    lengths = [each.key_length for op in all_ops(program) for each in attentions(op)]
+    assert lengths == [128, 256]
 
 
 @pytest.mark.parametrize(
