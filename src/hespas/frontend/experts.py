@@ -95,6 +95,10 @@ class _Exchange:
     room: int
 
 
+_DEPENDENT = CollectiveAttrs | CustomCallAttrs | DotAttrs
+"""What exchanges and grouped products have."""
+
+
 @frozen
 class _LoadUsers:
     """The exchanges and grouped products that depend on expert load."""
@@ -107,6 +111,8 @@ class _LoadUsers:
         exchanges: dict[_Exchange, None] = {}
         products: dict[GroupedProduct, None] = {}
         for op in all_ops(program):
+            if not isinstance(op.attrs, _DEPENDENT):
+                continue
             exchange, product = _exchange(op, program), grouped_product(op)
             if exchange is not None:
                 exchanges[exchange] = None

@@ -190,10 +190,16 @@ def _fits(program: Program, capacity_bytes: int | None) -> bool:
 
 
 def _rewritten(block: Block, writer: Writer) -> Block:
+    patterns: list[Pattern] = []
     for writers, rule in RULES:
-        if writer in writers:
-            block = with_patterns(block, (rule,)) if isinstance(rule, Pattern) else rule(block)
-    return block
+        if writer not in writers:
+            continue
+        if isinstance(rule, Pattern):
+            patterns.append(rule)
+        else:
+            block = rule(with_patterns(block, patterns))
+            patterns = []
+    return with_patterns(block, patterns)
 
 
 def _scheduled(program: Program, main: Function, fuser: _Fuser) -> Program:

@@ -113,7 +113,9 @@ class _Walk:
     def op(self, op: Op) -> None:
         """Add an operation, or record what stands for its results."""
         read = op.operands if op.traits.category is Category.CONTROL else values_read(op)
-        op = renamed_op(op, dict(zip(read, self.local(read), strict=True)))
+        known = self.local(read)
+        if known != tuple(read):
+            op = renamed_op(op, dict(zip(read, known, strict=True)))
         op = self._folded(_without_reduction(op))
         same = self._identity(op)
         if same is not None:

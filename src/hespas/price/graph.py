@@ -27,7 +27,7 @@ from hespas.hardware.device import Device, table_of
 from hespas.hardware.power import BoardPower, Draw, Sustained, mean_w, sustained_clock
 from hespas.price.cache import ENTRY_VERSION, Store, decode_estimate, encode_estimate
 from hespas.price.driver import Estimator
-from hespas.price.estimate import Estimate, OpEstimate
+from hespas.price.estimate import Estimate, OpEstimate, sum_estimates
 from hespas.split.modules import RegionModules
 from hespas.split.regions import Compute, RegionGraph
 
@@ -261,7 +261,7 @@ def _total(made: Iterable[ModuleEstimate]) -> Estimate:
     of_module: dict[int, list[ModuleEstimate]] = {}
     for module in made:
         of_module.setdefault(module.module, []).append(module)
-    total = Estimate()
+    totals: list[Estimate] = []
     for equal_modules in of_module.values():
         uses: dict[str, int] = {}
         first: dict[str, Estimate] = {}
@@ -269,9 +269,8 @@ def _total(made: Iterable[ModuleEstimate]) -> Estimate:
             text = encode_estimate(module.estimate) if len(equal_modules) > 1 else ""
             uses[text] = uses.get(text, 0) + module.uses
             first.setdefault(text, module.estimate)
-        for text, count in uses.items():
-            total += first[text] * count
-    return total
+        totals += [first[text] * count for text, count in uses.items()]
+    return sum_estimates(totals)
 
 
 def _statistics(made: Sequence[ModuleEstimate]) -> ReuseStatistics:

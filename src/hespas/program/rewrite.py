@@ -252,19 +252,30 @@ def with_patterns(block: Block, patterns: Iterable[Pattern]) -> Block:
 
     Regions are left as they are.
     """
+    kinds: set[str] | None = None
+    uses: Uses | None = None
     for pattern in patterns:
-        if any(op.kind in pattern.kinds for op in block.operations):
-            block = _with_pattern(block, pattern)
+        if kinds is None:
+            kinds = {op.kind for op in block.operations}
+        if kinds.isdisjoint(pattern.kinds):
+            continue
+        uses = uses or Uses.of_block(block)
+        changed = _with_pattern(block, pattern, uses)
+        if changed is not block:
+            block, kinds, uses = changed, None, None
     return block
 
 
-def _with_pattern(block: Block, pattern: Pattern) -> Block:
-    uses = Uses.of_block(block)
+def _with_pattern(block: Block, pattern: Pattern, uses: Uses) -> Block:
+    """Rewrite a block by a pattern.
+
+    ``uses`` are those of the block, and stay so if it is returned as it is.
+    """
     operations: list[Op] = []
     renaming: Renaming = {}
     is_changed = False
     for original in block.operations:
-        op = renamed_op(original, renaming)
+        op = renamed_op(original, renaming) if renaming else original
         if op is not original:
             uses.replace(original, (op,))
         replacement = pattern.change(op, uses) if op.kind in pattern.kinds else None
