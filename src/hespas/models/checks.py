@@ -237,8 +237,36 @@ def _check_recomputed(model: LanguageModel, run: Training) -> None:
         )
 
 
+def _check_adapters(model: LanguageModel, run: Training) -> None:
+    """Raise `ConfigError` for adapters of nothing, and what frozen weights leave nothing to do."""
+    _refuse(
+        not run.lora_rank and run.lora_modules != "all",
+        f"lora_modules = {run.lora_modules} has no effect without adapters",
+        "give lora_rank, too, or drop it",
+    )
+    if not run.lora_rank:
+        return
+    missing = [
+        module
+        for module in model.lora_modules
+        if run.lora_modules != "all" and not model.has_adapters(module)
+    ]
+    _refuse(
+        bool(missing) or not any(map(model.has_adapters, model.lora_modules)),
+        f"no layer has {' or '.join(missing or model.lora_modules)}, beside which adapters stand",
+        "drop lora_rank" if not missing else f"drop {' and '.join(missing)}",
+    )
+    _refuse(
+        run.zero in {1, 2},
+        f"zero = {run.zero} divides states and gradients of adapters alone, which are small",
+        "drop zero, or give 3, which divides frozen weights, too",
+    )
+    _refuse(run.mtp_layers > 0, "layers that predict further tokens have no adapters", "drop one")
+
+
 def _check_training(model: LanguageModel, run: Training) -> None:
     _check_mtp(model, run)
+    _check_adapters(model, run)
     _refuse(
         run.expert_product_dtype != "same" and model.routing is None,
         f"expert_product_dtype = {run.expert_product_dtype} has no effect: the model has no "

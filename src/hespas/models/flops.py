@@ -45,13 +45,13 @@ def model_flops(settings: object) -> float | None:
 def _language(settings: LanguageModel) -> int:
     """Return a sequence's FLOPs: 2 per weight a token meets, and attention's.
 
-    Training has three times those of its forward pass. Attention has ``2 H (Q + V)`` for each token
-    and each of those that it is among, masked or not: all of the context, or a layer's window; H
-    are heads, Q and V the lengths of a query and a value. Each token of training has logits, and
-    each new one of a decode step; of a prompt the last has. So training of a plain decoder has
-    ``6 N + 12 L H Q T`` for each of T tokens in L layers, with N weights but those of the embedding
-    of the input. Source: A. Chowdhery et al., PaLM: Scaling Language Modeling with Pathways, 2022,
-    appendix B.
+    Training has three times those of its forward pass, and twice those of frozen weights, which
+    have no gradients. Attention has ``2 H (Q + V)`` for each token and each of those that it is
+    among, masked or not: all of the context, or a layer's window; H are heads, Q and V the lengths
+    of a query and a value. Each token of training has logits, and each new one of a decode step; of
+    a prompt the last has. So training of a plain decoder has ``6 N + 12 L H Q T`` for each of T
+    tokens in L layers, with N weights but those of the embedding of the input. Source:
+    A. Chowdhery et al., PaLM: Scaling Language Modeling with Pathways, 2022, appendix B.
     """
     run, sizes, tokens = settings.run, settings.sizes_of_layers, settings.sequence
     kinds = Counter((*settings.kinds, *settings.mtp_kinds)).items()
@@ -64,7 +64,20 @@ def _language(settings: LanguageModel) -> int:
     logits = 2 * sizes.embedding * sizes.vocabulary
     with_logits = 1 if isinstance(run, Prefill) else tokens * (1 + further)
     forward = tokens * layers + with_logits * logits
-    return 3 * forward if isinstance(run, Training) else forward
+    if not isinstance(run, Training):
+        return forward
+    if not settings.lora_modules:
+        return 3 * forward
+    trained = sum(
+        count
+        * (
+            2 * layer_products(settings, kind, of_adapters_alone=True)
+            + _state_flops(settings, kind)
+            + _mixing(settings, kind)
+        )
+        for kind, count in kinds
+    )
+    return 2 * forward + tokens * trained
 
 
 def mixing_flops(settings: LanguageModel) -> int:
@@ -92,8 +105,11 @@ def layer_flops(settings: LanguageModel, kind: LayerKind) -> int:
 
     States are changed by each token, and a token is multiplied by them.
     """
-    each = 6 if kind.mixer == "delta" else 4
-    return 2 * layer_products(settings, kind) + each * state_elements(settings, kind)
+    return 2 * layer_products(settings, kind) + _state_flops(settings, kind)
+
+
+def _state_flops(settings: LanguageModel, kind: LayerKind) -> int:
+    return (6 if kind.mixer == "delta" else 4) * state_elements(settings, kind)
 
 
 def attention_flops(settings: LanguageModel, kind: LayerKind) -> int:

@@ -20,7 +20,7 @@ from hespas.models.architecture import (
     StateSpace,
     Style,
 )
-from hespas.models.model import MeshAxes
+from hespas.models.model import LORA_MODULES, MeshAxes
 from hespas.models.plan import Plan, plan_of
 from hespas.models.precision import PARTS, SCALED, Precision
 from hespas.models.runs import Decode, Run, Training
@@ -160,6 +160,29 @@ class LanguageModel:
         return self.run.same_rows == "joined"
 
     @property
+    def lora_modules(self) -> tuple[str, ...]:
+        """The modules that have adapters, which alone are trained; none without."""
+        run = self.run
+        if not isinstance(run, Training) or not run.lora_rank:
+            return ()
+        return LORA_MODULES if run.lora_modules == "all" else tuple(run.lora_modules.split("+"))
+
+    def has_adapters(self, module: str) -> bool:
+        """Return whether a layer has weights of a module that can have adapters.
+
+        Of latent attention what makes heads has other names in Megatron-Core.
+        """
+        kinds, has_experts = set(self.kinds), self.routing is not None
+        attends = any(kind.mixer == "attention" for kind in kinds)
+        match module:
+            case "linear_qkv":
+                return attends and self.latent is None
+            case "linear_proj":
+                return attends
+            case _:
+                return has_experts or any(kind.feeds_forward for kind in kinds)
+
+    @property
     def kinds(self) -> tuple[LayerKind, ...]:
         """The kind of each layer."""
         if self.pattern:
@@ -252,6 +275,7 @@ class LanguageModel:
             "layers": sizes.layers,
             "layer_input": self.style.layer_input,
             "input_norm": self.style.layer_input,
+            "lora_rank": self.run.lora_rank if isinstance(self.run, Training) else 0,
         }
         if self.latent is not None:
             latent = self.latent

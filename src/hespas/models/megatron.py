@@ -12,7 +12,7 @@ Source: NVIDIA, Megatron-LM (core 0.15), ``megatron/training/arguments.py``; NeM
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -34,7 +34,7 @@ from hespas.models.fields import Fields
 from hespas.models.language import LanguageModel
 from hespas.models.megatron_file import DEFAULTS, IGNORED, arguments_of, spelled
 from hespas.models.megatron_layout import Layout, layout_of
-from hespas.models.model import MeshAxes
+from hespas.models.model import LORA_MODULES, MeshAxes
 from hespas.models.runs import Training
 
 _UNFUSED = ("no_rope_fusion", "no_masked_softmax_fusion", "no_bias_gelu_fusion",
@@ -47,7 +47,6 @@ _REFUSED = {
     "use_custom_fsdp": f"weights are divided by {option('mesh')} fsdp=N of a model of the zoo",
     "hybrid_override_pattern": "layers without attention are read from a config.json alone",
     "cp_comm_type": "",
-    "lora_rank": "adapters have no model here",
 }
 _DEFAULT_DROPOUT = 0.1
 
@@ -118,7 +117,7 @@ def _notes(fields: Fields, path: Path) -> Iterator[str]:
         fields.number(f"{name}_dropout", default=_DEFAULT_DROPOUT)
         for name in ("attention", "hidden")
     ]
-    if any(dropouts):
+    if any((*dropouts, fields.number("lora_dropout", default=0.0))):
         yield "dropout is left out"
     if fields.size("mtp_num_layers", default=0, least=0):
         yield "heads that predict further tokens are left out"
@@ -137,14 +136,51 @@ def _model(fields: Fields) -> LanguageModel:
         fields.one_of(name, ("fp32",))
     fields.known("use_precision_aware_optimizer")
     kinds = _kinds(fields, sizes.layers, routing is not None)
+    rank, modules = _adapters(fields)
     return LanguageModel(
         sizes_of_layers=sizes,
         style=_style(fields, sizes, is_latent=latent is not None),
-        run=Training(mesh=MeshAxes(axes=(("fsdp", 1),))),
+        run=Training(mesh=MeshAxes(axes=(("fsdp", 1),)), lora_rank=rank, lora_modules=modules),
         routing=routing,
         latent=latent,
         pattern=kinds,
     )
+
+
+_ADAPTED_BY_DEFAULT = 32
+"""The rank of Megatron-Bridge's adapters. Source: 0.6.2, ``dim`` of peft/lora.py."""
+
+
+def _adapters(fields: Fields) -> tuple[int, str]:
+    """Return the rank of adapters, and what they stand beside; 0 without."""
+    is_adapted = any(name.startswith("lora_") for name in fields.values)
+    default = _ADAPTED_BY_DEFAULT if is_adapted else 0
+    rank = fields.size("lora_dim", "lora_rank", default=default)
+    modules = fields.texts("lora_target_modules")
+    for each in modules:
+        if each not in LORA_MODULES:
+            raise ConfigError(
+                f"adapters stand beside {each}",
+                location=fields.location,
+                hint=f"name some of {', '.join(LORA_MODULES)}",
+            )
+    for name, known in _FIXED_OF_ADAPTERS.items():
+        fields.one_of(name, (known,))
+    fields.known("lora_alpha", "lora_dropout_position")
+    fields.known("lora_lora_A_init_method", "lora_lora_B_init_method")
+    return rank, "+".join(sorted(set(modules))) or "all"
+
+
+_FIXED_OF_ADAPTERS: Mapping[str, object] = {
+    "lora__target_": "megatron.bridge.peft.lora.LoRA",
+    "lora_a2a_experimental": False,
+    "lora_exclude_modules": [],
+    "lora_experts_shared_outer_loras": False,
+    "lora_normalize_moe_lora": False,
+    "lora_sequence_parallel_input_regather": False,
+    "lora_share_expert_adapters": True,
+}
+"""Fields of Megatron-Bridge's adapters that are as it has them by default."""
 
 
 def _sizes(fields: Fields) -> Sizes:

@@ -193,7 +193,10 @@ def _resolved(text: str, variables: Mapping[str, str], name: str, path: Path) ->
     return _VARIABLE.sub(value, text)
 
 
+_ADAPTERS = "peft"
+"""The section of adapters, whose fields have names of their own here: ``lora_dim``."""
 _SECTIONS = {
+    _ADAPTERS,
     *("model", "train", "optimizer", "ddp", "dataset", "comm_overlap", "mixed_precision"),
     *("scheduler", "logger", "checkpoint", "tokenizer", "dist", "rng", "trainer", "model_parallel"),
 }
@@ -209,6 +212,9 @@ def _flat(values: Any, location: str) -> Iterator[tuple[str, Any]]:
     for name, value in cast("dict[str, Any]", values).items():
         if isinstance(value, dict):
             if IGNORED.fullmatch(name) or name in {"scheduler", "checkpoint", "dist", "rng"}:
+                continue
+            if name == _ADAPTERS:
+                yield from ((f"lora_{each}", leaf) for each, leaf in _flat(value, location))
                 continue
             if name not in _SECTIONS:
                 raise ConfigError(f"there is no section {name}", location=location,

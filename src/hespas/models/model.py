@@ -151,6 +151,15 @@ MODULES = ("core_attn", "layernorm", "mla_up_proj", "mlp", "moe", "moe_act")
 """What a step may compute again of a layer, one or several joined by ``+``.
 
 Source: megatron-core 0.16.1, ``recompute_modules`` of transformer/transformer_config.py."""
+LORA_MODULES = ("linear_fc1", "linear_fc2", "linear_proj", "linear_qkv")
+"""What can have adapters in a layer, one or several joined by ``+``.
+
+Source: Megatron-Bridge 0.6.2, ``target_modules`` of peft/lora.py."""
+_JOINED = {"remat": MODULES, "lora_modules": LORA_MODULES}
+"""The settings whose values may be several, joined by ``+``."""
+_LEAST = {"lora_rank": 1}
+"""The least value of settings that stand for nothing where they are not given."""
+
 CHOICES = {
     "attention": ("auto", "unfused", *FUSED),
     "context_attention": ("gather", "ring"),
@@ -177,6 +186,7 @@ CHOICES = {
     "expert_kernels": ("fused", "eager"),
     "rotary_kernels": ("fused", "eager"),
     "same_rows": ("auto", "joined", "apart"),
+    "lora_modules": ("all", *LORA_MODULES),
     "divided": ("rows", "columns", "contracting", "scattered"),
 }
 """The values of the settings that have only a few."""
@@ -195,6 +205,8 @@ _OTHER_SETTINGS = {
     "embedding": ("hidden", "hidden_size", "d_model"),
     "heads": ("num_heads", "num_attention_heads"),
     "kv_heads": ("num_kv_heads", "num_key_value_heads"),
+    "lora_modules": ("target_modules", "lora_target_modules"),
+    "lora_rank": ("lora", "lora_r", "lora_dim", "rank", "r"),
     "layers": ("num_layers", "num_hidden_layers", "depth"),
     "mlp": ("intermediate_size", "ffn", "ffn_hidden_size", "d_ff"),
     "new_tokens": ("max_tokens", "max_new_tokens"),
@@ -357,7 +369,7 @@ def _value(name: str, text: str, default: object) -> object:
                 raise ConfigError(f"{name} is {text!r}", hint="give true or false")
             return _YES_NO[text.lower()]
         case int():
-            least = min(1, default)
+            least = _LEAST.get(name, min(1, default))
             if not text.isdecimal() or int(text) < least:
                 raise ConfigError(
                     f"{name} is {text!r}", hint=f"give a whole number of {least} or more"
@@ -367,8 +379,9 @@ def _value(name: str, text: str, default: object) -> object:
                     f"{name} is {text}, which no 32-bit index counts", hint=f"give {_MOST} or less"
                 )
             return int(text)
-        case _ if name == "remat" and "+" in text:
-            return "+".join(sorted({one_of(name, part, MODULES) for part in text.split("+")}))
+        case _ if name in _JOINED and "+" in text:
+            known = _JOINED[name]
+            return "+".join(sorted({one_of(name, part, known) for part in text.split("+")}))
         case _ if name in CHOICES:
             return one_of(name, _spelled(text, CHOICES[name]), CHOICES[name])
         case _:

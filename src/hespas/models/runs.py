@@ -22,7 +22,9 @@ class Training:
     eager what is between products of experts, as far as Megatron-LM has no kernel for all of it;
     ``rotary_kernels`` eager what rotates queries and keys. Products of the ``same_rows``, of
     queries, keys and values or of a gate and what it multiplies, are joined, or apart.
-    Each of ``mtp_layers`` predicts a further token (multi-token prediction).
+    Each of ``mtp_layers`` predicts a further token (multi-token prediction). With a ``lora_rank``
+    the model's weights are frozen, in ``dtype``, and adapters of that rank are trained beside those
+    of the ``lora_modules``, joined by ``+``: by default all that Megatron-Bridge adapts.
     """
 
     mesh: MeshAxes
@@ -46,6 +48,8 @@ class Training:
     rotary_kernels: str = "fused"
     same_rows: str = "auto"
     mtp_layers: int = 0
+    lora_rank: int = 0
+    lora_modules: str = "all"
 
     @property
     def recomputed(self) -> frozenset[str]:

@@ -6,7 +6,7 @@ They are said once: steps are built from them, and parameters, FLOPs and memory 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from math import prod
 
 from hespas.models.architecture import Latent, LayerKind, Routing, StateSpace, Style
@@ -55,6 +55,59 @@ _STATES = {
 
 def layer_weights(model: LanguageModel, kind: LayerKind) -> Shapes:
     """Return the dimensions of a layer's weights, by name."""
+    shapes = _own_weights(model, kind)
+    return shapes | adapter_weights(model, shapes)
+
+
+LOW, HIGH = "_lora_a", "_lora_b"
+"""What the names of an adapter's matrices end with, behind that of the weight beside which they
+stand."""
+_ADAPTED: Mapping[str, tuple[str, ...]] = {
+    "linear_qkv": (MERGED, "query", "key", "value", "query_gate"),
+    "linear_proj": ("output",),
+    "linear_fc1": tuple(
+        f"{prefix}{name}"
+        for prefix in ("", SHARED, "experts_")
+        for name in ("gate_up", "gate", "up")
+    ),
+    "linear_fc2": ("down", f"{SHARED}down", "experts_down"),
+}
+"""The weights of each module that can have adapters."""
+
+
+def adapter_weights(model: LanguageModel, shapes: Shapes) -> Shapes:
+    """Return the dimensions of the adapters of a layer's weights, by name.
+
+    Beside a frozen product of ``n`` by ``m`` stand one of ``n`` by the rank and one of the rank by
+    ``m``. Experts of a layer share theirs, as Megatron-Bridge has it by default. Sources: E. Hu et
+    al., LoRA, 2021, section 4.1; Megatron-Bridge 0.6.2, ``share_expert_adapters`` of peft/lora.py.
+    """
+    if not model.lora_modules:
+        return {}
+    names = {name for module in model.lora_modules for name in _of_module(model, module)}
+    made: Shapes = {}
+    for name in shapes:
+        if name not in names:
+            continue
+        own = shapes[name][1:] if name.startswith("experts_") else shapes[name]
+        inputs = 2 if name == "output" else 1
+        made[f"{name}{LOW}"] = (*own[:inputs], "lora_rank")
+        made[f"{name}{HIGH}"] = ("lora_rank", *own[inputs:])
+    return made
+
+
+def _of_module(model: LanguageModel, module: str) -> tuple[str, ...]:
+    """Return the weights of a module; latent vectors have products of other names."""
+    is_other = module == "linear_qkv" and model.latent is not None
+    return () if is_other else _ADAPTED[module]
+
+
+def is_adapter(name: str) -> bool:
+    """Return whether the weights of a name are those of an adapter."""
+    return name.endswith((LOW, HIGH))
+
+
+def _own_weights(model: LanguageModel, kind: LayerKind) -> Shapes:
     style, routing = model.style, model.routing
     norms = [
         *(["attention_norm"] if style.norms_before and kind.mixer != "none" else []),
@@ -316,7 +369,7 @@ def parameters(model: LanguageModel) -> int:
     8030261248
     """
     outer = sum(_elements(model.sizes, shape) for shape in outer_weights(model).values())
-    return outer + _in_layers(model, "")
+    return outer + _in_layers(model, lambda _: True)
 
 
 def active_parameters(model: LanguageModel) -> int:
@@ -328,30 +381,48 @@ def active_parameters(model: LanguageModel) -> int:
 
 def expert_parameters(model: LanguageModel) -> int:
     """Return how many of the weights are those of experts that tokens choose."""
-    return _in_layers(model, "experts_")
+    return _in_layers(model, lambda name: name.startswith("experts_") and not is_adapter(name))
 
 
-def _in_layers(model: LanguageModel, prefix: str) -> int:
-    """Return how many weights the layers have whose names begin so."""
+def trained_parameters(model: LanguageModel) -> int:
+    """Return how many weights a step of training changes: those of adapters alone, or all.
+
+    >>> from hespas.models.catalogue import model_named
+    >>> llama = model_named("llama3-8b").with_options({"lora_rank": "16"})
+    >>> per_layer = 4096 + 4096 + 2 * (4096 + 1024) + 4096 + 4096 + 3 * (4096 + 14336)
+    >>> trained_parameters(llama) == 32 * 16 * per_layer
+    True
+    """
+    return _in_layers(model, is_adapter) if model.lora_modules else parameters(model)
+
+
+def _in_layers(model: LanguageModel, counts: Callable[[str], bool]) -> int:
+    """Return how many weights the layers have whose names ``counts`` accepts."""
     layers = Counter((kind, layer_weights) for kind in model.kinds)
     layers.update((kind, mtp_weights) for kind in model.mtp_kinds)
     total = 0
     for (kind, weights), count in layers.items():
         sizes = {**model.sizes, **model.sizes_of(kind)}
         shapes = weights(model, kind).items()
-        own = sum(_elements(sizes, shape) for name, shape in shapes if name.startswith(prefix))
+        own = sum(_elements(sizes, shape) for name, shape in shapes if counts(name))
         total += count * own
     return total
 
 
-def layer_products(model: LanguageModel, kind: LayerKind) -> int:
+def layer_products(
+    model: LanguageModel, kind: LayerKind, *, of_adapters_alone: bool = False
+) -> int:
     """Return how many weights a token meets in a layer, chosen experts included."""
     sizes, routing = {**model.sizes, **model.sizes_of(kind)}, model.routing
     total = 0
     for name, shape in layer_weights(model, kind).items():
+        if of_adapters_alone and not is_adapter(name):
+            continue
         elements = _elements(sizes, shape)
         if name.startswith("experts_") and routing is not None:
-            elements = elements * routing.chosen // routing.experts
+            # Each chosen expert meets the adapter that all experts share.
+            among = 1 if is_adapter(name) else routing.experts
+            elements = elements * routing.chosen // among
         total += elements if len(shape) > 1 and is_product(name) else 0
     return total
 
@@ -371,6 +442,7 @@ def part_of(name: str) -> ModelPart:
     >>> [part_of(name) for name in ("query", "shared_up", "experts_down", "router", "mlp_norm")]
     ['attention', 'dense', 'experts', 'other', 'other']
     """
+    name = name.removesuffix(LOW).removesuffix(HIGH)
     if not is_product(name) or "router" in name:
         return "other"
     if name.startswith("experts_"):
@@ -401,14 +473,23 @@ def weight_bytes_by_part(model: LanguageModel, precision: Precision) -> dict[Mod
     return {part: count * precision.of(part).bits_of_weight / 8 for part, count in counts}
 
 
-def local_weights(model: LanguageModel, axes: Mapping[str, tuple[str, ...]]) -> int:
-    """Return one device's weight elements; ``axes`` of the mesh divide them."""
+def local_weights(
+    model: LanguageModel, axes: Mapping[str, tuple[str, ...]], *, frozen: bool = False
+) -> int:
+    """Return one device's elements of trained or ``frozen`` weights, which ``axes`` divide."""
     sizes = model.sizes
-    total = sum(_local(model, shape, sizes, axes) for shape in outer_weights(model).values())
+
+    def counts(name: str) -> bool:
+        return (bool(model.lora_modules) and not is_adapter(name)) == frozen
+
+    def local(shapes: Shapes, sizes: Mapping[str, int]) -> int:
+        named = shapes.items()
+        return sum(_local(model, shape, sizes, axes) for name, shape in named if counts(name))
+
+    total = local(outer_weights(model), sizes)
     for kind, count in Counter(model.kinds).items():
         own = {**sizes, **model.sizes_of(kind)}
-        shapes = layer_weights(model, kind).values()
-        total += count * sum(_local(model, shape, own, axes) for shape in shapes)
+        total += count * local(layer_weights(model, kind), own)
     return total
 
 

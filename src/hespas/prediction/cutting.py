@@ -13,7 +13,7 @@ from hespas.base.units import format_quantity
 from hespas.errors import ConfigError, DeviceCountError, HardwareError, option
 from hespas.hardware.system import System
 from hespas.models.flops import model_flops
-from hespas.models.language import expert_axes
+from hespas.models.language import LanguageModel, expert_axes
 from hespas.models.model import TYPE_BYTES, MeshAxes
 from hespas.models.part import EXPERT, PIPE, REDUCED, SHARED, Part, PartProgram
 from hespas.models.placement import in_default_order
@@ -320,6 +320,7 @@ def stage_memory(cut: Cut, footprints: Mapping[Part, Footprint], stage: int) -> 
             count -= 1
     return Footprint(
         weight_bytes=sum(each.weight_bytes for each in parts),
+        frozen_bytes=sum(each.frozen_bytes for each in parts),
         gradient_bytes=sum(each.gradient_bytes for each in parts),
         state_bytes=sum(each.state_bytes for each in parts),
         kept_bytes=kept,
@@ -379,11 +380,19 @@ def _least(cut: Cut, part: Part, kept_bytes: int) -> Footprint:
     state_bytes = _argument_bytes(cut, part, PartProgram.UPDATE, 1) * wide // narrow
     return Footprint(
         weight_bytes=weight_bytes,
+        frozen_bytes=frozen_bytes(cut, part),
         gradient_bytes=summed_bytes(cut, weight_bytes),
         state_bytes=states_held(cut) * state_bytes,
         kept_bytes=part.layers * kept_bytes,
         working_bytes=0,
     )
+
+
+def frozen_bytes(cut: Cut, part: Part) -> int:
+    """Return a device's frozen weights of a part, and what products in few bits have of them."""
+    settings: Any = cut.source.settings
+    is_tuned = isinstance(settings, LanguageModel) and bool(settings.lora_modules)
+    return _argument_bytes(cut, part, PartProgram.BOTH, 1) if is_tuned else 0
 
 
 def expert_bytes(cut: Cut, part: Part) -> int:
@@ -417,7 +426,7 @@ def check_fits(cut: Cut) -> None:
     if memory.peak_bytes <= capacity:
         return
     parts = {
-        "weights": memory.weight_bytes,
+        "weights": memory.held_bytes,
         "gradients": memory.gradient_bytes,
         "optimiser states": memory.state_bytes,
         f"activations of {memory.in_flight} passes in flight": memory.kept_bytes,
@@ -433,7 +442,7 @@ def check_fits(cut: Cut) -> None:
 
 def remedy(cut: Cut, memory: Footprint, capacity_bytes: int) -> str:
     """Return what would make a stage fit, the change that costs least time first."""
-    whole_bytes = memory.weight_bytes + memory.gradient_bytes
+    whole_bytes = memory.held_bytes + memory.gradient_bytes
     if whole_bytes > capacity_bytes:
         times = -(-(whole_bytes + memory.state_bytes) // capacity_bytes)
         return (

@@ -368,10 +368,12 @@ class Footprint:
     holds from its forward to its backward pass; of a stage, what the ``in_flight`` micro-batches
     hold where that is most. ``host_bytes`` is the same in the host's memory, and no part of the
     peak; a pass needs ``working_bytes`` beside. ``expert_bytes`` are those of ``weight_bytes`` that
-    are divided over the devices of experts.
+    are divided over the devices of experts. ``frozen_bytes`` are those of weights that are not
+    trained.
     """
 
     weight_bytes: int
+    frozen_bytes: int = 0
     gradient_bytes: int = 0
     state_bytes: int = 0
     kept_bytes: int = 0
@@ -381,9 +383,14 @@ class Footprint:
     in_flight: int = 0
 
     @property
+    def held_bytes(self) -> int:
+        """Its weights, trained and frozen."""
+        return self.weight_bytes + self.frozen_bytes
+
+    @property
     def peak_bytes(self) -> int:
         """All of it, of the device's memory."""
-        held = self.weight_bytes + self.gradient_bytes + self.state_bytes
+        held = self.held_bytes + self.gradient_bytes + self.state_bytes
         return held + self.kept_bytes + self.working_bytes
 
 

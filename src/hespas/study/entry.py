@@ -80,7 +80,8 @@ def pipeline_bounds(cut: Cut, device: Device | None) -> Bounds:
     if schedule.chunks > 1 or schedule.splits_backward or not are_equal:
         return Bounds(memory_bytes=memory_bytes, time_s=needed / rate)
     tokens = settings.batch * settings.parts * settings.sizes["sequence"]
-    head = 6 * tokens * settings.sizes["vocabulary"] * settings.sizes["embedding"]
+    passes = 4 if settings.lora_modules else 6
+    head = passes * tokens * settings.sizes["vocabulary"] * settings.sizes["embedding"]
     layers = [part.layers for part in cut.parts]
     share = sum(layers[:-1]) / schedule.micro_batches + layers[-1]
     to_last_and_back = cut.stages * ((needed - head) * share / sum(layers) + head)
@@ -102,7 +103,9 @@ def _needed_flops(settings: object, flops: float) -> float:
     if not isinstance(settings, LanguageModel) or isinstance(settings.run, Decode):
         return flops
     sequences = settings.batch * settings.parts
-    return flops - sequences * mixing_flops(settings) / 2
+    needed = flops - sequences * mixing_flops(settings) / 2
+    # What goes into the first layer has no gradient where its weights are frozen.
+    return needed * (1 - 1 / settings.layers) if settings.lora_modules else needed
 
 
 def _decoder_bytes(settings: LanguageModel) -> int:
@@ -120,7 +123,8 @@ def _decoder_bytes(settings: LanguageModel) -> int:
         transient_bytes = activations + gradients + sums
     else:
         transient_bytes = max(activations, gradients)
-    return _state_bytes(settings) + transient_bytes
+    frozen = local_weights(settings, settings.axes, frozen=True) * computed
+    return _state_bytes(settings) + frozen + transient_bytes
 
 
 def _state_bytes(settings: LanguageModel) -> int:

@@ -68,6 +68,42 @@ def test_the_layout_has_what_the_arguments_say(tmp_path: Path) -> None:
     assert not layout.overlap["tp"]
 
 
+def test_adapters_are_those_of_the_section_peft(tmp_path: Path) -> None:
+    text = """
+model:
+  num_layers: 4
+  hidden_size: 256
+  num_attention_heads: 8
+  num_query_groups: 8
+  vocab_size: 1024
+  seq_length: 128
+  attention_dropout: 0.0
+  hidden_dropout: 0.0
+peft:
+  _target_: megatron.bridge.peft.lora.LoRA
+  dim: 16
+  alpha: 32
+  target_modules: [linear_qkv, linear_proj]
+"""
+    run = read(tmp_path, text, "lora.yaml").model.run
+    assert isinstance(run, Training)
+    assert (run.lora_rank, run.lora_modules) == (16, "linear_proj+linear_qkv")
+    plain = text.replace("  dim: 16\n", "").replace(
+        "  target_modules: [linear_qkv, linear_proj]", ""
+    )
+    run = read(tmp_path, plain, "default.yaml").model.run
+    assert isinstance(run, Training)
+    assert (run.lora_rank, run.lora_modules) == (32, "all")
+    for old, new, message in (
+        ("dim: 16", "dim: 0", "lora_dim is 0"),
+        ("linear_qkv,", "in_proj,", "adapters stand beside in_proj"),
+        ("lora.LoRA", "dora.DoRA", "DoRA"),
+        ("alpha: 32", "normalize_moe_lora: true", "normalize_moe_lora"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            read(tmp_path, text.replace(old, new), f"{new[:4]}.yaml")
+
+
 def test_fields_of_megatron_bridge_say_the_same(tmp_path: Path) -> None:
     text = """
 model:

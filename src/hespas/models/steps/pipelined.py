@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -19,7 +20,7 @@ from hespas.models.model import Step
 from hespas.models.part import EXPERT, REDUCED, SHARED, Part, PartProgram
 from hespas.models.steps.adamw import training_state, updated
 from hespas.models.steps.sharding import Divided
-from hespas.models.steps.transformer import BeforeLayer, Transformer, untouched
+from hespas.models.steps.transformer import BeforeLayer, Transformer, joined, untouched
 
 Weights = Mapping[str, Any]
 
@@ -78,10 +79,11 @@ _Made = tuple[Callable[..., object], tuple[Any, ...], tuple[int, ...]]
 
 
 def _pass(decoder: Transformer, part: Part, dtype: Any) -> _Made:
-    weights = decoder.part_weights(dtype, is_first=part.is_first, is_last=part.is_last)
+    of_part = partial(decoder.of_part, is_first=part.is_first, is_last=part.is_last)
+    weights = of_part(decoder.weights(dtype))
     batch, activations = decoder.batch(), decoder.activations()
     shardings = jax.tree.map(lambda leaf: leaf.sharding, weights)
-    fixed_weights = decoder.fixed_weights()
+    fixed_weights = of_part(decoder.fixed_weights())
     with_weights = part.program is PartProgram.BOTH
     before = _gradients_together(fixed_weights) if with_weights else untouched
 
@@ -93,8 +95,8 @@ def _pass(decoder: Transformer, part: Part, dtype: Any) -> _Made:
     def run(weights: Weights, fixed: Weights, batch: Weights, x: Any, gradient: Any) -> object:
         if part.is_first and not with_weights:
             # Gradients of weights need those of what goes into each layer, the first one's too.
-            x, _ = jax.vjp(lambda w: decoder.embedded(w, batch), weights)
-        made, backward = jax.vjp(lambda w, x: forward(_joined(w, fixed), x, batch), weights, x)
+            x, _ = jax.vjp(lambda w: decoder.embedded(joined(w, fixed), batch), weights)
+        made, backward = jax.vjp(lambda w, x: forward(joined(w, fixed), x, batch), weights, x)
         if part.is_last:
             gradient = jnp.ones_like(made)
         else:
@@ -140,20 +142,9 @@ _held.defvjp(
 )
 
 
-def _joined(weights: Weights, fixed: Weights) -> Weights:
-    """Join weights with those of the same layers, also in nested loops."""
-
-    def joined(own: Any, more: Any) -> Any:
-        if isinstance(own, dict):
-            return {**own, **more}
-        return [joined(*both) for both in zip(own, more, strict=True)]
-
-    return {**weights, **{group: joined(weights[group], more) for group, more in fixed.items()}}
-
-
 def _update(decoder: Transformer, part: Part, types: PartTypes) -> _Made:
     weights, summed = (
-        decoder.part_weights(dtype, is_first=part.is_first, is_last=part.is_last)
+        decoder.of_part(decoder.weights(dtype), is_first=part.is_first, is_last=part.is_last)
         for dtype in (types.states, types.gradients)
     )
     state = training_state(weights, decoder.divided.array(dtype=jnp.int32))

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from hespas.models.precision import FORMATS
-from hespas.models.weights import is_product
+from hespas.models.weights import HIGH, LOW, is_adapter, is_product
 
 SMALL = jnp.float8_e4m3fn
 """The 8-bit type of weights, and of activations where they meet such weights."""
@@ -66,6 +66,27 @@ class RoundedTo4Bits(Rounded):
     """A weight that is trained, and rounded to 4 bits where it is multiplied."""
 
 
+class Frozen(NamedTuple):
+    """A weight that is not trained, and rounded where it is multiplied, as `Rounded` ones are."""
+
+    stored: jax.Array
+
+
+class Adapted(NamedTuple):
+    """A frozen weight, and the matrices whose product is added to it.
+
+    ``low`` makes of rows some of the rank of the adapter, ``high`` rows of these. Those of experts
+    are shared by all of them.
+    """
+
+    weight: Any
+    low: jax.Array
+    high: jax.Array
+
+
+ADAPTER_SCALE = 2.0
+"""What adapters' rows are multiplied by: alpha over the rank, of which no time depends."""
+
 STORED = "_in_8_bits"
 """What the name of a weight in 8 bits ends with, beside that which is trained."""
 
@@ -83,8 +104,45 @@ def rounded(weights: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_multiplied(name: str) -> bool:
-    """Return whether a layer's weight, by its name, is a product's."""
-    return is_product(name) and not any(other in name for other in ("router", "experts"))
+    """Return whether a layer's weight, by its name, is a product's in few bits.
+
+    Adapters stay as they are. Source: Megatron-Bridge 0.6.2, ``ParallelLinearAdapter`` of
+    peft/utils.py, made of layers of Megatron-Core, not of Transformer Engine.
+    """
+    others = ("router", "experts", LOW, HIGH)
+    return is_product(name) and not any(other in name for other in others)
+
+
+def adapted(weights: Mapping[str, Any], dtype: Any, *, of_experts: bool = False) -> dict[str, Any]:
+    """Return a layer's weights with adapters beside those that they belong to.
+
+    All others are frozen: those that were to be rounded have no gradients. Weights of experts are
+    left as they are, and with ``of_experts`` all others.
+    """
+
+    def frozen(weight: Any) -> Any:
+        if not isinstance(weight, Rounded):
+            return weight
+        return Frozen(_rounded_weight(weight, dtype))
+
+    def with_adapter(name: str) -> Any:
+        low, high = (weights.get(f"{name}{which}") for which in (LOW, HIGH))
+        own = frozen(weights[name])
+        return own if low is None or high is None else Adapted(own, low, high)
+
+    own = {name for name in weights if name.startswith("experts_") == of_experts}
+    made = {name: with_adapter(name) for name in own if not is_adapter(name)}
+    return {
+        name: made.get(name, weights[name]) for name in weights if name in made or name not in own
+    }
+
+
+def _rounded_weight(weight: Rounded, dtype: Any) -> jax.Array:
+    """Return what a weight was rounded to before, or is now from ``dtype``."""
+    if weight.stored is not None:
+        return weight.stored
+    name = "f4" if isinstance(weight, RoundedTo4Bits) else "f8"
+    return in_few_bits(weight.weight.astype(dtype), SMALL_TYPES[name])
 
 
 def product(equation: str, x: jax.Array, weight: Any) -> jax.Array:
@@ -96,12 +154,13 @@ def product(equation: str, x: jax.Array, weight: Any) -> jax.Array:
     8 bits with a scale that was measured before, as it is when models are served. One in 4 bits is
     widened by its scales.
     """
+    if isinstance(weight, Adapted):
+        return product(equation, x, weight.weight) + _of_adapter(equation, x, weight)
+    if isinstance(weight, Frozen):
+        return _frozen_product(equation, x, weight.stored)
     if isinstance(weight, Rounded):
-        trained, stored = weight
-        if stored is None:
-            name = "f4" if isinstance(weight, RoundedTo4Bits) else "f8"
-            stored = in_few_bits(trained.astype(x.dtype), SMALL_TYPES[name])
-        return _small_product(equation, x, trained.astype(x.dtype), jax.lax.stop_gradient(stored))
+        stored = jax.lax.stop_gradient(_rounded_weight(weight, x.dtype))
+        return _small_product(equation, x, weight.weight.astype(x.dtype), stored)
     if not is_stored(weight):
         return jnp.einsum(equation, x, weight.astype(x.dtype))
     given, made = equation.split("->")
@@ -115,11 +174,30 @@ def product(equation: str, x: jax.Array, weight: Any) -> jax.Array:
     return out * (scale * ACTIVATION_SCALE).astype(x.dtype)
 
 
+def _of_adapter(equation: str, x: jax.Array, weight: Adapted) -> jax.Array:
+    """Return what an adapter adds to a product.
+
+    Dimensions that rows and weights share, as experts are, rows alone have here.
+    """
+    given, made = equation.split("->")
+    left, right = given.split(",")
+    summed = [each for each in right if each not in made]
+    outputs = "".join(each for each in right if each not in left)
+    rows = "".join(each for each in left if each not in summed)
+    low, high = (each.astype(x.dtype) for each in (weight.low, weight.high))
+    with jax.named_scope("adapter"):
+        few = jnp.einsum(f"{left},{''.join(summed)}z->{rows}z", x, low)
+        return jnp.einsum(f"{rows}z,z{outputs}->{made}", few, high) * ADAPTER_SCALE
+
+
 def grouped_product(x: jax.Array, weight: Any, counts: jax.Array) -> jax.Array:
     """Multiply rows by the matrix of their group; ``counts`` are rows per group.
 
     Weights are as `product` takes them.
     """
+    if isinstance(weight, Adapted):
+        own = grouped_product(x, weight.weight, counts)
+        return own + _of_adapter("re,ef->rf", x, weight)
     if not is_stored(weight):
         return lax.ragged_dot(x, weight, counts)
     dimensions = lax.RaggedDotDimensionNumbers(
@@ -224,6 +302,32 @@ def _small_backward(
 
 
 _small_product.defvjp(_small_forward, _small_backward)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _frozen_product(equation: str, x: jax.Array, stored: jax.Array) -> jax.Array:
+    return _frozen_forward(equation, x, stored)[0]
+
+
+def _frozen_forward(
+    equation: str, x: jax.Array, stored: jax.Array
+) -> tuple[jax.Array, tuple[jax.Array]]:
+    taken = in_few_bits(x, stored.dtype)
+    return jnp.einsum(equation, taken, stored, preferred_element_type=x.dtype), (stored,)
+
+
+def _frozen_backward(
+    equation: str, kept: tuple[jax.Array], gradient: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    given, made = equation.split("->")
+    left, right = given.split(",")
+    (stored,), dtype = kept, gradient.dtype
+    small = in_few_bits(gradient, stored.dtype)
+    of_x = jnp.einsum(f"{made},{right}->{left}", small, stored, preferred_element_type=dtype)
+    return of_x, jnp.zeros_like(stored)
+
+
+_frozen_product.defvjp(_frozen_forward, _frozen_backward)
 
 
 def in_8_bits(x: jax.Array) -> jax.Array:

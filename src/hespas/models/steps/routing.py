@@ -30,6 +30,7 @@ from hespas.models.steps.products import (
     Grouped,
     Rounded,
     RoundedTo4Bits,
+    adapted,
     grouped_product,
     in_8_bits,
     is_stored,
@@ -37,7 +38,7 @@ from hespas.models.steps.products import (
     stored_order,
 )
 from hespas.models.steps.sharding import Divided
-from hespas.models.weights import routing_weights
+from hespas.models.weights import adapter_weights, routing_weights
 
 Weights = Mapping[str, Any]
 
@@ -57,22 +58,26 @@ def through_experts(
     routing = model.routing
     assert routing is not None  # noqa: S101 - for the type checker: routed layers have it
     # Weights are cast where they lie, and gathered in the narrower type.
+    shapes = routing_weights(model.style, routing)
+    shapes |= adapter_weights(model, shapes)
     own = {
         name: each
         if is_stored(each := weights[name])
         else divided.constrain(each.astype(x.dtype), *dimensions)
-        for name, dimensions in routing_weights(model.style, routing).items()
+        for name, dimensions in shapes.items()
     }
     # The width of an expert stays divided; all else of it is whole.
     divides = {name: divided.spec(name)[0] for name in ("experts", "expert_mlp")}
     specs = {
         name: _spec(name, PartitionSpec(*map(divides.get, dimensions)), own[name])
-        for name, dimensions in routing_weights(model.style, routing).items()
+        for name, dimensions in shapes.items()
     }
     rows = divided.spec("batch", _tokens_of(routing), None)
 
     def routed(weights: Weights, x: jax.Array, sent: jax.Array) -> jax.Array:
         given = _in_few_bits(model, weights)
+        if model.lora_modules:
+            given = adapted(given, x.dtype, of_experts=True)
         experts = _Experts(routing=routing, style=model.style, divided=divided, weights=given)
         return experts.through(x, sent)
 

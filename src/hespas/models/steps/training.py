@@ -22,7 +22,7 @@ from hespas.models.runs import Training
 from hespas.models.steps.adamw import METRICS, Preparation, training_state, training_step
 from hespas.models.steps.pipelined import PartTypes, part_divided, part_step
 from hespas.models.steps.sharding import Divided, dtype_named
-from hespas.models.steps.transformer import Transformer
+from hespas.models.steps.transformer import Transformer, joined
 
 _DATA = "data"
 _GRADIENTS = 2
@@ -67,11 +67,16 @@ def build(settings: LanguageModel) -> Step:
     divided = Divided(mesh=settings.mesh, sizes=settings.sizes, axes=settings.axes)
     decoder = Transformer(model=settings, divided=divided)
     of_states = Transformer(model=settings, divided=replace(divided, axes=settings.state_axes))
-    return training(settings, decoder, of_states)
+    return training(settings, decoder, of_states, decoder.frozen_weights())
 
 
-def training(settings: LanguageModel | Network, model: Trained, of_states: Trained) -> Step:
-    """Return the training step of a model; ``of_states`` is divided as its states are."""
+def training(
+    settings: LanguageModel | Network, model: Trained, of_states: Trained, frozen: Any = None
+) -> Step:
+    """Return the training step of a model; ``of_states`` is divided as its states are.
+
+    Beside what it trains a step takes ``frozen`` weights, where there are some.
+    """
     run = settings.run
     assert isinstance(run, Training | Learning)  # noqa: S101 - for the type checker
     state = training_state(
@@ -81,9 +86,14 @@ def training(settings: LanguageModel | Network, model: Trained, of_states: Train
     metrics = dict.fromkeys(METRICS, NamedSharding(run.mesh.abstract(), PartitionSpec()))
     preparation = _preparation(run, model, sharding["weights"])
 
-    def train_step(state: dict[str, object], batch: dict[str, object]) -> object:
+    def train_step(
+        state: dict[str, object], batch: dict[str, object], *fixed: dict[str, object]
+    ) -> object:
+        def loss(weights: Any, batch: Any) -> jax.Array:
+            return model.loss(joined(weights, *fixed) if fixed else weights, batch)
+
         return training_step(
-            model.loss,
+            loss,
             state,
             batch,
             accumulates=(run.accumulation or 1) > 1,
@@ -93,7 +103,11 @@ def training(settings: LanguageModel | Network, model: Trained, of_states: Train
     function = jax.jit(train_step, out_shardings=(sharding, metrics), donate_argnums=0)
     return Step(
         function=function,
-        arguments=(state, model.batch(rounds=run.accumulation or 1)),
+        arguments=(
+            state,
+            model.batch(rounds=run.accumulation or 1),
+            *((frozen,) if frozen else ()),
+        ),
         mesh=run.mesh,
         platform=model.platform,
     )

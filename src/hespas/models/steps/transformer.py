@@ -27,10 +27,18 @@ from hespas.models.steps.norms import (
     normalised,
     turns,
 )
-from hespas.models.steps.products import SMALL_TYPES, STORED, is_multiplied, product, rounded
+from hespas.models.steps.products import (
+    SMALL_TYPES,
+    STORED,
+    adapted,
+    is_multiplied,
+    product,
+    rounded,
+)
 from hespas.models.steps.remat import rematerialised
 from hespas.models.steps.sharding import Divided, dtype_named
 from hespas.models.weights import (
+    is_adapter,
     layer_weights,
     mtp_weights,
     outer_weights,
@@ -43,6 +51,7 @@ _NORMALISER_WEIGHT = 0.0
 _STACKED, _FIRST, _LAST = "layers", "layers_first", "layers_last"
 """By name behind the head: a step's arguments are in this order, and modelled schedules make the
 head's gradient in its place."""
+_GROUPS = (_FIRST, _STACKED, _LAST)
 _MTP = "mtp_layers"
 _MTP_SHARE = 0.3
 """The weight of the loss of further tokens. Source: DeepSeek-V3, 2024, section 4.2."""
@@ -84,7 +93,21 @@ class Transformer:
         return platform_of(self.model.run.attention) or ("cuda" if is_ragged else "cpu")
 
     def weights(self, dtype: Any) -> dict[str, Any]:
-        """Return the abstract weights."""
+        """Return the abstract weights: adapters alone where these alone are trained."""
+        return _picked(self._weights(dtype), is_adapter) if self.is_tuned else self._weights(dtype)
+
+    def frozen_weights(self) -> dict[str, Any]:
+        """Return the abstract weights beside which adapters are trained; empty without these."""
+        if not self.is_tuned:
+            return {}
+        return _picked(self._weights(self.dtype), lambda name: not is_adapter(name))
+
+    @property
+    def is_tuned(self) -> bool:
+        """Whether adapters alone are trained."""
+        return bool(self.model.lora_modules)
+
+    def _weights(self, dtype: Any) -> dict[str, Any]:
         array = partial(self.divided.array, dtype=dtype)
         plan = self.model.plan
 
@@ -121,32 +144,34 @@ class Transformer:
         run = self.model.run
         return isinstance(run, Training) and run.scan and self.model.plan.loop is not None
 
-    def part_weights(self, dtype: Any, *, is_first: bool, is_last: bool) -> dict[str, Any]:
-        """Return a model part's abstract weights: layers, and what surrounds them."""
+    def of_part(
+        self, weights: Mapping[str, Any], *, is_first: bool, is_last: bool
+    ) -> dict[str, Any]:
+        """Return a model part's weights: layers, and what surrounds them."""
         before = {"embedding", "positions", "embedding_norm", "embedding_norm_bias"}
         head = "embedding" if self.model.style.tied else "head"
         behind = {"norm", "norm_bias", head, "head_bias"}
         needed = (before if is_first else set[str]()) | (behind if is_last else set[str]())
         absent = (before | behind) - needed
-        return {name: leaf for name, leaf in self.weights(dtype).items() if name not in absent}
+        return {name: leaf for name, leaf in weights.items() if name not in absent}
 
     def fixed_weights(self) -> dict[str, Any]:
-        """Return the abstract few-bit weights that a step rounds once.
+        """Return the abstract few-bit weights that a step rounds once, and frozen ones.
 
-        Empty where products are in the type of the activations.
+        Empty where products are in the type of the activations, and all weights are trained.
         """
         run = self.model.run
         if not isinstance(run, Training) or run.product_dtype == "same":
-            return {}
-        weights = self.weights(SMALL_TYPES[run.product_dtype])
+            return self.frozen_weights()
+        weights = self._weights(SMALL_TYPES[run.product_dtype])
 
         def fixed(layers: Any) -> Any:
             if not isinstance(layers, dict):
                 return [fixed(each) for each in layers]
             return {f"{name}{STORED}": leaf for name, leaf in layers.items() if is_multiplied(name)}
 
-        groups = (_FIRST, _STACKED, _LAST)
-        return {group: fixed(weights[group]) for group in groups if group in weights}
+        few = {group: fixed(weights[group]) for group in _GROUPS if group in weights}
+        return joined(self.frozen_weights(), few) if self.is_tuned else few
 
     def activations(self) -> Any:
         """Return the abstract array that goes from layer to layer."""
@@ -345,10 +370,38 @@ class Transformer:
 
         def layer(x: jax.Array, weights: Weights, places: Places) -> Any:
             own = rounded(weights) if is_small else weights
+            own = adapted(own, x.dtype) if self.is_tuned else own
             made = self.layers.through(kind, x, own, places, None)
             return made.x if made.keys is None else (made.x, made.keys)
 
         return rematerialised(layer, run.remat, is_loop=run.scan)
+
+
+def joined(weights: Weights, fixed: Weights) -> dict[str, Any]:
+    """Join weights with others of the same layers, also in nested loops."""
+
+    def both(own: Any, more: Any) -> Any:
+        if isinstance(own, dict):
+            return {**own, **more}
+        return [both(*each) for each in zip(own, more, strict=True)]
+
+    layers = {name for name in fixed if name in weights}
+    return {**weights, **fixed, **{name: both(weights[name], fixed[name]) for name in layers}}
+
+
+def _picked(weights: Weights, picks: Callable[[str], bool]) -> dict[str, Any]:
+    """Return the weights of the names that are picked, layers in their places."""
+
+    def of_layers(layers: Any) -> Any:
+        if isinstance(layers, dict):
+            return {name: leaf for name, leaf in layers.items() if picks(name)}
+        return [of_layers(each) for each in layers]
+
+    return {
+        name: of_layers(leaf) if isinstance(leaf, list) else leaf
+        for name, leaf in weights.items()
+        if isinstance(leaf, list) or picks(name)
+    }
 
 
 def _behind(before: BeforeLayer, layer: Any) -> Any:

@@ -76,7 +76,7 @@ def _stage_row(prediction: PipelinePrediction, stage: int) -> StageRow:
         end_s=(prediction.finish_ps - update_to) / PS_PER_S,
         in_flight=memory.in_flight,
         peak_memory_bytes=memory.peak_bytes,
-        weight_bytes=memory.weight_bytes,
+        weight_bytes=memory.held_bytes,
         gradient_bytes=memory.gradient_bytes,
         state_bytes=memory.state_bytes,
         kept_bytes=memory.kept_bytes,

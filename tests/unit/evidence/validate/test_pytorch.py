@@ -109,12 +109,16 @@ def test_the_name_of_a_line_of_simumax_is_read(tmp_path: Path) -> None:
     assert row.published_peak_bytes == round(68.43 * 2**30)
 
 
+def test_adapters_are_those_of_the_recipe(tmp_path: Path) -> None:
+    (row,) = rows(tmp_path, {**BRIDGE, "source": "Megatron-Bridge (NeMo container 26.06; LoRA)"})
+    assert (row.options["lora_rank"], row.options["lora_modules"]) == ("16", "linear_qkv")
+
+
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
         ({"model": "bert"}, "there is no model bert here"),
         ({"tp": "2", "pp": "1", "cp": "1", "devices": "64", "ep": "48"}, "experts over 24 of 32"),
-        ({"source": "Megatron-Bridge (NeMo container 26.06; LoRA)"}, "adapters"),
     ],
 )
 def test_what_has_no_options_here_says_why(
