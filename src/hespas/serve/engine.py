@@ -4,7 +4,9 @@ Sources of the defaults: vLLM, vllm/engine/arg_utils.py (get_batch_defaults), vl
 vllm/config/scheduler.py and the capture sizes of vllm/config/vllm.py; SGLang, server_args.py and
 managers/scheduler.py (which divides chunked_prefill_size by dp_size); TensorRT-LLM, llm_args.py
 (SchedulerConfig, KvCacheConfig with its reuse of blocks, max_batch_size 2048 and max_num_tokens
-8192). All three share prefixes by default.
+8192). All three share prefixes by default. vLLM frees blocks of layers with a window
+(v1/core/single_type_kv_cache_manager.py, SlidingWindowManager); SGLang divides its memory in
+advance (swa_full_tokens_ratio).
 """
 
 from __future__ import annotations
@@ -56,7 +58,8 @@ class Engine:
     the engine ``caches_prefixes``. ``host_s`` is what an iteration waits for the host: 0 where the
     engine schedules the next iteration while one runs. One that ``plans_ahead`` does so as that
     starts: what comes later waits for it to end, and for the next. Parts with attention of their
-    own have a ``token_budget`` each, or together where the engine ``divides_budget``. One that
+    own have a ``token_budget`` each, or together where the engine ``divides_budget``. Blocks of
+    layers that attend to a window are free beyond it where the engine ``frees_windows``. One that
     does not plan ahead waits ``unhidden_s`` in each iteration, and for each sequence of it.
     """
 
@@ -74,6 +77,7 @@ class Engine:
     host_s: float = 0.0
     plans_ahead: bool = True
     divides_budget: bool = False
+    frees_windows: bool = False
     unhidden_s: tuple[float, float] = (0.0, 0.0)
     launch: str = ""
     flags: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -142,6 +146,7 @@ def vllm(*, memory_bytes: int, part: str) -> Engine:
         memory_share=0.92,
         graph_sizes=_capture_sizes(sequences, budget),
         unhidden_s=_VLLM_UNHIDDEN_S,
+        frees_windows=True,
         launch="vllm serve {model} --tensor-parallel-size {tensor} "
         "--max-num-seqs {sequences} --max-num-batched-tokens {budget}",
         flags={

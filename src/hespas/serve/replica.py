@@ -15,9 +15,8 @@ from math import isqrt
 from hespas.errors import ConfigError
 from hespas.serve.engine import Engine, Reserve
 from hespas.serve.prefixes import Chain, Node, PrefixCache
-from hespas.serve.step_times import StepTimes
+from hespas.serve.step_times import NEVER, StepTimes
 
-NEVER = 1 << 62
 _MOST_PREEMPTIONS = 1000
 """Of one request: a load that is preempted for ever is refused."""
 
@@ -27,15 +26,30 @@ class Setup:
     """What a replica runs: an engine, step times, and cache blocks.
 
     The batch of a replica is divided over ``parts`` that hold its weights in common. One that
-    ``only_prefills`` makes the first token of each request.
+    ``only_prefills`` makes the first token of each request. Beyond the ``window`` of step times a
+    block holds ``tokens_beyond``, 0 for any number, and a sequence has ``state_blocks`` beside.
     """
 
     engine: Engine
     times: StepTimes
     blocks: int
     parts: int = 1
+    tokens_beyond: int | None = None
+    state_blocks: int = 0
     speculation: Speculation | None = None
     only_prefills: bool = False
+
+    def is_beyond(self, tokens: int) -> bool:
+        """Return whether a sequence of so many tokens grows as it does beyond the window."""
+        return self.tokens_beyond is not None and tokens > self.times.window
+
+    def blocks_of(self, tokens: int, *, joined: int | None = None) -> int:
+        """Return the blocks of a sequence that joined with as many tokens, or has them all."""
+        block, window = self.engine.block_tokens, self.times.window
+        if not self.is_beyond(tokens if joined is None else joined):
+            return -(-tokens // block) + self.state_blocks
+        more = -(-(tokens - window) // self.tokens_beyond) if self.tokens_beyond else 0
+        return -(-window // block) + more + self.state_blocks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +107,26 @@ class _Prompt:
     left: int
 
 
+class _Growth:
+    """Sequences that take a block each ``period`` tokens, by where they are in theirs."""
+
+    __slots__ = ("_phases", "_sequences", "period")
+
+    def __init__(self, period: int) -> None:
+        self.period, self._sequences, self._phases = period, 0, [0] * period
+
+    def count(self, length: int, generation: int, change: int) -> None:
+        """Add or remove a sequence that has, or had, ``length`` tokens at a generation."""
+        self._phases[(length - generation) % self.period] += change
+        self._sequences += change
+
+    def blocks(self, generation: int, tokens: int) -> int:
+        """Return the blocks that all take for so many next tokens."""
+        whole, rest = divmod(tokens, self.period)
+        places = (-(generation + offset) % self.period for offset in range(rest))
+        return whole * self._sequences + sum(self._phases[place] for place in places)
+
+
 class Replica:
     """One engine: its queue, the sequences that decode, and the blocks that they hold."""
 
@@ -108,12 +142,12 @@ class Replica:
         "free",
         "generation",
         "grows",
+        "growths",
         "iterations",
         "joined",
         "now",
         "number",
         "order",
-        "phases",
         "planned_ps",
         "preemptions",
         "prompts",
@@ -139,7 +173,11 @@ class Replica:
         self.context = 0
         self.generation = 0
         self.free = setup.blocks
-        self.phases = [0] * setup.engine.block_tokens
+        # Sequences within the window, and those beyond it.
+        self.growths = (
+            _Growth(setup.engine.block_tokens),
+            _Growth(setup.tokens_beyond) if setup.tokens_beyond else None,
+        )
         self.ends: list[tuple[int, int]] = []
         self.joined: dict[int, tuple[int, int]] = {}
         self.order: list[int] = []
@@ -200,7 +238,7 @@ class Replica:
                 return
             needed = self._reserved(request)
             if shared:
-                needed -= self._blocks(cached)
+                needed -= -(-cached // engine.block_tokens)
                 unused = sum(node.blocks for node in shared if not node.users)
                 if needed + unused > self.free:
                     return
@@ -249,13 +287,18 @@ class Replica:
         """Return the blocks that must be free when a request is admitted."""
         work = self.work
         if self.setup.only_prefills:
-            return self._blocks(work.prompts[request])
+            return self.setup.blocks_of(work.prompts[request])
         is_computed = bool(work.transferred) and request in work.transferred
         tokens = work.made[request] - is_computed if self.grows else work.outputs[request]
-        return self._blocks(work.prompts[request] + tokens)
+        return self.setup.blocks_of(work.prompts[request] + tokens)
 
-    def _blocks(self, tokens: int) -> int:
-        return -(-tokens // self.setup.engine.block_tokens)
+    def _count(self, length: int, generation: int, change: int) -> None:
+        """Add a sequence to those that grow, or remove it."""
+        growth = self.growths[self.setup.is_beyond(length)]
+        if growth is None:
+            return
+        start = self.setup.times.window if growth is self.growths[1] else 0
+        growth.count(length - start, generation, change)
 
     # -- iterations with prompts
 
@@ -264,23 +307,22 @@ class Replica:
         engine, times = self.setup.engine, self.setup.times
         decoding = self.decoding if decodes else 0
         room = self.budget - decoding
-        tokens, pairs = 0, 0
+        tokens, pairs_ps = 0, 0.0
         for prompt in self.prompts:
             chunk = min(prompt.left, max(room - tokens, 0))
             if not engine.cuts_prompts:
                 chunk = prompt.left if not tokens or chunk == prompt.left else 0
             if not chunk:
                 break
-            before = prompt.length - prompt.left
-            pairs += chunk * before + chunk * (chunk + 1) // 2
+            pairs_ps += times.pairs_ps(prompt.length - prompt.left, chunk)
             tokens += chunk
             prompt.left -= chunk
         parts = self.setup.parts
         host_ps = engine.host_ps(decoding + len(self.prompts))
         elapsed = times.of_tokens(-(-(decoding + tokens) // parts))
-        elapsed += round(times.of_pair * pairs / parts)
+        elapsed += round(pairs_ps / parts)
         if decoding:
-            elapsed += times.of_context(-(-decoding // parts)) * self.context // parts
+            elapsed += times.attended_ps(decoding, self.context, parts)[0]
         elapsed = max(elapsed, times.of_exchange(-(-(decoding + tokens) // parts)))
         self.planned_ps = self.now
         self._pass(elapsed + host_ps, self._made() if decodes else 1, decodes=decodes)
@@ -317,7 +359,7 @@ class Replica:
         self.context += length
         self.joined[request] = self.generation, length
         if self.grows:
-            self.phases[(length - self.generation) % len(self.phases)] += 1
+            self._count(length, self.generation, 1)
         left = self.work.outputs[request] - self.work.made[request]
         heappush(self.ends, (self.generation + left, request))
 
@@ -327,11 +369,10 @@ class Replica:
         """Run iterations until a sequence ends, blocks run out or the horizon is reached."""
         engine, times, parts = self.setup.engine, self.setup.times, self.setup.parts
         sequences = -(-self.decoding // parts)
-        attended = times.of_context(sequences)
+        attended, step, within = times.attended_ps(self.decoding, self.context, parts)
         speculation = self.setup.speculation
         checked = sequences if speculation is None else sequences * (speculation.tokens + 1)
-        first = times.of_tokens(engine.padded(checked)) + attended * self.context // parts
-        step = attended * self.decoding // parts
+        first = times.of_tokens(engine.padded(checked)) + attended
         exchange = times.of_exchange(engine.padded(checked))
         first, step, most = _least(first, step, exchange)
         first += engine.host_ps(self.decoding)
@@ -341,7 +382,7 @@ class Replica:
             first = round(first * drafted / speculation.made)
             step = round(step * drafted / speculation.made)
         self._drop_preempted()
-        count = min(most, self.ends[0][0] - self.generation)
+        count = min(most, within, self.ends[0][0] - self.generation)
         if self.grows:
             block = engine.block_tokens
             count = min(count, max(1, self.free // self.decoding * block))
@@ -382,7 +423,11 @@ class Replica:
 
     def _next_blocks(self) -> int:
         """Return how many sequences start a block with their next token."""
-        return self.phases[-self.generation % len(self.phases)]
+        return self._growing(1)
+
+    def _growing(self, tokens: int) -> int:
+        """Return the blocks that all sequences take for so many next tokens."""
+        return sum(each.blocks(self.generation, tokens) for each in self.growths if each)
 
     def _preempt(self) -> None:
         """Take the last request from the batch: it is computed again from its start."""
@@ -427,8 +472,8 @@ class Replica:
         self.context -= length + made
         self.work.made[request] += made
         if self.grows:
-            self.phases[(length - joined) % len(self.phases)] -= 1
-            blocks = self._blocks(length + made)
+            self._count(length, joined, -1)
+            blocks = self.setup.blocks_of(length + made, joined=length)
             if self.cache is not None:
                 blocks -= sum(node.blocks for node in self.used[request])
             self.blocks_of[request] = blocks
@@ -445,12 +490,7 @@ class Replica:
         if not decodes:
             return
         if self.grows:
-            whole, rest = divmod(count, len(self.phases))
-            added = whole * self.decoding + sum(
-                self.phases[-(self.generation + offset) % len(self.phases)]
-                for offset in range(rest)
-            )
-            self.free -= added
+            self.free -= self._growing(count)
             if self.cache is not None:
                 self.cache.shrink_to(self.free)
         self.generation += count

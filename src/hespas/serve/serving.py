@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from math import ceil
+from typing import NamedTuple
 
 import msgspec
 
@@ -13,6 +15,7 @@ from hespas.hardware.presets import load_device
 from hespas.hardware.sized import SIZED, find_system
 from hespas.models.catalogue import find_model
 from hespas.models.configured import configuration_of
+from hespas.models.figures import state_bytes
 from hespas.models.language import LanguageModel
 from hespas.models.model import MeshAxes
 from hespas.prediction.served import without_capacity
@@ -38,7 +41,7 @@ from hespas.serve.options import ServeOptions
 from hespas.serve.replica import Setup
 from hespas.serve.simulation import NO_ENTRY, Prefill, ServingPlan
 from hespas.serve.step_times import StepFactors, interpolated
-from hespas.serve.surface import ServedModel, Surface, Surfaces
+from hespas.serve.surface import ServedModel, Surface, Surfaces, Window
 from hespas.study.keys import Scalar
 
 _S_PER_HOUR = 3600.0
@@ -136,10 +139,16 @@ def serving(options: ServeOptions, surfaces: Surfaces | None = None) -> ServingR
         )
 
     def setup_of(surface: Surface, mesh: MeshAxes, factors: StepFactors) -> Setup:
+        cached = _cache_of(engine, surface, capacity, options, mesh)
+        # Whole prefixes are kept: of layers with windows too, as far as is known here.
+        shares = requests.chains is not None and engine.caches_prefixes
+        has_tokens = surface.memory.kv_bytes_per_token > 0
         return Setup(
-            engine=engine,
+            engine=replace(engine, caches_prefixes=engine.caches_prefixes and has_tokens),
             times=surface.times.scaled(factors, most_decoded=surface.most_decoded),
-            blocks=_blocks(engine, surface, capacity, options, mesh),
+            blocks=cached.blocks,
+            tokens_beyond=None if shares and has_tokens else cached.tokens_beyond,
+            state_blocks=cached.state_blocks,
             parts=surface.parts,
             speculation=options.engine.speculation(layers),
         )
@@ -201,7 +210,7 @@ def _prefill(options: ServeOptions, fleet: Fleet, setup: Setup, surface: Surface
     return Prefill(
         setup=setup,
         replicas=fleet.prefills,
-        bytes_per_token=surface.kv_bytes_per_token * fleet.of_replica / surface.parts,
+        bytes_per_token=surface.memory.kv_bytes_per_token * fleet.of_replica / surface.parts,
         bytes_per_s=link.bandwidth_bytes_per_s * senders,
         latency_s=link.latency_s,
     )
@@ -231,21 +240,55 @@ def _served_model(
         values=values,
         routes=model is not None and model.routing is not None,
         selected=0 if latent is None else latent.indexed_tokens,
+        window=None if model is None else _window_of(model),
         in_halves=options.engine.two_batches,
+        state_bytes=0 if model is None else state_bytes(model) // dict(mesh.axes).get("tp", 1),
     )
 
 
-def _blocks(
+def _window_of(model: LanguageModel) -> Window | None:
+    """Return the longest window or chunk that layers of a model attend to; None without."""
+    kinds = [kind for kind in model.kinds if kind.mixer == "attention"]
+    seen = [kind.window or kind.chunk for kind in kinds]
+    layers = sum(map(bool, seen))
+    if not layers or model.latent is not None:
+        return None
+    return Window(tokens=max(seen), layers=layers, others=len(kinds) - layers)
+
+
+class _Cached(NamedTuple):
+    """The blocks of a replica, and what sequences hold of them, as `Setup` says."""
+
+    blocks: int
+    tokens_beyond: int | None
+    state_blocks: int
+
+
+def _cache_of(
     engine: Engine, surface: Surface, capacity: int, options: ServeOptions, mesh: MeshAxes
-) -> int:
+) -> _Cached:
+    """Return the blocks of a replica; `ConfigError` where it has none."""
+    memory = surface.memory
     left = engine.cache_bytes(
-        capacity=capacity, weights=surface.weights_bytes, workspace=surface.workspace_bytes
+        capacity=capacity, weights=memory.weights_bytes, workspace=memory.workspace_bytes
     )
-    bytes_of_block = surface.kv_bytes_per_token * engine.block_tokens
-    blocks = int(left // bytes_of_block) * surface.parts if bytes_of_block else 0
-    if blocks:
-        return blocks
-    needed = surface.weights_bytes + surface.workspace_bytes
+    block_bytes = memory.kv_bytes_per_token * engine.block_tokens
+    if block_bytes:
+        blocks = int(left // block_bytes) * surface.parts
+        states = ceil(memory.state_bytes / block_bytes)
+        frees = engine.frees_windows and surface.times.window > 0
+        beyond = memory.kv_bytes_beyond
+        period = round(block_bytes / beyond) if beyond else 0
+        cached = _Cached(
+            blocks=blocks, state_blocks=states, tokens_beyond=period if frees else None
+        )
+    else:
+        # Nothing is cached of a token: a block is a sequence's state.
+        blocks = left // max(1, memory.state_bytes) * surface.parts
+        cached = _Cached(blocks, 0, 1)
+    if cached.blocks:
+        return cached
+    needed = memory.weights_bytes + memory.workspace_bytes
     more = 2 * mesh.device_count
     raise ConfigError(
         f"{options.model_name} does not fit: a device needs {needed / 1e9:.1f} GB for weights and "
@@ -394,6 +437,7 @@ def _assumptions(
         "attention is linear in the context that a batch attends to; prompts attend to all tokens "
         "before"
     )
+    yield from _cache_assumptions(plan, surface)
     if options.step_factors != StepFactors():
         factors = options.step_factors
         given = "given" if options.load.log is None else "fitted to every other request of the log"
@@ -437,6 +481,18 @@ def _assumptions(
             "another"
         )
     yield "no time passes between a user, a router and a server"
+
+
+def _cache_assumptions(plan: ServingPlan, surface: Surface) -> Iterator[str]:
+    """Say what windows and states make of the cache."""
+    setup, memory = plan.setup, surface.memory
+    if window := setup.times.window:
+        kept = f"{setup.engine.name} keeps all tokens of these too"
+        if setup.tokens_beyond is not None:
+            kept = f"{setup.engine.name} keeps no others of these"
+        yield f"layers with a window attend to the last {window} tokens; {kept}"
+    if memory.state_bytes:
+        yield f"a sequence has {memory.state_bytes / 1e6:.1f} MB of states on a device, in f32"
 
 
 def _host_assumption(engine: Engine) -> str:

@@ -12,7 +12,8 @@ from heapq import heapify, heappop, heappush
 
 from hespas.errors import ConfigError
 from hespas.serve.load import PICOSECONDS, Requests
-from hespas.serve.replica import NEVER, Replica, Setup, Work
+from hespas.serve.replica import Replica, Setup, Work
+from hespas.serve.step_times import NEVER
 
 _MOST_AHEAD = 32
 """Requests that a replica may have more than the least loaded and still get those whose prefix it
@@ -179,7 +180,7 @@ def serve(
 def _check(requests: Requests, setup: Setup) -> None:
     engine = setup.engine
     longest = max(map(sum, zip(requests.prompts, requests.outputs, strict=True)))
-    if -(-longest // engine.block_tokens) > setup.blocks:
+    if setup.blocks_of(longest) > setup.blocks:
         raise ConfigError(
             f"a request of {longest} tokens needs more than the {setup.blocks} blocks of "
             f"{engine.block_tokens} tokens that a replica has",

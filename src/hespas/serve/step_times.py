@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from hespas.serve.load import PICOSECONDS
+
+NEVER = 1 << 62
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +24,9 @@ class StepFactors:
 class StepTimes:
     """An iteration takes what its tokens take, and what each attends to.
 
+    Some layers may attend to the last ``window`` tokens alone: ``window_s`` and ``window_pair_s``
+    are what these take, ``context_s`` and ``pair_s`` what others do.
+
     ``tokens_s`` has the seconds of iterations of so many new tokens, ascending, without what they
     attend to; ``context_s`` the seconds for each token of context that a batch of so many decoding
     sequences attends to; ``pair_s`` those for each pair of a token of a prompt and one that it
@@ -33,17 +38,22 @@ class StepTimes:
     context_s: tuple[tuple[int, float], ...]
     pair_s: float = 0.0
     exchange_s: tuple[tuple[int, float], ...] = ()
+    window: int = 0
+    window_s: tuple[tuple[int, float], ...] = ()
+    window_pair_s: float = 0.0
 
     def scaled(self, factors: StepFactors, *, most_decoded: int) -> StepTimes:
         """Return times that factors multiply; sizes up to ``most_decoded`` are of decoding."""
-        return StepTimes(
+        return replace(
+            self,
             tokens_s=tuple(
                 (size, time_s * (factors.decode if size <= most_decoded else factors.prompts))
                 for size, time_s in self.tokens_s
             ),
             context_s=tuple((size, time_s * factors.decode) for size, time_s in self.context_s),
             pair_s=self.pair_s * factors.prompts,
-            exchange_s=self.exchange_s,
+            window_s=tuple((size, time_s * factors.decode) for size, time_s in self.window_s),
+            window_pair_s=self.window_pair_s * factors.prompts,
         )
 
     def of_tokens(self, tokens: int) -> int:
@@ -61,6 +71,27 @@ class StepTimes:
             known = round(max(0.0, interpolated(self.context_s, sequences)) * PICOSECONDS)
             self._context_ps[sequences] = known
         return known
+
+    def of_window(self, sequences: int) -> int:
+        """Return the ps per token of context within the window, beside `of_context`."""
+        if not self.window_s:
+            return 0
+        return round(max(0.0, interpolated(self.window_s, sequences)) * PICOSECONDS)
+
+    def attended_ps(self, decoding: int, context: int, parts: int) -> tuple[int, int, int]:
+        """Return what attention of an iteration takes, its growth, and the iterations it has it.
+
+        ``decoding`` sequences, divided over ``parts``, attend to ``context`` tokens together, and
+        to one more each an iteration later. Within a window all count as long as the mean.
+        """
+        sequences = -(-decoding // parts)
+        rate, left = self.of_context(sequences), decoding * self.window - context
+        attended = rate * context // parts
+        if not self.window_s or left <= 0:
+            seen = self.of_window(sequences) * decoding * self.window
+            return attended + seen // parts, rate * decoding // parts, NEVER
+        rate += self.of_window(sequences)
+        return rate * context // parts, rate * decoding // parts, -(-left // decoding)
 
     def of_exchange(self, tokens: int) -> int:
         """Return how long ``tokens`` travel beside an iteration, in ps; 0 without."""
@@ -81,6 +112,14 @@ class StepTimes:
         """The ps per pair of a prompt's token and one it attends to."""
         return max(0.0, self.pair_s) * PICOSECONDS
 
+    def pairs_ps(self, before: int, tokens: int) -> float:
+        """Return what ``tokens`` of a prompt attend to, with ``before`` ahead of them, in ps."""
+        time_ps = self.of_pair * (tokens * before + tokens * (tokens + 1) // 2)
+        if self.window_pair_s:
+            seen = pairs_within(self.window, before + tokens) - pairs_within(self.window, before)
+            time_ps += self.window_pair_s * PICOSECONDS * seen
+        return time_ps
+
     @property
     def left_out_error(self) -> float:
         """The largest error of a size left out; 0 for two sizes.
@@ -93,6 +132,16 @@ class StepTimes:
             if 0 < at < len(self.tokens_s) - 1
         ]
         return max(errors, default=0.0)
+
+
+def pairs_within(window: int, tokens: int) -> int:
+    """Return the pairs of a token and one that it attends to, at most ``window`` back.
+
+    >>> pairs_within(4, 3), pairs_within(4, 4), pairs_within(4, 6)
+    (6, 10, 18)
+    """
+    growing = min(window, tokens)
+    return growing * (growing + 1) // 2 + (tokens - growing) * window
 
 
 def interpolated(points: Sequence[tuple[int, float]], size: int) -> float:

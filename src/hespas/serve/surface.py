@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import sha256
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -23,7 +24,7 @@ from hespas.prediction.figures.schema import RunReport
 from hespas.prediction.workload import source_of
 from hespas.serve.depth import Depths, deepened, depths_of
 from hespas.serve.load import PICOSECONDS
-from hespas.serve.step_times import StepTimes
+from hespas.serve.step_times import StepTimes, pairs_within
 from hespas.sources.source import ModelSource
 from hespas.study.entry import entry_of
 from hespas.study.executor import Ending, ExecutorOptions, Phase, Task, executor_of
@@ -48,8 +49,9 @@ class ServedModel:
     """What is served on one replica, as a study's candidate says it.
 
     ``cluster`` is of the devices of one replica. A model ``routes`` that has experts;
-    attention over a longer cache reads ``selected`` tokens, where it is not all. Iterations run
-    ``in_halves`` where one half computes while tokens of the other travel to experts.
+    attention over a longer cache reads ``selected`` tokens, where it is not all, or a ``window`` in
+    some layers. Iterations run ``in_halves`` where one half computes while tokens of the other
+    travel to experts. A device has ``state_bytes`` for each sequence beside keys and values.
     """
 
     name: str
@@ -59,7 +61,9 @@ class ServedModel:
     values: Mapping[str, Scalar]
     routes: bool = False
     selected: int = 0
+    window: Window | None = None
     in_halves: bool = False
+    state_bytes: int = 0
 
     def candidate(self, size: Size, *, layers: int | None = None) -> Candidate:
         """Return the prediction of one size, of as many ``layers`` or all."""
@@ -80,6 +84,15 @@ class ServedModel:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """Attention of ``layers`` sees the last ``tokens`` alone, that of ``others`` sees all."""
+
+    tokens: int
+    layers: int
+    others: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
     """A step: ``batch`` prompts of ``tokens``, or sequences decoding with such context."""
 
@@ -90,43 +103,68 @@ class Size:
     @property
     def pairs(self) -> int:
         """How many pairs of a token and one that it attends to prompts have."""
-        return self.batch * self.tokens * (self.tokens + 1) // 2
+        return self.pairs_within(self.tokens)
+
+    def pairs_within(self, window: int) -> int:
+        """Return the pairs of prompts of which none is farther back than a window."""
+        return self.batch * pairs_within(window, self.tokens)
 
 
 def sizes(
-    *, longest: int | None = None, routes: bool = False, selected: int = 0
+    *,
+    longest: int | None = None,
+    routes: bool = False,
+    selected: int = 0,
+    window: int = 0,
 ) -> tuple[Size, ...]:
     """Return the steps that are predicted; contexts stay below the model's ``longest``.
 
     Where attention reads ``selected`` tokens, both contexts are longer than them: what it takes
-    grows by the index alone from there.
+    grows by the index alone from there. Of a longer ``window`` than the short context there is one
+    context more: there some layers stop to read more.
     """
-    contexts = (2 * selected, 4 * selected) if selected else (SHORT, LONG)
-    short, long = (min(tokens, longest or tokens) for tokens in contexts)
+    contexts = [SHORT, LONG]
+    if selected:
+        contexts = [2 * selected, 4 * selected]
+    elif window > SHORT:
+        contexts = [SHORT, window, max(LONG, 4 * window)]
+    short, *longer = dict.fromkeys(min(tokens, longest or tokens) for tokens in contexts)
     prompts = sorted({min(tokens, longest or tokens) for tokens in PROMPTS})
     batches = sorted((*DECODED, *ROUTED)) if routes else DECODED
     decoded = [Size(batch=batch, tokens=short) for batch in batches]
-    attended = [Size(batch=batch, tokens=long) for batch in ATTENDED]
+    attended = [Size(batch=batch, tokens=long) for long in longer for batch in ATTENDED]
     whole = [Size(batch=1, tokens=tokens, is_prompt=True) for tokens in prompts]
     cut = Size(batch=_CUT, tokens=prompts[-1] // _CUT, is_prompt=True)
     return (*decoded, *attended, *whole, cut)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheMemory:
+    """Bytes of a device: weights, the largest workspace beside, and what sequences cache.
+
+    A token takes ``kv_bytes_per_token``, beyond a window ``kv_bytes_beyond``; a sequence has
+    ``state_bytes`` beside its tokens.
+    """
+
+    weights_bytes: int
+    workspace_bytes: int
+    kv_bytes_per_token: float
+    kv_bytes_beyond: float
+    state_bytes: int
+
+
 @dataclass(frozen=True, kw_only=True)
 class Surface:
-    """Step times of one replica, and its devices' memory in bytes.
+    """Step times of one replica, and its devices' memory.
 
-    ``most_decoded`` is the largest batch that decodes; those beyond are of prompts.
-    ``workspace_bytes`` are those of the largest step beside weights and cache. ``power_w`` is that
-    of a device by new tokens; None where it is not known. ``reports`` are the predicted steps, of
-    the ``depths``' layers where not all are predicted.
+    ``most_decoded`` is the largest batch that decodes; those beyond are of prompts. ``power_w`` is
+    that of a device by new tokens; None where it is not known. ``reports`` are the predicted steps,
+    of the ``depths``' layers where not all are predicted.
     """
 
     times: StepTimes
     most_decoded: int
-    weights_bytes: int
-    workspace_bytes: int
-    kv_bytes_per_token: float
+    memory: CacheMemory
     capacity_bytes: int | None
     parts: int
     power_w: tuple[tuple[int, float], ...] | None
@@ -171,11 +209,23 @@ def surface_of(
 
     Raises `ConfigError` with the reason where one of them can't be predicted.
     """
-    designed = sizes(longest=longest, routes=model.routes, selected=model.selected)
+    designed = sizes(
+        longest=longest,
+        routes=model.routes,
+        selected=model.selected,
+        window=model.window.tokens if model.window else 0,
+    )
     settings = _settings(model, designed[0])
     depths = depths_of(settings.kinds) if isinstance(settings, LanguageModel) else None
     reports = _reports(model, designed, depths, partial(_predicted, fidelity, executor))
-    return surface(reports, parts=settings.parts, depths=depths, in_halves=model.in_halves)
+    return surface(
+        reports,
+        parts=settings.parts,
+        depths=depths,
+        in_halves=model.in_halves,
+        window=model.window,
+        state_bytes=model.state_bytes,
+    )
 
 
 def surface(
@@ -184,6 +234,8 @@ def surface(
     parts: int,
     depths: Depths | None = None,
     in_halves: bool = False,
+    window: Window | None = None,
+    state_bytes: int = 0,
 ) -> Surface:
     """Return the surface through predicted steps of the sizes that `sizes` returns.
 
@@ -191,37 +243,25 @@ def surface(
     their tokens travel.
     """
     halves = 2 if in_halves else 1
-
-    def step_s(size: Size) -> float:
-        report = reports[size]
-        return halves * report.compute_s if in_halves else report.step_time_s
-
+    steps_s = {
+        size: halves * report.compute_s if in_halves else report.step_time_s
+        for size, report in reports.items()
+    }
+    attending = _attending(steps_s, halves, window)
     decoded = [size for size in reports if not size.is_prompt]
-    prompts = [size for size in reports if size.is_prompt]
     short = min(size.tokens for size in decoded)
-    context_s: list[tuple[int, float]] = []
-    for long in (size for size in decoded if size.tokens > short):
-        base = Size(batch=long.batch, tokens=short)
-        longer_s = step_s(long) - step_s(base)
-        attended = (long.tokens - short) * long.batch * halves
-        context_s.append((long.batch * halves, max(0.0, longer_s / attended)))
-    cut = next(size for size in prompts if size.batch > 1)
-    whole = max((size for size in prompts if size.batch == 1), key=lambda size: size.tokens)
-    pair_s = max(0.0, (step_s(whole) - step_s(cut)) / (whole.pairs - cut.pairs) / halves)
-    times = StepTimes(tokens_s=(), context_s=tuple(context_s), pair_s=pair_s)
-    tokens_s = [
-        (
-            size.batch * halves,
-            step_s(size)
-            - times.of_context(size.batch * halves) / PICOSECONDS * size.batch * halves * short,
-        )
-        for size in decoded
-        if size.tokens == short
-    ]
+    tokens_s: list[tuple[int, float]] = []
+    for size in (size for size in decoded if size.tokens == short):
+        batch = size.batch * halves
+        attended_ps = attending.attended_ps(batch, batch * short, 1)[0]
+        tokens_s.append((batch, steps_s[size] - attended_ps / PICOSECONDS))
     tokens_s += [
-        (size.tokens * halves, step_s(size) - pair_s * size.pairs * halves)
-        for size in prompts
-        if size.batch == 1
+        (
+            size.tokens * halves,
+            steps_s[size] - attending.pairs_ps(0, size.tokens) * halves / PICOSECONDS,
+        )
+        for size in reports
+        if size.is_prompt and size.batch == 1
     ]
     exchange_s = [
         (
@@ -231,26 +271,23 @@ def surface(
         for size, report in reports.items()
         if size.batch == 1 or size.tokens == short
     ]
-    kv_bytes, weights, workspace = _memory(reports)
     power_w = [
         (
             halves * size.batch * (size.tokens if size.is_prompt else 1),
-            halves * energy_j / max(step_s(size), halves * report.communication_s),
+            halves * energy_j / max(steps_s[size], halves * report.communication_s),
         )
         for size, report in reports.items()
         if (energy_j := report.energy_j) is not None
     ]
+    memory = _memory(reports, window, state_bytes)
     return Surface(
-        times=StepTimes(
+        times=replace(
+            attending,
             tokens_s=tuple(tokens_s),
-            context_s=tuple(context_s),
-            pair_s=pair_s,
             exchange_s=tuple(sorted(dict(exchange_s).items())) if in_halves else (),
         ),
         most_decoded=halves * max(size.batch for size in decoded),
-        weights_bytes=weights,
-        workspace_bytes=halves * workspace,
-        kv_bytes_per_token=kv_bytes,
+        memory=replace(memory, workspace_bytes=halves * memory.workspace_bytes),
         capacity_bytes=next(iter(reports.values())).memory_capacity_bytes,
         parts=parts,
         power_w=tuple(sorted(dict(power_w).items())) or None,
@@ -259,21 +296,73 @@ def surface(
     )
 
 
-def _memory(reports: Mapping[Size, RunReport]) -> tuple[float, int, int]:
-    """Return bytes of a token's cache, of weights, and of the largest workspace."""
+def _attending(steps_s: Mapping[Size, float], halves: int, window: Window | None) -> StepTimes:
+    """Return what tokens of context and pairs of prompts take, of steps in ``halves``."""
+    decoded = [size for size in steps_s if not size.is_prompt]
+    short, *longer = sorted({size.tokens for size in decoded})
+    slopes: list[list[tuple[int, float]]] = []
+    for before, after in pairwise((short, *longer)):
+        batches = [size.batch for size in decoded if size.tokens == after]
+        taken_s = [
+            (steps_s[Size(batch=batch, tokens=after)] - steps_s[Size(batch=batch, tokens=before)])
+            / ((after - before) * batch * halves)
+            for batch in batches
+        ]
+        pairs = zip(batches, taken_s, strict=True)
+        slopes.append([(batch * halves, max(0.0, time_s)) for batch, time_s in pairs])
+    context_s = slopes[-1]
+    within = zip(slopes[0], context_s, strict=True) if len(slopes) > 1 else ()
+    prompts = [size for size in steps_s if size.is_prompt]
+    cut = next(size for size in prompts if size.batch > 1)
+    whole = max((size for size in prompts if size.batch == 1), key=lambda size: size.tokens)
+    longer_s = max(0.0, steps_s[whole] - steps_s[cut]) / halves
+    pairs = whole.pairs - cut.pairs
+    if window is None:
+        return StepTimes(tokens_s=(), context_s=tuple(context_s), pair_s=longer_s / pairs)
+    seen = whole.pairs_within(window.tokens) - cut.pairs_within(window.tokens)
+    # A pair takes as long in each layer.
+    of_layer_s = longer_s / (window.others * pairs + window.layers * seen)
+    return StepTimes(
+        tokens_s=(),
+        context_s=tuple(context_s),
+        pair_s=window.others * of_layer_s,
+        window=window.tokens,
+        window_s=tuple((batch, max(0.0, one - other)) for (batch, one), (_, other) in within),
+        window_pair_s=window.layers * of_layer_s,
+    )
+
+
+def _memory(
+    reports: Mapping[Size, RunReport], window: Window | None, state_bytes: int
+) -> CacheMemory:
+    """Return what weights, the largest workspace, and what sequences cache take."""
     decoded = [size for size in reports if not size.is_prompt]
-    short = min(size.tokens for size in decoded)
-    long = max(decoded, key=lambda size: (size.tokens, size.batch))
-    base = Size(batch=long.batch, tokens=short)
-    longer = reports[long].peak_memory_bytes - reports[base].peak_memory_bytes
-    kv_bytes = longer / ((long.tokens - short) * long.batch)
+    short, *longer = sorted({size.tokens for size in decoded})
+    most = max(size.batch for size in decoded if size.tokens == longer[-1])
+    peaks = {size.tokens: reports[size].peak_memory_bytes for size in decoded if size.batch == most}
+    slopes = [
+        (peaks[after] - peaks[before]) / ((after - before) * most)
+        for before, after in pairwise((short, *longer))
+    ]
+    within = beyond = slopes[-1]
+    if len(slopes) > 1:
+        within = slopes[0]
+    elif window is not None and window.tokens <= short and window.others:
+        # All layers cache as much of a token.
+        within *= (window.layers + window.others) / window.others
 
-    def without_cache(size: Size) -> int:
-        return reports[size].peak_memory_bytes - round(kv_bytes * size.batch * size.tokens)
+    def cached(size: Size) -> float:
+        seen = size.tokens if window is None else min(size.tokens, window.tokens)
+        return size.batch * (seen * within + (size.tokens - seen) * beyond + state_bytes)
 
-    weights = min(without_cache(size) for size in reports)
-    workspace = max(without_cache(size) for size in reports) - weights
-    return kv_bytes, weights, workspace
+    without = [report.peak_memory_bytes - round(cached(size)) for size, report in reports.items()]
+    return CacheMemory(
+        weights_bytes=min(without),
+        workspace_bytes=max(without) - min(without),
+        kv_bytes_per_token=within,
+        kv_bytes_beyond=beyond,
+        state_bytes=state_bytes,
+    )
 
 
 def _settings(model: ServedModel, size: Size) -> Any:

@@ -48,9 +48,7 @@ class _Reference:
     """One replica, a list of sequences, one iteration at a time."""
 
     requests: Requests
-    engine: Engine
-    blocks: int
-    times: StepTimes = TIMES
+    setup: Setup
     now: int = 0
     planned: int = 0
     waiting: list[_Sequence] = field(default_factory=list)
@@ -60,14 +58,20 @@ class _Reference:
     arrived: dict[int, int] = field(default_factory=dict)
 
     def held(self, sequence: _Sequence) -> int:
-        tokens = max(sequence.needed, sequence.computed)
         if self.engine.reserve is Reserve.OUTPUT:
-            tokens = sequence.prompt + sequence.output
-        return -(-tokens // self.engine.block_tokens)
+            return self.setup.blocks_of(sequence.prompt + sequence.output)
+        return self.with_tokens(sequence, max(sequence.needed, sequence.computed))
+
+    def with_tokens(self, sequence: _Sequence, tokens: int) -> int:
+        return self.setup.blocks_of(tokens, joined=sequence.needed)
+
+    @property
+    def engine(self) -> Engine:
+        return self.setup.engine
 
     @property
     def free(self) -> int:
-        return self.blocks - sum(map(self.held, self.running))
+        return self.setup.blocks - sum(map(self.held, self.running))
 
     def admit(self) -> None:
         if not self.engine.plans_ahead or not self.running:
@@ -92,7 +96,9 @@ class _Reference:
             return
         while True:
             decoding = [sequence for sequence in self.running if sequence.decodes]
-            starting = sum(each.computed % self.engine.block_tokens == 0 for each in decoding)
+            starting = sum(
+                self.with_tokens(each, each.computed + 1) - self.held(each) for each in decoding
+            )
             if starting <= self.free:
                 return
             last = self.running.pop()
@@ -143,11 +149,12 @@ class _Reference:
 
     def elapsed(self, chunks: list[tuple[_Sequence, int]], decoding: list[_Sequence]) -> int:
         tokens = sum(chunk for _, chunk in chunks)
-        pairs = sum(c * s.computed + c * (c + 1) // 2 for s, c in chunks)
+        times = self.setup.times
+        pairs_ps = sum((times.pairs_ps(s.computed, c) for s, c in chunks), 0.0)
         batch = len(decoding) + tokens if chunks else self.engine.padded(len(decoding))
-        times = self.times
-        attended = times.of_context(len(decoding)) * sum(each.computed for each in decoding)
-        computed = times.of_tokens(batch) + round(times.of_pair * pairs) + attended
+        context = sum(each.computed for each in decoding)
+        attended = times.attended_ps(len(decoding), context, 1)[0] if decoding else 0
+        computed = times.of_tokens(batch) + round(pairs_ps) + attended
         return max(computed, times.of_exchange(batch))
 
     def run(self) -> None:
@@ -208,6 +215,8 @@ def _loads() -> st.SearchStrategy[Requests]:
     most=st.integers(1, 12),
     plans_ahead=st.booleans(),
     exchange_s=st.none() | st.floats(6e-3, 6.2e-3),
+    beyond=st.none() | st.sampled_from([0, 24, 40]),
+    states=st.integers(0, 2),
 )
 def test_iterations_taken_together_are_those_taken_one_by_one(
     *,
@@ -218,15 +227,22 @@ def test_iterations_taken_together_are_those_taken_one_by_one(
     most: int,
     plans_ahead: bool,
     exchange_s: float | None,
+    beyond: int | None,
+    states: int,
 ) -> None:
     exchanges = () if exchange_s is None else ((1, exchange_s), (64, exchange_s + 2e-3))
     times = replace(TIMES, exchange_s=exchanges)
+    if beyond is not None:
+        times = replace(times, window=150, window_s=((1, 3e-8),), window_pair_s=1e-9)
     engine = engine_named(name, memory_bytes=80 * 2**30, part="H100")
     engine = replace(engine, token_budget=budget, most_sequences=most, plans_ahead=plans_ahead)
     longest = max(map(sum, zip(requests.prompts, requests.outputs, strict=True)))
-    blocks += -(-longest // engine.block_tokens)
-    served = serve(requests, Setup(engine=engine, times=times, blocks=blocks))
-    reference = _Reference(requests=requests, engine=engine, blocks=blocks, times=times)
+    blocks += -(-longest // engine.block_tokens) + states
+    setup = Setup(
+        engine=engine, times=times, blocks=blocks, tokens_beyond=beyond, state_blocks=states
+    )
+    served = serve(requests, setup)
+    reference = _Reference(requests=requests, setup=setup)
     reference.run()
     everything = range(len(requests))
     assert served.first_ps == [reference.first[number] for number in everything]

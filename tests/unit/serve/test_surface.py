@@ -6,7 +6,17 @@ import msgspec
 import pytest
 
 from hespas.prediction.figures.schema import RunReport
-from hespas.serve.surface import LONG, SHORT, ServedModel, Size, Surface, sizes, surface
+from hespas.serve.load import PICOSECONDS
+from hespas.serve.surface import (
+    LONG,
+    SHORT,
+    ServedModel,
+    Size,
+    Surface,
+    Window,
+    sizes,
+    surface,
+)
 from step_reports import EMPTY_RESULT
 
 BASE_S, OF_TOKEN_S, OF_CONTEXT_S, OF_PAIR_S = 5e-3, 2e-5, 1e-8, 4e-10
@@ -58,10 +68,55 @@ def test_halves_compute_while_tokens_travel() -> None:
 
 
 def test_memory_is_divided_into_weights_workspace_and_cache(exact: Surface) -> None:
-    assert exact.kv_bytes_per_token == KV
-    assert exact.weights_bytes == WEIGHTS + OF_ROW
-    assert exact.workspace_bytes == OF_ROW * (8192 - 1)
+    memory = exact.memory
+    assert memory.kv_bytes_per_token == memory.kv_bytes_beyond == KV
+    assert memory.weights_bytes == WEIGHTS + OF_ROW
+    assert memory.workspace_bytes == OF_ROW * (8192 - 1)
     assert exact.capacity_bytes == 80_000_000
+
+
+def _windowed(size: Size, window: Window) -> RunReport:
+    """Return the report of a step of which some layers see a window alone."""
+    share = window.layers / (window.layers + window.others)
+    report, tokens = _report(size), size.tokens
+    seen = min(tokens, window.tokens)
+    unread_s = OF_PAIR_S * (size.pairs - size.pairs_within(window.tokens))
+    if not size.is_prompt:
+        unread_s = OF_CONTEXT_S * size.batch * (tokens - seen)
+    return msgspec.structs.replace(
+        report,
+        step_time_s=report.step_time_s - share * unread_s,
+        peak_memory_bytes=report.peak_memory_bytes
+        - round(share * KV * size.batch * (tokens - seen))
+        + STATE * size.batch,
+    )
+
+
+STATE = 5_000
+
+
+@pytest.mark.parametrize("tokens", [128, 1024, 4096])
+def test_layers_with_a_window_are_told_from_others(tokens: int) -> None:
+    window = Window(tokens=tokens, layers=3, others=1)
+    designed = sizes(window=tokens)
+    reports = {size: _windowed(size, window) for size in designed}
+    made = surface(reports, parts=1, window=window, state_bytes=STATE)
+    times, memory = made.times, made.memory
+    assert times.pair_s == pytest.approx(OF_PAIR_S / 4)
+    assert times.window_pair_s == pytest.approx(3 * OF_PAIR_S / 4)
+    assert [value for _, value in times.context_s] == pytest.approx([OF_CONTEXT_S / 4] * 3)
+    assert memory.kv_bytes_beyond == pytest.approx(KV / 4)
+    assert memory.kv_bytes_per_token == pytest.approx(KV)
+    assert memory.weights_bytes == pytest.approx(WEIGHTS + OF_ROW, abs=2)
+    if tokens > SHORT:
+        assert [value for _, value in times.window_s] == pytest.approx([3 * OF_CONTEXT_S / 4] * 3)
+        for size in designed:
+            if size.is_prompt:
+                continue
+            of_tokens_s = dict(times.tokens_s)[size.batch]
+            attended_ps, *_ = times.attended_ps(size.batch, size.batch * size.tokens, 1)
+            step_s = of_tokens_s + attended_ps / PICOSECONDS
+            assert step_s == pytest.approx(reports[size].step_time_s)
 
 
 def test_power_is_that_of_the_steps(exact: Surface) -> None:
