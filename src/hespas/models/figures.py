@@ -188,11 +188,20 @@ def flops_per_token(model: LanguageModel) -> int:
 
 def kv_bytes_per_token(model: LanguageModel, precision: Precision = UNQUANTISED) -> int:
     """Return the bytes of keys and values of a token in all layers."""
-    counted = Counter(
-        kind for kind in model.kinds if kind.mixer == "attention" and kind.keys != "shared"
-    )
-    elements = sum(count * _cached_elements(model, kind) for kind, count in counted.items())
+    elements = sum(_cached_elements(model, kind) for kind in _caching(model))
     return elements * precision.of("cache").bits // 8
+
+
+def windowed_share(model: LanguageModel) -> float:
+    """Return the share of a token's cache that layers with a window or chunks have."""
+    caching = _caching(model)
+    within = sum(_cached_elements(model, kind) for kind in caching if kind.window or kind.chunk)
+    return within / sum(_cached_elements(model, kind) for kind in caching)
+
+
+def _caching(model: LanguageModel) -> list[LayerKind]:
+    """Return the layers that have keys and values of their own."""
+    return [kind for kind in model.kinds if kind.mixer == "attention" and kind.keys != "shared"]
 
 
 def _cached_elements(model: LanguageModel, kind: LayerKind) -> int:

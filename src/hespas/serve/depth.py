@@ -61,7 +61,7 @@ def depths_of(kinds: Sequence[Hashable]) -> Depths | None:
 
 
 def deepened(shallow: RunReport, deep: RunReport, depths: Depths) -> RunReport:
-    """Return the report of the deeper step with its time, memory, energy and bounds grown."""
+    """Return the deeper step's report with time, memory, energy, bounds and operations grown."""
     step_s = depths.grown(shallow.step_time_s, deep.step_time_s)
     peak = depths.grown(shallow.peak_memory_bytes, deep.peak_memory_bytes)
     bounds = {
@@ -75,6 +75,11 @@ def deepened(shallow: RunReport, deep: RunReport, depths: Depths) -> RunReport:
         name: depths.grown(getattr(shallow, name), getattr(deep, name))
         for name in ("compute_s", "communication_s")
     }
+    per_op = {
+        kind: replace(row, time_s=depths.grown(shallow.per_op[kind].time_s, row.time_s))
+        for kind, row in deep.per_op.items()
+        if kind in shallow.per_op
+    }
     energy_j = deep.energy_j
     if shallow.energy_j is not None and deep.energy_j is not None:
         energy_j = depths.grown(shallow.energy_j, deep.energy_j)
@@ -83,6 +88,7 @@ def deepened(shallow: RunReport, deep: RunReport, depths: Depths) -> RunReport:
         step_time_s=step_s,
         peak_memory_bytes=round(peak),
         energy_j=energy_j,
+        per_op={**deep.per_op, **per_op},
         bound=BoundShares(**bounds),
         **times_s,
     )

@@ -155,6 +155,7 @@ def vllm(*, memory_bytes: int, part: str) -> Engine:
             "whole experts": "--enable-expert-parallel",
             "attention in parts": "--data-parallel-size {parts} --enable-expert-parallel",
             "two batches": "--enable-dbo",
+            "type": "--dtype {dtype}",
             "memory share": "--gpu-memory-utilization {share:g}",
             "no prefixes": "--no-enable-prefix-caching",
             "no plan ahead": "--no-async-scheduling",
@@ -192,6 +193,7 @@ def sglang(*, memory_bytes: int, part: str) -> Engine:
             "attention in parts": "--dp-size {parts} --enable-dp-attention "
             "--moe-a2a-backend deepep",
             "two batches": "--enable-two-batch-overlap",
+            "type": "--dtype {dtype}",
             "memory share": "--mem-fraction-static {share:g}",
             "no prefixes": "--disable-radix-cache",
             "no plan ahead": "--disable-overlap-schedule",

@@ -407,10 +407,10 @@ class ServeOptions:
         metavar="NAME=TIME,..",
         default=Objectives,
     )
-    fidelity: Phase = declare(
+    fidelity: Phase | None = declare(
         help="How steps are predicted.",
         choices=("library", "fused", "compiled"),
-        default=Phase.LIBRARY,
+        default_text="library on GPUs, fused on TPUs",
     )
     step_factors: StepFactors = declare(
         help="How much longer iterations take than predicted, as in decode=1.05,prompts=0.9, or "

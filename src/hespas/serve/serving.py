@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from math import ceil
 from typing import NamedTuple
@@ -11,11 +11,11 @@ import msgspec
 
 from hespas.base.units import format_time
 from hespas.errors import ConfigError, option
-from hespas.hardware.presets import load_device
+from hespas.hardware.presets import is_tpu, load_device
 from hespas.hardware.sized import SIZED, find_system
 from hespas.models.catalogue import find_model
 from hespas.models.configured import configuration_of
-from hespas.models.figures import state_bytes
+from hespas.models.figures import state_bytes, windowed_share
 from hespas.models.language import LanguageModel
 from hespas.models.model import MeshAxes
 from hespas.prediction.served import without_capacity
@@ -42,9 +42,16 @@ from hespas.serve.replica import Setup
 from hespas.serve.simulation import NO_ENTRY, Prefill, ServingPlan
 from hespas.serve.step_times import StepFactors, interpolated
 from hespas.serve.surface import ServedModel, Surface, Surfaces, Window
+from hespas.study.executor import Phase
 from hespas.study.keys import Scalar
 
 _S_PER_HOUR = 3600.0
+_HALVES = ("bf16", "f16")
+_TYPE_NAMES = {"bf16": "bfloat16", "f16": "float16", "f32": "float32"}
+_DECIDING = 0.25
+"""The share of a step from which on an assumption about it is said."""
+_OF_THE_STEP = ("the batch is", "the mesh is", "kernels are those of libraries", "network:")
+"""How assumptions begin that hold for a step by itself, or for all that are served."""
 _EXPERTS = "expert"
 """The axis of devices that have experts of their own, and attention too."""
 
@@ -116,6 +123,8 @@ def serving(options: ServeOptions, surfaces: Surfaces | None = None) -> ServingR
     the prediction of a step raises.
     """
     fleet = fleet_of(options)
+    fidelity = options.fidelity or (Phase.SCREEN if is_tpu(fleet.part) else Phase.LIBRARY)
+    options = replace(options, fidelity=fidelity)
     capacity = _capacity_bytes(fleet.part)
     engine = engine_named(options.engine.engine, memory_bytes=capacity, part=fleet.part)
     engine = options.engine.changed(engine)
@@ -123,8 +132,14 @@ def serving(options: ServeOptions, surfaces: Surfaces | None = None) -> ServingR
     configuration = configuration_of(options.model_name)
     longest = None if configuration is None else configuration.longest
     model = _language_model(options.model_name)
+    if model is None and configuration is not None:
+        raise ConfigError(
+            f"{options.model_name} is no decoder, and engines are described for those alone",
+            hint=f"hespas run {options.model_name} predicts a step of it",
+        )
     if model is not None:
         options = replace(options, model=without_capacity(options.model, model))
+        _check_type(options, model, fleet.part)
     layers = None if model is None else model.layers
     _check_halves(options, fleet)
     requests = options.load.made()
@@ -133,7 +148,7 @@ def serving(options: ServeOptions, surfaces: Surfaces | None = None) -> ServingR
     def surface_on(mesh: MeshAxes) -> Surface:
         return surfaces.of(
             _served_model(options, fleet, mesh, model),
-            fidelity=options.fidelity,
+            fidelity=fidelity,
             executor=options.executor,
             longest=longest,
         )
@@ -182,6 +197,17 @@ def _capacity_bytes(part: str) -> int:
     if capacity is None:
         raise ConfigError(f"the memory of {part} is not known", hint="name another part")
     return capacity
+
+
+def _check_type(options: ServeOptions, model: LanguageModel, part: str) -> None:
+    """Raise `ConfigError` for a type that a part has no instructions for, as engines do."""
+    dtype, device = options.model.dtype or model.run.dtype, load_device(part)
+    if dtype in _HALVES and not device.names(dtype):
+        other = next((each for each in _HALVES if device.names(each)), "f32")
+        raise ConfigError(
+            f"{part} has no products of {dtype}, and engines refuse it there",
+            hint=f"give {option('dtype')} {other}",
+        )
 
 
 def _check_halves(options: ServeOptions, fleet: Fleet) -> None:
@@ -253,7 +279,12 @@ def _window_of(model: LanguageModel) -> Window | None:
     layers = sum(map(bool, seen))
     if not layers or model.latent is not None:
         return None
-    return Window(tokens=max(seen), layers=layers, others=len(kinds) - layers)
+    return Window(
+        tokens=max(seen),
+        layers=layers,
+        others=len(kinds) - layers,
+        cached_share=windowed_share(model),
+    )
 
 
 class _Cached(NamedTuple):
@@ -396,6 +427,7 @@ def _launches(options: ServeOptions, fleet: Fleet, engine: Engine) -> Iterator[s
         "guesses": own.speculative_tokens > 0,
         "no plan ahead": not own.plan_ahead,
         "two batches": own.two_batches,
+        "type": options.model.dtype is not None,
     }
     roles = {"": fleet.mesh}
     if fleet.prefills:
@@ -415,6 +447,7 @@ def _launches(options: ServeOptions, fleet: Fleet, engine: Engine) -> Iterator[s
             budget=engine.token_budget,
             share=engine.memory_share,
             guesses=own.speculative_tokens,
+            dtype=_TYPE_NAMES.get(options.model.dtype or "", options.model.dtype),
         ).strip() + (f"  # without {', '.join(missing)}" if missing else "")
 
 
@@ -423,11 +456,14 @@ def _assumptions(
 ) -> Iterator[str]:
     setup, engine = plan.setup, plan.setup.engine
     configuration = configuration_of(options.model_name)
-    yield from () if configuration is None else configuration.notes
+    notes = () if configuration is None else configuration.notes
+    fidelity = next(iter(surface.reports.values())).fidelity
+    yield from notes
     yield (
-        f"steps are predicted ({options.fidelity.value}) at {len(surface.reports)} sizes and are "
-        f"linear between: a size left out is off by {surface.times.left_out_error:.1%} at most"
+        f"steps are predicted ({fidelity}) at {len(surface.reports)} sizes and are linear between: "
+        f"a size left out is off by {surface.times.left_out_error:.1%} at most"
     )
+    yield from _step_assumptions(surface, known=notes)
     if (depths := surface.depths) is not None:
         yield (
             f"steps of {depths.layers} layers are those of {depths.shallow} and {depths.deep}, and "
@@ -481,6 +517,19 @@ def _assumptions(
             "another"
         )
     yield "no time passes between a user, a router and a server"
+
+
+def _step_assumptions(surface: Surface, *, known: Collection[str]) -> Iterator[str]:
+    """Say what decides much of a step that decodes or of one of a prompt, beside ``known``."""
+    found: dict[str, float] = {}
+    for report in (surface.report_near(8, is_prompt=False), surface.report_near(0, is_prompt=True)):
+        for group in report.assumption_groups:
+            share = group.step_share or 0.0
+            is_said = group.text in known or group.text.startswith(_OF_THE_STEP)
+            if share >= _DECIDING and not is_said:
+                found[group.text] = max(share, found.get(group.text, 0.0))
+    for text, share in found.items():
+        yield f"steps: {text} (decides {share:.0%} of one)"
 
 
 def _cache_assumptions(plan: ServingPlan, surface: Surface) -> Iterator[str]:

@@ -41,6 +41,8 @@ PROMPTS = (1024, 4096, 8192)
 """Tokens of a prompt."""
 _CUT = 8
 """In as many prompts the longest is cut, to tell products from attention."""
+_FUSED = "stablehlo.custom_call"
+"""The operation that is fused attention."""
 _MARK = b"hespas serving steps 1\n"
 
 
@@ -85,11 +87,15 @@ class ServedModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """Attention of ``layers`` sees the last ``tokens`` alone, that of ``others`` sees all."""
+    """Attention of ``layers`` sees the last ``tokens`` alone, that of ``others`` sees all.
+
+    The former have ``cached_share`` of what is cached of a token.
+    """
 
     tokens: int
     layers: int
     others: int
+    cached_share: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,7 +253,13 @@ def surface(
         size: halves * report.compute_s if in_halves else report.step_time_s
         for size, report in reports.items()
     }
-    attending = _attending(steps_s, halves, window)
+    # A recurrence takes longer along a longer sequence too: attention alone counts there.
+    prompts_s = {
+        size: halves * report.per_op[_FUSED].time_s if state_bytes else steps_s[size]
+        for size, report in reports.items()
+        if size.is_prompt and (_FUSED in report.per_op or not state_bytes)
+    }
+    attending = _attending(steps_s, prompts_s, halves, window)
     decoded = [size for size in reports if not size.is_prompt]
     short = min(size.tokens for size in decoded)
     tokens_s: list[tuple[int, float]] = []
@@ -296,8 +308,16 @@ def surface(
     )
 
 
-def _attending(steps_s: Mapping[Size, float], halves: int, window: Window | None) -> StepTimes:
-    """Return what tokens of context and pairs of prompts take, of steps in ``halves``."""
+def _attending(
+    steps_s: Mapping[Size, float],
+    prompts_s: Mapping[Size, float],
+    halves: int,
+    window: Window | None,
+) -> StepTimes:
+    """Return what tokens of context take, and pairs of prompts, of steps in ``halves``.
+
+    ``prompts_s`` differ by what pairs take; without any they take nothing.
+    """
     decoded = [size for size in steps_s if not size.is_prompt]
     short, *longer = sorted({size.tokens for size in decoded})
     slopes: list[list[tuple[int, float]]] = []
@@ -315,7 +335,7 @@ def _attending(steps_s: Mapping[Size, float], halves: int, window: Window | None
     prompts = [size for size in steps_s if size.is_prompt]
     cut = next(size for size in prompts if size.batch > 1)
     whole = max((size for size in prompts if size.batch == 1), key=lambda size: size.tokens)
-    longer_s = max(0.0, steps_s[whole] - steps_s[cut]) / halves
+    longer_s = max(0.0, prompts_s.get(whole, 0.0) - prompts_s.get(cut, 0.0)) / halves
     pairs = whole.pairs - cut.pairs
     if window is None:
         return StepTimes(tokens_s=(), context_s=tuple(context_s), pair_s=longer_s / pairs)
@@ -347,9 +367,8 @@ def _memory(
     within = beyond = slopes[-1]
     if len(slopes) > 1:
         within = slopes[0]
-    elif window is not None and window.tokens <= short and window.others:
-        # All layers cache as much of a token.
-        within *= (window.layers + window.others) / window.others
+    elif window is not None and window.tokens <= short and window.cached_share < 1:
+        within /= 1 - window.cached_share
 
     def cached(size: Size) -> float:
         seen = size.tokens if window is None else min(size.tokens, window.tokens)
@@ -435,5 +454,6 @@ def _run(tasks: Sequence[Task], options: ExecutorOptions) -> Iterator[tuple[str,
     with executor_of(options) as executor:
         for task, outcome in executor.outcomes(tasks):
             if outcome.ending is not Ending.DONE:
-                raise ConfigError(outcome.reason, location=str(task.candidate[WORKLOAD]))
+                name = str(task.candidate[WORKLOAD])
+                raise ConfigError(outcome.reason.removeprefix(f"{name}: "), location=name)
             yield task.key, outcome.report.encode()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from hespas.prediction.figures.schema import RunReport
+from hespas.prediction.figures.schema import OpRow, RunReport
 from hespas.serve.load import PICOSECONDS
 from hespas.serve.surface import (
     LONG,
@@ -87,20 +87,16 @@ def _windowed(size: Size, window: Window) -> RunReport:
         report,
         step_time_s=report.step_time_s - share * unread_s,
         peak_memory_bytes=report.peak_memory_bytes
-        - round(share * KV * size.batch * (tokens - seen))
-        + STATE * size.batch,
+        - round(share * KV * size.batch * (tokens - seen)),
     )
-
-
-STATE = 5_000
 
 
 @pytest.mark.parametrize("tokens", [128, 1024, 4096])
 def test_layers_with_a_window_are_told_from_others(tokens: int) -> None:
-    window = Window(tokens=tokens, layers=3, others=1)
+    window = Window(tokens=tokens, layers=3, others=1, cached_share=0.75)
     designed = sizes(window=tokens)
     reports = {size: _windowed(size, window) for size in designed}
-    made = surface(reports, parts=1, window=window, state_bytes=STATE)
+    made = surface(reports, parts=1, window=window)
     times, memory = made.times, made.memory
     assert times.pair_s == pytest.approx(OF_PAIR_S / 4)
     assert times.window_pair_s == pytest.approx(3 * OF_PAIR_S / 4)
@@ -117,6 +113,29 @@ def test_layers_with_a_window_are_told_from_others(tokens: int) -> None:
             attended_ps, *_ = times.attended_ps(size.batch, size.batch * size.tokens, 1)
             step_s = of_tokens_s + attended_ps / PICOSECONDS
             assert step_s == pytest.approx(reports[size].step_time_s)
+
+
+def test_of_recurrences_attention_alone_counts_pairs() -> None:
+    """A recurrence takes as long as its longest sequence, which is no pair of tokens."""
+    state, of_longest_s = 5_000, 1e-5
+
+    def report_of(size: Size) -> RunReport:
+        report = _report(size)
+        attended = OpRow(count=1, time_s=OF_PAIR_S * size.pairs, flops=0.0, bytes=0.0)
+        return msgspec.structs.replace(
+            report,
+            step_time_s=report.step_time_s + of_longest_s * size.tokens * size.is_prompt,
+            peak_memory_bytes=report.peak_memory_bytes + state * size.batch,
+            per_op={"stablehlo.custom_call": attended},
+        )
+
+    reports = {size: report_of(size) for size in sizes()}
+    made = surface(reports, parts=1, state_bytes=state)
+    assert made.times.pair_s == pytest.approx(OF_PAIR_S)
+    assert dict(made.times.tokens_s)[8192] == pytest.approx(
+        BASE_S + 8192 * (OF_TOKEN_S + of_longest_s)
+    )
+    assert made.memory.weights_bytes == WEIGHTS + OF_ROW
 
 
 def test_power_is_that_of_the_steps(exact: Surface) -> None:

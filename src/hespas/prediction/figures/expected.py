@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from hespas.compile.targets import compute_capability
 from hespas.hardware.presets import PRESETS_DIRECTORY, device_names
 from hespas.prediction.figures.schema import ExpectedError, PublishedErrors
 from hespas.prediction.result import Prediction, StepKind
@@ -100,7 +101,7 @@ def _is_decoded(prediction: Prediction | PipelinePrediction) -> bool:
     part, work = prediction.device_name, prediction.work
     is_served = prediction.fidelity == "library" and work.kind is StepKind.INFERENCE
     is_token = work.tokens is not None and work.tokens == work.samples
-    return is_served and is_token and part in device_names() and platform_of(part) == "cuda"
+    return is_served and is_token and compute_capability(part) is not None
 
 
 def _of_engines() -> str:
