@@ -1,8 +1,9 @@
 """Engines: how each fills an iteration and divides its memory.
 
 Sources of the defaults: vLLM, vllm/engine/arg_utils.py (get_batch_defaults), vllm/config/cache.py,
-vllm/config/scheduler.py and the capture sizes of vllm/config/vllm.py; SGLang, server_args.py and
-managers/scheduler.py (which divides chunked_prefill_size by dp_size); TensorRT-LLM, llm_args.py
+vllm/config/scheduler.py and the capture sizes of vllm/config/vllm.py; SGLang 0.5.9, server_args.py
+(_handle_gpu_memory_settings, _generate_cuda_graph_batch_sizes) and managers/scheduler.py (which
+divides chunked_prefill_size by dp_size); TensorRT-LLM, llm_args.py
 (SchedulerConfig, KvCacheConfig with its reuse of blocks, max_batch_size 2048 and max_num_tokens
 8192). All three share prefixes by default. vLLM frees blocks of layers with a window
 (v1/core/single_type_kv_cache_manager.py, SlidingWindowManager); SGLang divides its memory in
@@ -130,8 +131,9 @@ _VLLM_UNHIDDEN_S = (0.4e-3, 40e-6)
 does not schedule ahead; docs/evidence/serving.md has their errors, layouts left out too."""
 
 
-def vllm(*, memory_bytes: int, part: str) -> Engine:
-    """Return vLLM V1 as ``vllm serve`` starts it on a part."""
+def vllm(*, memory_bytes: int, part: str, devices: int = 1) -> Engine:
+    """Return vLLM V1 as ``vllm serve`` starts it on a part, however many devices."""
+    del devices
     is_large = memory_bytes >= _LARGE_BYTES and not part.startswith(_A100)
     budget, sequences = (8192, 1024) if is_large else (2048, 256)
     return Engine(
@@ -167,11 +169,38 @@ def vllm(*, memory_bytes: int, part: str) -> Engine:
     )
 
 
-def sglang(*, memory_bytes: int, part: str) -> Engine:
-    """Return SGLang on a part."""
+_SGLANG_SIZES = (
+    # GiB below, tokens of an iteration, largest CUDA graph of fewer than 4 devices, and of more
+    (20, 2048, 8, 8),
+    (35, 2048, 24, 80),
+    (60, 4096, 32, 160),
+    (160, 8192, 256, 512),
+    (float("inf"), 16384, 512, 512),
+)
+_SGLANG_MANY = 4
+"""Devices of a replica from which on CUDA graphs are larger."""
+
+
+def _sglang_share(memory_bytes: int, *, budget: int, graphs: int, devices: int) -> float:
+    """Return the share of memory that SGLang has for weights and cache.
+
+    >>> round(_sglang_share(80 * 2**30, budget=8192, graphs=256, devices=1), 3)
+    0.836
+    """
+    memory_mib = memory_bytes / 2**20
+    reserved_mib = 512 + 1.5 * max(budget, 2048) + 2 * graphs + 128 * devices
+    if memory_mib > 60 * 1024:
+        reserved_mib = max(reserved_mib, 10 * 1024)
+    return (memory_mib - reserved_mib) / memory_mib
+
+
+def sglang(*, memory_bytes: int, part: str, devices: int = 1) -> Engine:
+    """Return SGLang on a part, a replica of which has so many devices."""
     del part
-    budget = 8192 if memory_bytes >= _LARGE_BYTES else 2048 if memory_bytes < 25 * 10**9 else 4096
-    graphs = 512 if memory_bytes >= _LARGE_BYTES else 128
+    below = (sizes for sizes in _SGLANG_SIZES if memory_bytes < sizes[0] * 2**30)
+    _, budget, few, many = next(below)
+    graphs = few if devices < _SGLANG_MANY else many
+    sizes = (1, 2, 4, 8, 12, *range(16, 257, 8), *range(272, 513, 16))
     return Engine(
         name="sglang",
         token_budget=budget,
@@ -181,8 +210,8 @@ def sglang(*, memory_bytes: int, part: str) -> Engine:
         reserve=Reserve.PROMPT,
         block_tokens=1,
         memory_rule=MemoryRule.WEIGHTS_AND_CACHE,
-        memory_share=0.88,
-        graph_sizes=tuple(size for size in _capture_sizes(graphs, graphs) if size <= graphs),
+        memory_share=_sglang_share(memory_bytes, budget=budget, graphs=graphs, devices=devices),
+        graph_sizes=tuple(size for size in sizes if size <= graphs),
         divides_budget=True,
         launch="python -m sglang.launch_server --model-path {model} --tp {devices} "
         "--chunked-prefill-size {budget}",
@@ -205,9 +234,9 @@ def sglang(*, memory_bytes: int, part: str) -> Engine:
     )
 
 
-def tensorrt_llm(*, memory_bytes: int, part: str) -> Engine:
+def tensorrt_llm(*, memory_bytes: int, part: str, devices: int = 1) -> Engine:
     """Return TensorRT-LLM on a part, in the PyTorch flow."""
-    del memory_bytes, part
+    del memory_bytes, part, devices
     return Engine(
         name="trtllm",
         token_budget=8192,
@@ -232,15 +261,15 @@ ENGINES = {"vllm": vllm, "sglang": sglang, "trtllm": tensorrt_llm}
 _ENTRY_POINTS = "hespas.engines"
 
 
-def engine_named(name: str, *, memory_bytes: int, part: str) -> Engine:
-    """Return an engine with the defaults of a part.
+def engine_named(name: str, *, memory_bytes: int, part: str, devices: int = 1) -> Engine:
+    """Return an engine with the defaults of a part, and of the ``devices`` of a replica.
 
     Another package adds one by an entry point of the group ``hespas.engines``: a function of
     ``memory_bytes`` and ``part`` that returns an `Engine`. Raises `ConfigError` for an unknown one.
     """
     added: Mapping[str, object] = {each.name: each for each in entry_points(group=_ENTRY_POINTS)}
     if name in ENGINES:
-        return ENGINES[name](memory_bytes=memory_bytes, part=part)
+        return ENGINES[name](memory_bytes=memory_bytes, part=part, devices=devices)
     if name in added:
         (point,) = entry_points(group=_ENTRY_POINTS, name=name)
         return point.load()(memory_bytes=memory_bytes, part=part)

@@ -126,7 +126,12 @@ def serving(options: ServeOptions, surfaces: Surfaces | None = None) -> ServingR
     fidelity = options.fidelity or (Phase.SCREEN if is_tpu(fleet.part) else Phase.LIBRARY)
     options = replace(options, fidelity=fidelity)
     capacity = _capacity_bytes(fleet.part)
-    engine = engine_named(options.engine.engine, memory_bytes=capacity, part=fleet.part)
+    engine = engine_named(
+        options.engine.engine,
+        memory_bytes=capacity,
+        part=fleet.part,
+        devices=fleet.of_replica,
+    )
     engine = options.engine.changed(engine)
     surfaces = surfaces or Surfaces()
     configuration = configuration_of(options.model_name)
