@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
 from pathlib import Path
 
-from hespas.models.catalogue import MODELS
+from hespas.models.catalogue import models
 from hespas.models.configuration import SHIPPED, read_configuration
 from hespas.models.configured import published
 from hespas.models.decoders import DECODERS
@@ -63,8 +63,8 @@ def _listed(names: Iterable[str]) -> str:
 
 def _zoo() -> Iterator[list[str]]:
     """Yield rows of the zoo: neighbours that are alike but for their sizes."""
-    models = [model for name, model in MODELS.items() if not name.endswith(("-prefill", "-decode"))]
-    for (what, axes), alike in groupby(models, lambda model: (_what(model), _axes(model))):
+    zoo = [model for name, model in models().items() if not name.endswith(("-prefill", "-decode"))]
+    for (what, axes), alike in groupby(zoo, lambda model: (_what(model), _axes(model))):
         yield [_listed(model.name for model in alike), what, axes]
 
 

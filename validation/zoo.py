@@ -3,8 +3,9 @@
 ``python validation/zoo.py [NAME..]`` predicts them, or those whose names are given, and writes
 docs/data/zoo.json and the table of docs/evidence/zoo.md. ``--maxtext`` compares steps with those of
 MaxText's own programs: that needs the compilers, and the interpreter that HESPAS_MAXTEXT_PYTHON
-names. Sources of the published counts: the papers that `hespas.models.families` names; A.
-Grattafiori et al., The Llama 3 Herd of Models, 2024; torchvision's table of models for ResNet.
+names. Sources of the published counts: the papers that `hespas.models.families` names; Mixtral of
+Experts, 2024; Mixtral 8x22B, 2024; DeepSeek-V3, 2024; Gemma 2, 2024, and Gemma 3, 2025; Mistral 7B,
+2023; torchvision's table of models for ResNet.
 """
 
 from __future__ import annotations

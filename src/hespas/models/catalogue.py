@@ -6,14 +6,17 @@ settings class says how many parts there are, so that ``batch * parts`` is the g
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any, ClassVar
 
 from hespas.base.suggest import suggestion
 from hespas.errors import ConfigError
 from hespas.models import families
 from hespas.models.architecture import Routing, Sizes, Style
-from hespas.models.configured import STEPS, configured_model, published
+from hespas.models.configured import configured_model, published
+from hespas.models.families import SHORT_NAMES
 from hespas.models.language import LanguageModel
 from hespas.models.model import MeshAxes, Model, check_division
 from hespas.models.resnet_layers import ResNet
@@ -154,16 +157,22 @@ _LISTED = (
 )
 
 MODELS = {model.name: model for model in _LISTED}
-"""All models by name, family by family."""
+"""The models that no published configuration describes, by name."""
 
 
-def models() -> dict[str, Model]:
-    """Return all models by name, family by family.
+@cache
+def models() -> Mapping[str, Model]:
+    """Return all models of the zoo by name.
 
     >>> models()["llama3-100m"].summary
     'Llama-3-like training step, 190.7 M parameters'
     """
-    return dict(MODELS)
+    return {name: model_named(name) for name in _zoo_names()}
+
+
+def _zoo_names() -> tuple[str, ...]:
+    steps = (f"{name}{step}" for name in SHORT_NAMES for step in ("", "-prefill", "-decode"))
+    return tuple(dict.fromkeys((*(model.name for model in families.MODELS), *steps, *MODELS)))
 
 
 def model_named(name: str) -> Model:
@@ -182,12 +191,9 @@ def model_named(name: str) -> Model:
 
 def find_model(name: str) -> Model | None:
     """Return a model by its name or a configuration's path, or None."""
-    base, _, step = name.rpartition(":")
-    if base in MODELS and step in STEPS:
-        return MODELS.get(base if step == "training" else f"{base}-{step}")
-    return MODELS.get(name) or configured_model(name)
+    return MODELS.get(name.removesuffix(":training")) or configured_model(name)
 
 
 def names() -> tuple[str, ...]:
     """Return the names of all models, of the zoo and published."""
-    return (*MODELS, *published())
+    return (*_zoo_names(), *published())

@@ -282,14 +282,19 @@ def _shipped_fields() -> dict[str, set[str]]:
 
 
 def _runnable(model: LanguageModel) -> LanguageModel:
-    """Return a model with one kind where all layers are alike, and no more tokens than it has."""
-    kinds, run = model.pattern, model.run
+    """Return a model with no more tokens than it has, and one kind where all layers are alike.
+
+    Where they differ only in experts behind dense layers, their number says so.
+    """
+    kinds, routing = model.pattern, model.routing
     tokens = min(model.sequence, model.style.learned_positions or model.sequence)
-    return replace(
-        model,
-        pattern=kinds[:1] if len(set(kinds)) == 1 else kinds,
-        run=replace(run, sequence=tokens),
-    )
+    model = replace(model, run=replace(model.run, sequence=tokens))
+    if routing is not None:
+        dense = next((at for at, kind in enumerate(kinds) if kind.is_routed), len(kinds))
+        plain = replace(model, pattern=(), routing=replace(routing, dense_layers=dense))
+        if plain.kinds == kinds:
+            return plain
+    return replace(model, pattern=kinds[:1] if len(set(kinds)) == 1 else kinds)
 
 
 def _check_count(count: int, fields: Fields) -> None:

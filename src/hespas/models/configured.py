@@ -22,9 +22,11 @@ from hespas.models.configuration import (
     FILE,
     SHIPPED,
     Configuration,
+    configured,
     is_known,
     read_configuration,
 )
+from hespas.models.families import SHORT_NAMES
 from hespas.models.language import LanguageModel
 from hespas.models.model import MeshAxes, Model
 from hespas.models.network_model import (
@@ -116,7 +118,10 @@ def configuration_of(name: str) -> Configuration | None:
     A checkpoint whose configuration is not shipped has the sizes of the one that it is made from,
     as ``-Instruct`` and ``-FP8`` behind a name say.
     """
-    file = _file(name)
+    meant = SHORT_NAMES.get(name, name)
+    if not isinstance(meant, str):
+        return configured(meant, location=name, name=name)
+    file = _file(meant)
     if file is not None:
         return read_configuration(file)
     base, stored = _base(name)
@@ -166,7 +171,10 @@ def _plain(name: str) -> str:
 
 def _name_and_step(text: str) -> tuple[str, str]:
     name, _, step = text.rpartition(":")
-    return (name, step) if step in STEPS and name else (text, "training")
+    if step in STEPS and name:
+        return name, step
+    name, _, step = text.rpartition("-")
+    return (name, step) if step in STEPS and name in SHORT_NAMES else (text, "training")
 
 
 def _file(name: str) -> Path | None:
@@ -220,7 +228,7 @@ def _step(configuration: Configuration, name: str, step: str) -> Model:
         case LanguageModel():
             settings = replace(model, run=_run(model, configuration, step))
     return Model(
-        name=named if trains else f"{named}:{step}",
+        name=named if trains else f"{named}{'-' if name in SHORT_NAMES else ':'}{step}",
         summary=f"{title} {_SUMMARIES[step]}, {count / 1e9:.3f} B parameters{some}",
         settings=settings,
         notes=configuration.notes,

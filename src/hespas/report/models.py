@@ -14,6 +14,7 @@ from hespas.models.architecture import LayerKind
 from hespas.models.catalogue import MODELS, names
 from hespas.models.configuration import read_configuration
 from hespas.models.configured import configuration_of, published
+from hespas.models.families import SHORT_NAMES
 from hespas.models.figures import (
     TRAINED_BYTES,
     TRAINED_TOKENS,
@@ -32,7 +33,6 @@ _FOOT = (
     "are those of a sample. hespas models NAME (or the path of a config.json) "
     "shows all of one; hespas run NAME predicts it."
 )
-_STEPS = ("-prefill", "-decode")
 
 
 def figures_of(name: str | None) -> list[ModelFigures]:
@@ -48,12 +48,8 @@ def _matching_models(name: str | None) -> list[str]:
 
     Empty if ``name`` is the whole name of a model or of a configuration.
     """
-    zoo = [
-        model_name
-        for model_name in MODELS
-        if not model_name.endswith(_STEPS) and _language(model_name) is not None
-    ]
-    all_names = [*published(), *zoo]
+    zoo = (model_name for model_name in MODELS if _language(model_name) is not None)
+    all_names = [*published(), *dict.fromkeys((*zoo, *SHORT_NAMES))]
     if name is None:
         return all_names
     if name in MODELS or Path(name).exists() or configuration_of(name) is not None:

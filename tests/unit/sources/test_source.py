@@ -49,7 +49,7 @@ def test_a_text_names_what_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     [
         ("lama3-8b", ConfigError, "there is no model or file 'lama3-8b'; did you mean 'llama3-8b'"),
         ("resnet5", ConfigError, "did you mean 'resnet50'"),
-        ("llama3.1-405b-decode", ConfigError, "did you mean 'llama3-405b-decode'"),
+        ("llama3.1-405b-decod", ConfigError, "did you mean 'llama3.1-405b-decode'"),
         ("absent.mlir", ProgramError, "absent.mlir: no such file"),
         ("some/where", ProgramError, "no such file; check the path, or name a model"),
         ("xyzzy", ProgramError, "no such file"),
@@ -268,7 +268,7 @@ def test_the_answer_says_how_many_tokens_an_expert_takes() -> None:
     assert "at most 100 % of the tokens that an even spread gives it, and drops others" in usual
     (more,) = said("mixtral-8x7b", settings={"capacity_percent": "125"})
     assert "at most 125 %" in more
-    assert not said("mixtral-8x7b", settings={"dropless": "True"})
+    assert not said("mixtral-8x7b", settings={"dropless": "True", "mesh": "data=8"})
     assert not said("llama3-8b")
 
 
