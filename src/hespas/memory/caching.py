@@ -10,7 +10,7 @@ v2.13, with the defaults of ``PYTORCH_CUDA_ALLOC_CONF``.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from hespas.base.frozen import frozen
@@ -155,14 +155,13 @@ class AllocatorUse:
 
     ``live`` are the numbers of the storages that are live at ``position``, when most is;
     ``live_bytes`` is the size of their blocks. ``reserved_bytes`` are of all segments at the end,
-    of which none is given back; ``live_of_streams`` are peaks of each stream.
+    of which none is given back.
     """
 
     reserved_bytes: int
     live_bytes: int
     position: int
     live: tuple[int, ...]
-    live_of_streams: Mapping[int, int]
 
 
 def allocator_use(storages: Sequence[Storage], *, is_expandable: bool = False) -> AllocatorUse:
@@ -173,13 +172,10 @@ def allocator_use(storages: Sequence[Storage], *, is_expandable: bool = False) -
     """
     pools: dict[PoolKey, _Pool] = {}
     blocks: dict[int, _Block] = {}
-    now_of_streams: dict[int, int] = {}
-    live_of_streams: dict[int, int] = {}
     live_bytes = peak_bytes = peak_position = 0
     for position, number, is_taken in _events(storages):
         size = rounded(storages[number].size_bytes)
-        stream = storages[number].stream
-        key = stream, size <= _SMALL_BYTES
+        key = storages[number].stream, size <= _SMALL_BYTES
         if key not in pools:
             pools[key] = _Pool(is_small=key[1], is_expandable=is_expandable)
         if is_taken:
@@ -188,8 +184,6 @@ def allocator_use(storages: Sequence[Storage], *, is_expandable: bool = False) -
             pools[key].give_back(blocks.pop(number))
         change = size if is_taken else -size
         live_bytes += change
-        now_of_streams[stream] = now_of_streams.get(stream, 0) + change
-        live_of_streams[stream] = max(live_of_streams.get(stream, 0), now_of_streams[stream])
         if live_bytes > peak_bytes:
             peak_bytes, peak_position = live_bytes, position
     return AllocatorUse(
@@ -197,7 +191,6 @@ def allocator_use(storages: Sequence[Storage], *, is_expandable: bool = False) -
         live_bytes=peak_bytes,
         position=peak_position,
         live=tuple(_live_at(storages, peak_position)),
-        live_of_streams=live_of_streams,
     )
 
 

@@ -34,8 +34,8 @@ def embedded(net: Net, x: Any, size: int) -> Any:
     return net.linear("linear_2", x, (ROW, size))
 
 
-def _fed(net: Net, name: str, x: Any, width: int, activation: str = "gelu") -> Any:
-    return net.feed_forward(x, width, activation, (f"{name}.net.0.proj", f"{name}.net.2"))
+def _fed(net: Net, name: str, x: Any, width: int) -> Any:
+    return net.feed_forward(x, width, "gelu", (f"{name}.net.0.proj", f"{name}.net.2"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -49,7 +49,7 @@ class Convolution:
     ``image``, ``kernel`` and ``result`` are the tensors of the forward convolution as they lie
     in memory: a backward one computes ``image`` or ``kernel`` from the other and ``result``.
     ``attrs`` gives the order of their dimensions and the window. ``multiplied`` is a key of
-    `Work.flops`. ``is_library`` is true for cuDNN's, false for a compiler's own kernels.
+    `Work.flops`.
     ``activation`` is cuDNN's name of the activation that follows (``kRelu``), empty for none.
     """
 
@@ -60,7 +60,6 @@ class Convolution:
     attrs: ConvolutionAttrs
     multiplied: str
     flops_per_product: int
-    is_library: bool
     has_bias: bool = False
     has_side_input: bool = False
     activation: str = ""
@@ -117,7 +116,6 @@ def _convolution(op: Op) -> Convolution | None:
         attrs=attrs,
         multiplied=multiplier.type_name,
         flops_per_product=multiplier.flops,
-        is_library=bool(target),
     )
     if not target or direction is not Direction.FORWARD:
         return described

@@ -125,13 +125,11 @@ def check_agreement(cases: Iterable[tuple[Hashable, Case]]) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def check_limits(
-    case: Case, *, floor_s: float, expected_s: float, hint: str, floor: str = "the physical floor"
-) -> None:
+def check_limits(case: Case, *, floor_s: float, expected_s: float, hint: str) -> None:
     """Raise `MeasurementError` for a time below its floor, or far above the expected."""
     if case.measured_s < floor_s:
         raise MeasurementError(
-            f"{case.label} in {format_time(case.measured_s)} is below {floor} of "
+            f"{case.label} in {format_time(case.measured_s)} is below the physical floor of "
             f"{format_time(floor_s)}",
             location=case.location,
             hint=hint,
@@ -145,9 +143,9 @@ def check_limits(
         )
 
 
-def worst(samples: Sequence[Sample], count: int = 3) -> list[Sample]:
-    """Return the samples that predictions miss most."""
-    return sorted(samples, key=lambda sample: (-abs(sample.error), sample.case.location))[:count]
+def worst(samples: Sequence[Sample]) -> list[Sample]:
+    """Return the three samples that predictions miss most."""
+    return sorted(samples, key=lambda sample: (-abs(sample.error), sample.case.location))[:3]
 
 
 BYTE_ORDER_MARK = "\ufeff"

@@ -83,14 +83,12 @@ def _single_pass(operation: Operation) -> Moved:
     return Moved(read=sizes_of(_sources(operation)), written=sizes_of(operation.outputs))
 
 
-def _passes(reads: int, writes: int = 1, launches: int = 1) -> Callable[[Operation], Moved]:
+def _passes(reads: int, launches: int = 1) -> Callable[[Operation], Moved]:
     """Return a rule for kernels that pass several times over all tensors."""
 
     def moved(operation: Operation) -> Moved:
         single_pass = _single_pass(operation)
-        return Moved(
-            read=reads * single_pass.read, written=writes * single_pass.written, launches=launches
-        )
+        return Moved(read=reads * single_pass.read, written=single_pass.written, launches=launches)
 
     return moved
 

@@ -500,10 +500,10 @@ def layered_chart(
     return Chart(title=title, description=description, specification=spec)
 
 
-def capacity_rule(along: str, size: float, title: str = "capacity") -> dict[str, Any]:
+def capacity_rule(along: str, size: float) -> dict[str, Any]:
     """Return a dashed line at a size, across the axis ``x`` or ``y``."""
     return {
-        "data": {"values": [{"bytes": size, "text": title}]},
+        "data": {"values": [{"bytes": size, "text": "capacity"}]},
         "mark": {"type": "rule", "strokeDash": [6, 4], "strokeWidth": 2},
         "encoding": {along: quantitative("bytes", None), "tooltip": tooltips(text="line")},
     }

@@ -364,8 +364,8 @@ def _runs(times: Iterable[tuple[tuple[str, ...], Interval]]) -> Iterator[Slice]:
 _NAMES = {Pass.FORWARD: "forward", Pass.BACKWARD: "backward", Pass.WEIGHTS: "weights"}
 
 
-def pipeline_chart(prediction: PipelinePrediction, *, most_slices: int = MOST_SLICES) -> Chart:
-    """Return the chart of a pipeline, with about ``most_slices`` slices at most."""
+def pipeline_chart(prediction: PipelinePrediction) -> Chart:
+    """Return the chart of a pipeline, with about `MOST_SLICES` slices at most."""
     arrows = _arrows(prediction)
     tracks = [
         track
@@ -374,7 +374,7 @@ def pipeline_chart(prediction: PipelinePrediction, *, most_slices: int = MOST_SL
     ]
     name = f"{prediction.cut.source.name}: {prediction.cut.schedule.name}"
     chart = Chart(processes=(Process(name=name, tracks=tuple(tracks)),))
-    return joined(chart, most_slices=most_slices)
+    return joined(chart, most_slices=MOST_SLICES)
 
 
 _Key = tuple[int, Action]
