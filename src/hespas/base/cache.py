@@ -43,7 +43,7 @@ def _note_use(path: Path) -> None:
 
 @cache
 def code_digest(*folders: str) -> str:
-    """Return a digest of the code in folders of hespas and below them.
+    """Return a digest of the code and tables (JSON) in folders of hespas.
 
     It is a part of a key where that code decides the content. Raises `FileNotFoundError` for a
     folder without code.
@@ -51,7 +51,7 @@ def code_digest(*folders: str) -> str:
     digest = sha256()
     home = Path(__file__).resolve().parents[1]
     for folder in folders:
-        files = sorted((home / folder).rglob("*.py"))
+        files = sorted((home / folder).rglob("*.py")) + sorted((home / folder).rglob("*.json"))
         if not files:
             raise FileNotFoundError(f"hespas has no code in {folder}")
         for file in files:

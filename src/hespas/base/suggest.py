@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Mapping
 from enum import Enum
-from typing import TypeVar
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar
 
 from hespas.errors import ConfigError
 
@@ -13,6 +16,16 @@ _LEAST = 3
 """The fewest letters that identify a part of a word."""
 _MOST = 3
 _SHOWN = 24
+_OTHER_NAMES = Path(__file__).parents[1] / "configs" / "other_names.json"
+
+
+@cache
+def other_names() -> Mapping[str, Any]:
+    """Return what other tools call ``options``, ``settings`` and ``types``, by what they are here.
+
+    The tools are Megatron-LM, torchtitan, DeepSpeed, vLLM, SGLang, TensorRT-LLM and benchmarks.
+    """
+    return json.loads(_OTHER_NAMES.read_bytes())
 
 
 def suggestion(given: str, known: Iterable[str]) -> str:

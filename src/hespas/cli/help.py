@@ -7,15 +7,14 @@ Every command and option is made of `Command` and `Flag`. Colour goes to termina
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any, cast
 
 import click
 
 from hespas.base.fields import Group
-from hespas.base.suggest import nearest
-from hespas.cli.elsewhere import here
+from hespas.base.suggest import nearest, other_names
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -249,6 +248,25 @@ def usage_message(error: click.UsageError) -> str:
     if text.startswith("Got unexpected extra argument") and context is not None:
         text = _unexpected(text, context.command)
     return text if context is None else f"{text}; see {context.command_path} --help"
+
+
+def others_options() -> Mapping[str, Sequence[str]]:
+    """Return what options of other tools may be here, likeliest first, by name without dashes."""
+    rows = other_names()["options"]
+    return {name: row["here"] for row in rows for name in row["others"]}
+
+
+def here(option: str, known: Collection[str]) -> str | None:
+    """Return what another tool's option is among ``known`` ones; None without.
+
+    >>> here("--tensor-parallel-size", ["--mesh", "--rate"])
+    '--mesh tp=N'
+    >>> here("--dp", ["--mesh"]), here("--dp", ["--mesh", "--replicas"]), here("--dp", ["--rate"])
+    ('--mesh data=N', '--replicas N', None)
+    """
+    name = option.lstrip("-").replace("_", "-").casefold()
+    lines = others_options().get(name, ())
+    return next((line for line in lines if line.split(" ")[0] in known), None)
 
 
 def _unexpected(text: str, command: click.Command) -> str:

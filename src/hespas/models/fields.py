@@ -11,39 +11,22 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from pathlib import Path
+from typing import Any, Literal, cast
 
 from hespas.base.suggest import nearest
 from hespas.errors import ConfigError
 
-IGNORED = re.compile(
-    r"source|date|architectures|auto_map|_.*|.*_token_ids?|.*token_index|torch_dtype|dtype|"
-    r"transformers_version|use_cache|.*dropout.*|.*pdrop|.*initializer_.*|init_.*|.*_init|"
-    r"output_.*|"
-    r"return_.*|id2label|label2id|pretraining_tp|max_length|tokenizer_class|problem_type|"
-    r"router_aux_loss_coef|.*_implementation|transformers\.js_config|mamba_ssm_dtype|unk_token|"
-    r".*_token|.*aux_loss.*|router_jitter_noise|.*z_loss_coef.*|.*_loss_coef|"
-    r"max_position_embeddings|max_seq_len|initial_context_length|original_max_position_embeddings|"
-    r"is_decoder|is_encoder_decoder|add_cross_attention|cross_attention_hidden_size|chunk_size_feed"
-    r"_forward|gradient_checkpointing|seq_aux|ep_size|num_nextn_predict_layers|mtp_.*|num_mtp_.*|"
-    r"use_mtp|name_or_path|vision_config|audio_config|image_.*|video_.*|boi_.*|eoi_.*|boa_.*|"
-    r"mm_tokens_per_image|vision_.*|multimodal_.*|spatial_.*|projector_.*|prefix|pruned_heads|"
-    r"sep_token_id|task_specific_params|decoder_start_token_id|rescale_.*|"
-    r"residual_in_fp32|use_mamba_kernels|num_logits_to_keep|time_step_.*|"
-    r"mamba_ssm_(?:cache_)?dtype|"
-    r"mamba_dt_.*|moe_shared_expert_overlap|attn_temperature_tuning|floor_scale|attn_scale|"
-    r"layer_norm_eps_.*|emb_pdrop|verbose|precision|rope_theta_.*|per_layer_config|"
-    r"for_llm_compressor|base_model_.*|cache_implementation|norm_reduce_in_fp32|unsloth_.*|"
-    r"swiglu_alpha|swiglu_limit|use_return_dict|tie_encoder_decoder|summary_.*|expand|"
-    r"diversity_penalty|do_sample|early_stopping|.*no_repeat_ngram_size|.*length_penalty|"
-    r"forced_.*|.*suppress_tokens|min_length|num_beam.*|num_return_sequences|repetition_penalty|"
-    r"remove_invalid_values|temperature|top_[kp]|typical_p|bad_words_ids|tf_legacy_loss|"
-    r"torchscript|use_bfloat16|ignore_index|finetuning_task|media_.*|full_attn_mod|"
-    r"is_composition|audio_processor|embd_layer|img_processor|is_llama_config|perceiver_.*|"
-    r"pixel_shuffle_factor|neftune_.*|num_image_tokens|speech_lora|vision_lora|"
-    r"interpolate_factor|model_max_length|seq_length"
-)
-"""Fields that change nothing of what a step costs, or that others say already."""
+CONFIGS = Path(__file__).parents[1] / "configs"
+
+
+def ignored(of: Literal["config.json", "megatron"]) -> re.Pattern[str]:
+    """Return the names of fields that change nothing of what a step costs."""
+    names_of = json.loads((CONFIGS / "ignored_fields.json").read_bytes())[of]
+    return re.compile("|".join(name for names in names_of.values() for name in names))
+
+
+IGNORED = ignored("config.json")
 _MISSING = object()
 _MOST_LAYERS = 2000
 

@@ -6,6 +6,7 @@ arrays), or is YAML with the names of Megatron-Bridge, whose sections may be lef
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from collections.abc import Iterator, Mapping
@@ -14,71 +15,10 @@ from typing import Any, cast
 
 from hespas.base.decode import read_text, read_yaml
 from hespas.errors import ConfigError
+from hespas.models.fields import CONFIGS, ignored
 
-IGNORED = re.compile(
-    # Where things are, what is written, and how often.
-    r".*_path|.*_dir|.*_cache.*|load|save|.*_interval|.*_iters|.*_file|.*_name|data_.*|dataset.*|"
-    r"tokenizer.*|vocab_file|merge_file|split|train_samples|eval_.*|exit_.*|log_.*|logging.*|"
-    r"logger.*|tensorboard.*|wandb.*|timing_.*|profile.*|use_pytorch_profiler|nsys.*|record_.*|"
-    r"ckpt_.*|checkpoint.*|async_save|no_load_.*|no_save_.*|use_checkpoint_args|finetune|"
-    r"dist_ckpt_.*|use_dist_ckpt|auto_detect_ckpt_format|experiment.*|run_name|"
-    # How weights begin, and how the learning rate goes.
-    r"init_method.*|seed|lr|decoupled_.*|lr_.*|min_lr|max_lr|weight_decay.*|.*weight_decay|adam_.*|clip_grad|"
-    r"start_weight_decay|use_cpu_initialization|override_opt_param_scheduler|"
-    r"use_checkpoint_opt_param_scheduler|scheduler.*|loss_scale.*|initial_loss_scale|"
-    r"min_loss_scale|hysteresis|calculate_per_token_loss|check_for_nan.*|"
-    # How processes are started and meet.
-    r"distributed_.*|nproc_per_node|nnodes|node_rank|master_.*|rdzv_.*|local_rank|num_workers|"
-    r"use_tp_pp_dp_mapping|nccl_.*|disable_.*_nan_check|manual_gc.*|align_.*|empty_unused_.*|"
-    r"high_priority_stream_groups|ddp_(num_)?bucket.*|.*average_in_collective|"
-    # Losses beside the main one, of a few numbers a token, and how Python is set up.
-    r"moe_aux_loss_coeff|moe_z_loss_coeff|moe_router_load_balancing_type|"
-    r"moe_router_bias_update_rate|moe_router_dtype|moe_per_layer_logging|"
-    r"moe_router_force_load_balancing|moe_router_padding_for_fp8|moe_router_pre_softmax|"
-    r"moe_grouped_gemm|moe_permute_fusion|moe_router_fusion|moe_use_legacy_grouped_gemm|"
-    r"use_mcore_models|use_legacy_models|no_create_attention_mask_in_dataloader|"
-    r"create_attention_mask_in_dataloader|no_mmap_bin_files|mock_data|reset_.*|eod_mask_loss|"
-    r"fp8_(margin|amax_.*|param_gather)|te_rng_tracker|deterministic_mode|"
-    r"tp_comm_(overlap_.*|bootstrap_backend|bulk_.*|split_.*|atomic_.*)|delay_wgrad_compute|"
-    r"attention_softmax_in_fp32|apply_query_key_layer_scaling|max_position_embeddings|"
-    r"original_max_position_embeddings|beta_(fast|slow)|mscale.*|"
-    r"use_rotary_position_embeddings|apply_rope_fusion|masked_softmax_fusion|bias_.*_fusion|"
-    r"cross_entropy_(loss_fusion|fusion_impl)|persist_layer_norm|gradient_accumulation_fusion|"
-    r"distribute_saved_activations|transformer_impl|use_transformer_engine_op_fuser|"
-    r"barrier_with_.*|inference_.*|make_vocab_size_divisible_by"
-)
-"""Arguments that change nothing of a step, or what the kernels of libraries do in any case."""
-DEFAULTS: Mapping[str, object] = {
-    "async_tensor_model_parallel_allreduce": True,
-    "batch_p2p_sync": True,
-    "clone_scatter_output_in_embedding": True,
-    "cpu_offloading_activations": True,
-    "cuda_graph_impl": "none",
-    "cuda_graph_scope": "full",
-    "cuda_graph_warmup_steps": 3,
-    "gradient_reduce_div_fusion": True,
-    "linear_conv_kernel_dim": 4,
-    "linear_key_head_dim": 128,
-    "linear_num_key_heads": 16,
-    "linear_num_value_heads": 32,
-    "linear_value_head_dim": 128,
-    "mamba_head_dim": 64,
-    "mamba_num_groups": 8,
-    "mamba_state_dim": 128,
-    "mlp_chunks_for_prefill": 1,
-    "moe_hybridep_num_sms": 16,
-    "num_distributed_optimizer_instances": 1,
-    "num_layers_at_end_in_bf16": 1,
-    "num_layers_at_start_in_bf16": 1,
-    "outer_dp_sharding_strategy": "no_shard",
-    "perform_initialization": True,
-    "preserve_fp32_weights": True,
-    "qk_clip_alpha": 0.5,
-    "qk_clip_threshold": 100,
-    "softmax_type": "vanilla",
-    "store_param_remainders": True,
-    "use_gloo_process_groups": True,
-}
+IGNORED = ignored("megatron")
+DEFAULTS: Mapping[str, object] = json.loads((CONFIGS / "megatron_defaults.json").read_bytes())
 """Arguments that are not read here, with the value that Megatron-Core gives them, and which changes
 nothing; another is refused. Source: NVIDIA, Megatron-Core 0.16.1, ``TransformerConfig``,
 ``ModelParallelConfig``, ``DistributedDataParallelConfig`` and ``OptimizerConfig``."""

@@ -10,7 +10,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from hespas.base.frozen import frozen
-from hespas.base.suggest import suggestion
+from hespas.base.suggest import other_names, suggestion
 from hespas.errors import ConfigError
 from hespas.models.kernels import FUSED
 from hespas.models.precision import FORMATS
@@ -190,34 +190,6 @@ CHOICES = {
     "divided": ("rows", "columns", "contracting", "scattered"),
 }
 """The values of the settings that have only a few."""
-_SPELLINGS = {
-    **dict.fromkeys(("bfloat16",), "bf16"),
-    **dict.fromkeys(("fp16", "float16", "half"), "f16"),
-    **dict.fromkeys(("fp32", "float32", "float"), "f32"),
-    **dict.fromkeys(("fp8", "float8", "e4m3"), "f8"),
-    **dict.fromkeys(("fp4", "float4", "nvfp4"), "f4"),
-}
-"""How else types are written, by what they are here."""
-_OTHER_SETTINGS = {
-    "accumulation": ("gradient_accumulation", "gradient_accumulation_steps", "grad_accum"),
-    "cache_dtype": ("kv_cache_dtype", "kv_dtype"),
-    "context": ("context_length",),
-    "embedding": ("hidden", "hidden_size", "d_model"),
-    "heads": ("num_heads", "num_attention_heads"),
-    "kv_heads": ("num_kv_heads", "num_key_value_heads"),
-    "lora_modules": ("target_modules", "lora_target_modules"),
-    "lora_rank": ("lora", "lora_r", "lora_dim", "rank", "r"),
-    "layers": ("num_layers", "num_hidden_layers", "depth"),
-    "mlp": ("intermediate_size", "ffn", "ffn_hidden_size", "d_ff"),
-    "new_tokens": ("max_tokens", "max_new_tokens"),
-    "product_dtype": ("precision", "quantization", "fp8", "fp4", "fp8_recipe", "recipe"),
-    "remat": ("recompute", "activation_checkpointing", "gradient_checkpointing"),
-    "sequence": ("seq", "seq_len", "seq_length", "context_length", "max_seq_len"),
-    "state_dtype": ("optimizer_dtype", "master_dtype"),
-    "vocabulary": ("vocab", "vocab_size"),
-    "weight_dtype": ("precision", "quantization", "fp8", "fp4"),
-}
-"""What other tools call settings, by what they are here."""
 TYPE_BYTES = {"bf16": 2, "f16": 2, "f32": 4}
 """The size of an element of the types that weights and states have."""
 _OPTION_TYPES = (bool, int, str, MeshAxes)
@@ -325,7 +297,8 @@ class Model:
 
 def _meant(name: str, known: Mapping[str, object]) -> str:
     """Return the hint for a setting that a model does not have."""
-    own = [each for each, names in _OTHER_SETTINGS.items() if name in names and each in known]
+    others = other_names()["settings"].items()
+    own = [each for each, names in others if name in names and each in known]
     return f"that is {own[0]} here" if own else suggestion(name, known)
 
 
@@ -390,7 +363,8 @@ def _value(name: str, text: str, default: object) -> object:
 
 def _spelled(text: str, known: tuple[str, ...]) -> str:
     """Return one of ``known`` for another spelling of it, or the text as it is."""
-    own = _SPELLINGS.get(text.casefold(), text)
+    types = other_names()["types"].items()
+    own = next((each for each, names in types if text.casefold() in names), text)
     return own if own in known and text not in known else text
 
 

@@ -7,6 +7,7 @@ working directory.
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable, Mapping
 from functools import cache, lru_cache
@@ -38,7 +39,6 @@ from hespas.xla.partition.partition import (
     Partitioner,
     PartitionRequest,
 )
-from hespas.xla.partition.passes import PARTITION_ONLY, SIMPLIFY_WITHOUT
 from hespas.xla.partition.shardy import partition_with_shardy
 
 _SHARD_MAP = b"manual_computation"
@@ -53,6 +53,17 @@ _PLACED = {
     "unpinned_host": "MoveToHost",
 }
 
+_PASSES: Mapping[str, list[str]] = json.loads(Path(__file__).with_name("passes.json").read_bytes())
+"""Passes of the CPU compiler of jaxlib 0.10.2, which hespas pins.
+
+XLA's GPU compiler simplifies a program before it partitions it, the CPU compiler afterwards. So a
+program goes through the CPU compiler twice: first as a program of a single partition, whose
+shardings are kept, without those that are ``not_simplification``; then with those alone that
+``partition``: inlining, propagation, partitioning, and the cleanup after it.
+
+Inlining, algebraic simplification, constant folding and their like are left on at first: the GPU
+compiler's ``spmd-simplify`` pipeline has them too.
+"""
 _HIDDEN = {name: f"hespas.{name}" for name in _PLACED.values()}
 """Names of placements while the CPU compiler simplifies: it drops those that it knows."""
 
@@ -104,7 +115,7 @@ def _partition_with_xla(
         simplified = compiler.run(
             _rename_targets(module, _HIDDEN, name=request.name),
             partitions=1,
-            passes=("xla_disable_hlo_passes", ",".join(SIMPLIFY_WITHOUT)),
+            passes=("xla_disable_hlo_passes", ",".join(_PASSES["not_simplification"])),
         )
         shown = {hidden: placed for placed, hidden in _HIDDEN.items()}
         module = _rename_targets(_stablehlo(simplified), shown, name=request.name)
@@ -113,7 +124,7 @@ def _partition_with_xla(
     partitioned = compiler.run(
         module,
         partitions=request.partitions,
-        passes=("xla_enable_hlo_passes_only", ",".join(PARTITION_ONLY)),
+        passes=("xla_enable_hlo_passes_only", ",".join(_PASSES["partition"])),
     )
     return _stablehlo(partitioned)
 
