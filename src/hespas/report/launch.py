@@ -8,6 +8,7 @@ setting whose flag those don't have is left out, and a note says so.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from enum import Enum
 from textwrap import wrap
@@ -16,6 +17,7 @@ from typing import Any
 from hespas.base.frozen import frozen
 from hespas.errors import ConfigError
 from hespas.hardware.interconnect import Dimensions
+from hespas.hardware.presets import PRESETS_DIRECTORY
 from hespas.hardware.system import System, interconnect_of
 from hespas.models.language import Training
 from hespas.models.model import MODULES
@@ -155,32 +157,8 @@ def _step(options: PredictOptions) -> _Step:
 _MAXTEXT_AXES = {PIPE: "pipeline", "tp": "tensor"}
 _MAXTEXT_REMAT = frozenset({"minimal_with_context", "full"})
 """Names that both have."""
-_MAXTEXT_MODELS = frozenset(
-    {
-        *("deepseek2-16b", "deepseek2-236b", "deepseek3-671b", "gemma-2b", "gemma-7b"),
-        *("gemma2-2b", "gemma2-9b", "gemma2-27b", "gemma3-4b", "gemma3-12b", "gemma3-27b"),
-        *("gpt-oss-20b", "gpt-oss-120b", "kimi-k2-1t", "llama2-7b", "llama2-13b", "llama2-70b"),
-        *("llama3-8b", "llama3-70b", "llama3-405b", "llama3.1-8b", "llama3.1-70b"),
-        *("llama3.1-405b", "llama3.3-70b", "mistral-7b", "mixtral-8x7b", "mixtral-8x22b"),
-        *("olmo3-7b", "olmo3-32b", "qwen2.5-1.5b", "qwen2.5-7b", "qwen2.5-14b", "qwen3-0.6b"),
-        *("qwen3-1.7b", "qwen3-4b", "qwen3-8b", "qwen3-14b", "qwen3-32b", "qwen3-30b-a3b"),
-        *("qwen3-235b-a22b", "qwen3-next-80b-a3b"),
-    }
-)
-_TITAN_MODELS = {
-    "llama3-8b": ("llama3", "llama3_8b"),
-    "llama3-70b": ("llama3", "llama3_70b"),
-    "llama3-405b": ("llama3", "llama3_405b"),
-    "qwen3-0.6b": ("qwen3", "qwen3_0_6b"),
-    "qwen3-1.7b": ("qwen3", "qwen3_1_7b"),
-    "qwen3-14b": ("qwen3", "qwen3_14b"),
-    "qwen3-32b": ("qwen3", "qwen3_32b"),
-    "qwen3-30b-a3b": ("qwen3", "qwen3_30b_a3b"),
-    "deepseek-v3": ("deepseek_v3", "deepseek_v3_671b"),
-    "gpt-oss-20b": ("gpt_oss", "gpt_oss_20b"),
-    "gpt-oss-120b": ("gpt_oss", "gpt_oss_120b"),
-}
-"""Modules of torchtitan and their configurations."""
+_TRAINER_MODELS = PRESETS_DIRECTORY / "trainer_models.json"
+"""Models that MaxText has, and modules of torchtitan with their configurations."""
 
 
 def _plain(model: str) -> str:
@@ -195,7 +173,7 @@ def _plain(model: str) -> str:
 def _maxtext(step: _Step) -> tuple[list[str], list[str]]:
     notes: list[str] = []
     name = _plain(step.model)
-    if name not in _MAXTEXT_MODELS:
+    if name not in json.loads(_TRAINER_MODELS.read_bytes())["maxtext"]:
         name = "MODEL"
         notes.append(f"write MaxText's name of {step.model} for MODEL")
     words = ["python3 -m maxtext.trainers.pre_train.train maxtext/configs/base.yml"]
@@ -252,7 +230,9 @@ def _torchrun(step: _Step) -> str:
 
 def _torchtitan(step: _Step) -> tuple[list[str], list[str]]:
     notes: list[str] = []
-    module, configuration = _TITAN_MODELS.get(_plain(step.model), ("MODULE", "CONFIG"))
+    module, configuration = json.loads(_TRAINER_MODELS.read_bytes())["torchtitan"].get(
+        _plain(step.model), ("MODULE", "CONFIG")
+    )
     if module == "MODULE":
         notes.append(f"write torchtitan's module and configuration of {step.model}")
     staged = step.size(PIPE) > 1

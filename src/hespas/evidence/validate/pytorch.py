@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from hespas.errors import MeasurementError
 from hespas.evidence.validate.measurements import Row, positive_number, table_lines
 from hespas.hardware.presets import PRESETS_DIRECTORY
@@ -32,94 +34,34 @@ _GIB = 2**30
 _MOST_WRITTEN = 4
 """Layers of a part that are written out; more are a loop, which is predicted sooner."""
 
-_PARTS = {
-    "a10080gb": "A100_SXM_80GB",
-    "a10040gb": "A100_SXM_40GB",
-    "h10080gb": "H100_80GB",
-    "h100sxm96gbhbm2e": "H100_96GB",
-    "h200141gb": "H200_141GB",
-    "dgxh100": "H100_80GB",
-    "dgxh200": "H200_141GB",
-    "dgxb200": "B200_180GB",
-    "dgxb300": "B300_288GB",
-    "dgxgb200": "GB200_186GB",
-    "dgxgb300": "GB300_288GB",
-    "b200": "B200_180GB",
-    "h200": "H200_141GB",
-    "h100": "H100_80GB",
-    "a100": "A100_SXM_80GB",
-}
-"""Parts by the beginning of what a publisher calls the machine, the longest first that fits."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Named:
+class _Named(msgspec.Struct, frozen=True, kw_only=True):
     """A model as it is known here: its family, workload and settings."""
 
     family: str
     workload: str
-    settings: Mapping[str, str]
+    settings: dict[str, str] = {}
 
 
-def _mpt(embedding: int, heads: int, layers: int) -> _Named:
-    """Return an MPT of other sizes than the published configurations.
+class _Recipes(msgspec.Struct, frozen=True, kw_only=True):
+    """What publishers' names mean, and what their recipes do; `configs` has the sources.
 
-    Source: mosaicml/llm-foundry (Apache-2.0), scripts/train/yamls/pretrain/mpt-*.yaml: d_model,
-    n_heads and n_layers, vocabulary of 50368.
+    ``parts`` are by the beginning of what a publisher calls the machine, the longest first that
+    fits. The others have parts by model and precision: those whose recipe runs all-to-alls of
+    experts under another micro-batch (``hides_exchanges``), names the dispatcher alltoall
+    (``sorts``), or computes modules again (``recomputed``, by modules).
     """
-    sizes = {
-        "embedding": embedding,
-        "heads": heads,
-        "kv_heads": heads,
-        "layers": layers,
-        "mlp": 4 * embedding,
-        "head_size": embedding // heads,
-        "vocabulary": 50368,
-    }
-    settings = {name: str(size) for name, size in sizes.items()}
-    return _Named(family="MPT", workload="mosaicml/mpt-7b", settings=settings)
+
+    parts: dict[str, str]
+    models: dict[str, _Named]
+    hides_exchanges: dict[str, dict[str, str]]
+    recomputed: dict[str, dict[str, dict[str, str]]]
+    sorts: dict[str, dict[str, str]]
 
 
-def _published(family: str, workload: str) -> _Named:
-    return _Named(family=family, workload=workload, settings={})
-
-
-_MODELS = {
-    "mpt125m": _mpt(768, 12, 12),
-    "mpt350m": _mpt(1024, 16, 24),
-    "mpt760m": _mpt(1536, 12, 24),
-    "mpt1b": _mpt(2048, 16, 24),
-    "mpt3b": _mpt(2560, 20, 32),
-    "mpt7b": _mpt(4096, 32, 32),
-    "mpt13b": _mpt(5120, 40, 40),
-    "mpt30b": _mpt(7168, 56, 48),
-    "mpt70b": _mpt(8192, 64, 80),
-    "llama38b": _published("Llama", "meta-llama/Meta-Llama-3-8B"),
-    "llama370b": _published("Llama", "meta-llama/Meta-Llama-3-70B"),
-    "llama3405b": _published("Llama", "meta-llama/Llama-3.1-405B"),
-    "llama318b": _published("Llama", "meta-llama/Llama-3.1-8B"),
-    "llama3170b": _published("Llama", "meta-llama/Llama-3.1-70B"),
-    "llama31405b": _published("Llama", "meta-llama/Llama-3.1-405B"),
-    "deepseekv2": _published("DeepSeek", "deepseek-ai/DeepSeek-V2"),
-    "deepseekv3": _published("DeepSeek", "deepseek-ai/DeepSeek-V3"),
-    "qwen330ba3b": _published("Qwen3", "Qwen/Qwen3-30B-A3B"),
-    "qwen3235ba22b": _published("Qwen3", "Qwen/Qwen3-235B-A22B"),
-    "qwen3next80ba3b": _published("Qwen3", "Qwen/Qwen3-Next-80B-A3B-Instruct"),
-    "qwen38b": _published("Qwen3", "Qwen/Qwen3-8B"),
-    "qwen314b": _published("Qwen3", "Qwen/Qwen3-14B"),
-    "qwen332b": _published("Qwen3", "Qwen/Qwen3-32B"),
-    "nemotron3nano": _published("Nemotron", "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16"),
-    "nemotron3super": _published("Nemotron", "nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-BF16"),
-    "nemotron3ultra": _published("Nemotron", "nvidia/NVIDIA-Nemotron-3-Ultra-550B-A55B-BF16"),
-    "nemotronh8b": _published("Nemotron", "nvidia/Nemotron-H-8B-Base-8K"),
-    "nemotronh56b": _published("Nemotron", "nvidia/Nemotron-H-56B-Base-8K"),
-    "kimik2": _published("Kimi", "moonshotai/Kimi-K2-Instruct"),
-    "gptoss20b": _published("gpt-oss", "openai/gpt-oss-20b"),
-    "gptoss120b": _published("gpt-oss", "openai/gpt-oss-120b"),
-    "mixtral8x7b": _published("Mixtral", "mistralai/Mixtral-8x7B-v0.1"),
-    "mixtral8x22b": _published("Mixtral", "mistralai/Mixtral-8x22B-v0.1"),
-    "gpt3175b": _Named(family="GPT-3", workload="gpt3-175b", settings={}),
-}
+_RECIPES = msgspec.json.decode(
+    (PYTORCH_TABLE.parent / "pytorch_recipes.json").read_bytes(), type=_Recipes
+)
 
 
 class _UnmappedError(Exception):
@@ -172,7 +114,7 @@ def _row(line: _Line) -> Row:
         line.text("model"),
         line.text("model"),
     )
-    named = _MODELS.get(_plain(_model_name(line, publisher)))
+    named = _RECIPES.models.get(_plain(_model_name(line, publisher)))
     if named is None:
         missing = f"there is no model {line.text('model')} here"
     else:
@@ -238,9 +180,9 @@ def _year(line: _Line, publisher: str) -> int | None:
 
 def _part(line: _Line) -> str:
     plain = _plain(line.text("hardware"))
-    for name in sorted(_PARTS, key=len, reverse=True):
+    for name in sorted(_RECIPES.parts, key=len, reverse=True):
         if plain.startswith(name):
-            return _PARTS[name]
+            return _RECIPES.parts[name]
     raise MeasurementError(
         f"there is no part for the hardware {line.text('hardware')!r}",
         location=line.location,
@@ -395,68 +337,19 @@ _ADAPTERS = {"lora_rank": "16", "lora_modules": "linear_qkv"}
 Source: Megatron-Bridge 0.6.2, megatron/bridge/recipes/llama/h100/llama3.py, ``dim``, and
 perf_recipes/llama, ``target_modules``.
 """
-_HIDES_EXCHANGES: Mapping[str, Mapping[str, str]] = {
-    "deepseekv3": {"fp8": "B300 GB200 GB300", "fp4": "GB300"},
-    "qwen330ba3b": {"fp8": "B200 B300 GB200 GB300"},
-    "qwen3235ba22b": {"fp8": "H100 B200 B300 GB200 GB300", "fp4": "B200 B300 GB200 GB300"},
-    "gptoss120b": {"bf16": "GB200", "fp8": "GB200 GB300"},
-}
-"""Parts and precisions whose recipe runs all-to-alls of experts under another micro-batch.
-
-Source: NVIDIA-NeMo/Megatron-Bridge 0.6.2 of September 2026 (Apache-2.0),
-megatron/bridge/perf_recipes: ``overlap_moe_expert_parallel_comm``.
-"""
 _KNOWN_SINCE = (26, 6)
 """The container from which on these recipes are taken to be those of the published steps: earlier
 versions of the package have no recipes of benchmarks."""
 
 
-_RECOMPUTED: Mapping[str, Mapping[str, Mapping[str, str]]] = {
-    "gptoss120b": {"layernorm+moe_act": {"bf16": "H100 B200 GB200", "fp8": "H100 B200"}},
-    "deepseekv3": {
-        "moe_act": {"bf16": "GB300"},
-        "mla_up_proj": {"bf16": "B200 B300 GB200", "fp8": "B200 B300"},
-        "mla_up_proj+mlp": {"bf16": "H100", "fp8": "H100"},
-        "layernorm+mla_up_proj+moe_act": {"fp4": "B200"},
-    },
-    "kimik2": {
-        "mla_up_proj": {
-            "bf16": "B200 GB200 GB300",
-            "fp8": "B200 GB200 GB300",
-            "fp4": "GB300",
-        },
-        "mla_up_proj+mlp": {"bf16": "H100", "fp8": "H100"},
-    },
-    "nemotron3nano": {
-        "layernorm+moe": {"bf16": "H100"},
-        "core_attn+layernorm+moe+moe_act": {"fp8": "H100"},
-    },
-    "nemotron3super": {
-        "layernorm+moe_act": {"bf16": "B300", "fp4": "B200 B300"},
-        "core_attn+layernorm+moe+moe_act": {"bf16": "B200", "fp8": "B200"},
-    },
-    "nemotron3ultra": {"moe_act": {"fp8": "GB200", "fp4": "GB200 GB300"}},
-}
-"""What the recipes of a model compute again, by precision and parts; ``recompute_modules`` of the
-same package. Those of DeepSeek-V3 on GB200 differ by what scales of 8 bits are of."""
-
-
-_SORTS: Mapping[str, Mapping[str, str]] = {
-    "gptoss120b": {"bf16": "H100 B200 GB200 GB300"},
-    "qwen3235ba22b": {"bf16": "H100 B200", "fp8": "H100"},
-}
-"""Parts and precisions whose recipe names the dispatcher alltoall; others have flex.
-
-Source: Megatron-Bridge 0.6.2, megatron/bridge/perf_recipes: ``moe_token_dispatcher_type``.
-"""
 _ALWAYS_SORTED = frozenset({"gptoss120b"})
-"""Models whose default in Megatron-Bridge 0.3.1 (recipes/gpt_oss/gpt_oss.py) is the same."""
+"""Models that sort rows in Megatron-Bridge 0.3.1 (recipes/gpt_oss/gpt_oss.py) by default."""
 
 
 def _sorts(line: _Line) -> bool:
     """Return whether a step's recipe sorts rows of experts beside all-to-alls."""
     model = _plain(line.text("model"))
-    parts = _SORTS.get(model, {})
+    parts = _RECIPES.sorts.get(model, {})
     return _is_of_recipe(line, parts, is_known=model in _ALWAYS_SORTED)
 
 
@@ -464,12 +357,12 @@ def _hides_exchanges(line: _Line, chunks: int) -> bool:
     """Return whether the recipe of a step hides all-to-alls, and its schedule can."""
     if line.count("pp") > 1 and chunks == 1:
         return False
-    return _is_of_recipe(line, _HIDES_EXCHANGES.get(_plain(line.text("model")), {}))
+    return _is_of_recipe(line, _RECIPES.hides_exchanges.get(_plain(line.text("model")), {}))
 
 
 def _recomputed(line: _Line) -> str:
     """Return what the recipe of a step computes again; empty for nothing."""
-    policies = _RECOMPUTED.get(_plain(line.text("model")), {})
+    policies = _RECIPES.recomputed.get(_plain(line.text("model")), {})
     return next((remat for remat, those in policies.items() if _is_of_recipe(line, those)), "")
 
 
