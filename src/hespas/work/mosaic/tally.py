@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from math import prod
+from pathlib import Path
 
 import msgspec
 
@@ -89,68 +91,22 @@ _REDUCTION: Rule = ((Unit.ARITHMETIC, _source, True), (Unit.LANES, _reduced_lane
 _BROADCAST: Rule = ((Unit.LANES, _column, False),)
 _LOAD: Rule = ((Unit.LOADS, _result, False),)
 _STORE: Rule = ((Unit.STORES, _stored, False),)
-# Registers are renamed, or data is already in position.
-_NOTHING: Rule = ()
-_OPERATIONS: tuple[tuple[Rule, str, str], ...] = (
-    (
-        _ARITHMETIC,
-        "arith",
-        (
-            "addf addi andi bitcast cmpf cmpi extf extsi extui fptosi fptoui maximumf maxnumf "
-            "maxsi maxui minimumf minnumf minsi minui mulf muli negf ori select shli shrsi shrui "
-            "sitofp subf subi truncf trunci uitofp xori"
-        ),
-    ),
-    (_ARITHMETIC, "math", "absf absi ceil copysign ctlz ctpop floor fma round roundeven trunc"),
-    (
-        _ARITHMETIC,
-        "tpu",
-        (
-            "bitcast bitcast_vreg create_mask create_subelement_mask extf fptosi fptoui iota "
-            "mask_cast pack_elementwise pack_mask pack_subelements prng_random_bits roundtoint "
-            "sitofp stochastic_convert stochastic_convert_elementwise truncf uitofp "
-            "unpack_elementwise unpack_subelements weird"
-        ),
-    ),
-    (_ARITHMETIC, "vector", "fma step"),
-    (
-        _FUNCTION,
-        "math",
-        (
-            "acos acosh asin asinh atan atan2 atanh cbrt cos cosh erf erfc exp exp2 expm1 fpowi "
-            "ipowi log log10 log1p log2 powf rsqrt sin sinh sqrt tan tanh"
-        ),
-    ),
-    (_FUNCTION, "tpu", "reciprocal"),
-    (_DIVISION, "arith", "divf divsi divui remf remsi remui"),
-    (_LANES, "tpu", "dynamic_gather dynamic_rotate gather rotate sublane_shuffle transpose"),
-    (_LANES, "vector", "transpose"),
-    (_REDUCTION, "tpu", "all_reduce reduce_index scan"),
-    (_REDUCTION, "vector", "multi_reduction reduction"),
-    (_BROADCAST, "vector", "broadcast"),
-    (_LOAD, "tpu", "load shuffled_load strided_load vector_load"),
-    (_LOAD, "vector", "load maskedload transfer_read"),
-    (_STORE, "tpu", "shuffled_store store strided_store vector_store"),
-    (_STORE, "vector", "maskedstore store transfer_write"),
-    (_NOTHING, "arith", "constant"),
-    (_NOTHING, "builtin", "unrealized_conversion_cast"),
-    (
-        _NOTHING,
-        "tpu",
-        "assume_layout concatenate relayout repeat reshape roll_vectors unroll_vectors",
-    ),
-    (
-        _NOTHING,
-        "vector",
-        (
-            "constant_mask create_mask extract extract_strided_slice insert insert_strided_slice "
-            "shape_cast splat"
-        ),
-    ),
-)
-_RULES = {
-    f"{dialect}.{name}": rule for rule, dialect, names in _OPERATIONS for name in names.split()
+OPERATIONS = json.loads(Path(__file__).with_name("operations.json").read_bytes())
+"""Operations by what they do to ``vectors``, and those that only name memory, wait, or mark a
+position in a profile (``no_vectors``)."""
+_KINDS: Mapping[str, Rule] = {
+    "arithmetic": _ARITHMETIC,
+    "function": _FUNCTION,
+    "division": _DIVISION,
+    "lanes": _LANES,
+    "reduction": _REDUCTION,
+    "broadcast": _BROADCAST,
+    "load": _LOAD,
+    "store": _STORE,
+    # Registers are renamed, or data is already in position.
+    "nothing": (),
 }
+_RULES = {name: _KINDS[kind] for kind, names in OPERATIONS["vectors"].items() for name in names}
 
 
 def uses(name: str, operands: Types, results: Types) -> list[VectorUse] | None:

@@ -24,7 +24,7 @@ from hespas.work.mosaic.scalars import (
     same,
     unchanged,
 )
-from hespas.work.mosaic.tally import Tally, element_bits, product_of, uses
+from hespas.work.mosaic.tally import OPERATIONS, Tally, element_bits, product_of, uses
 
 Weights = NDArray[np.float64]
 
@@ -33,45 +33,7 @@ _DIVISIONS = frozenset({"arith.divf", "arith.divsi", "arith.divui"})
 _BRANCHES = frozenset({"scf.if"})
 _INLINED = frozenset({"scf.execute_region", "tpu.region", "tpu.trace"})
 _ENDS = frozenset({"func.return", "scf.yield", "scf.condition", "tpu.yield"})
-# Operations that only name memory, wait, or mark a position in a profile.
-_NOTHING = frozenset(
-    {
-        "cf.assert",
-        "memref.alloca",
-        "memref.cast",
-        "memref.load",
-        "memref.reinterpret_cast",
-        "memref.store",
-        "memref.subview",
-        "tpu.alloca_semaphore",
-        "tpu.assume_layout",
-        "tpu.barrier",
-        "tpu.delay",
-        "tpu.device_id",
-        "tpu.enqueue_dma",
-        "tpu.erase_layout",
-        "tpu.erase_memref_layout",
-        "tpu.iteration_bound",
-        "tpu.log",
-        "tpu.log_buffer",
-        "tpu.memref_bitcast",
-        "tpu.memref_reshape",
-        "tpu.memref_slice",
-        "tpu.memref_squeeze",
-        "tpu.prng_set_seed_32",
-        "tpu.reinterpret_cast",
-        "tpu.sem_alloc",
-        "tpu.sem_barrier",
-        "tpu.sem_read",
-        "tpu.sem_signal",
-        "tpu.sem_wait",
-        "tpu.trace_start",
-        "tpu.trace_stop",
-        "tpu.trace_value",
-        "tpu.wait_dma",
-        "tpu.wait_dma2",
-    }
-)
+_NOTHING = frozenset(OPERATIONS["no_vectors"])
 _IN_MEMORY = frozenset({"any", "hbm"})
 _MOST_UNROLLED = 100_000
 """The most operations of a loop to run one by one, if its iterations carry numbers."""
