@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
@@ -19,6 +18,7 @@ from hespas.backends.network_program import (
     run_on_files,
 )
 from hespas.base.files import json_bytes, write_file
+from hespas.base.frozen import frozen
 from hespas.base.process import LOG_NAME
 from hespas.base.units import GIB, to_gb_per_s, to_ns
 from hespas.errors import ConfigError, SimulationError, ToolError
@@ -46,7 +46,7 @@ _STATISTIC = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class AstraSimOptions:
     """Options of a run; the first four match hespas' own simulation."""
 

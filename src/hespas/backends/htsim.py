@@ -20,7 +20,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
@@ -39,6 +38,7 @@ from hespas.backends.network_program import (
     messages_of,
     run_on_files,
 )
+from hespas.base.frozen import frozen
 from hespas.base.units import PS_PER_NS, PS_PER_S, format_time
 from hespas.errors import SimulationError, ToolError
 from hespas.hardware.interconnect import Dimension, Shape
@@ -126,7 +126,7 @@ def _notes(matrix: Matrix, switch: Switch) -> Iterator[str]:
         yield f"computation of {computation}, alike on all devices, is added to the messages"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Flow:
     """A message that ``waits_for`` a trigger, if any, and ``fires`` one."""
 
@@ -137,7 +137,7 @@ class Flow:
     fires: int | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Matrix:
     """The flows of a job and the counts of its triggers.
 
@@ -247,7 +247,7 @@ _ROUGH = 0.01
 _EXACT = 1e-3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Switch:
     """A switch, or leaves of ``leaf_size`` hosts with a link to each of ``spines``.
 

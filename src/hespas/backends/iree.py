@@ -6,7 +6,7 @@ import json
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import cache
 from math import inf
 from pathlib import Path
@@ -16,6 +16,7 @@ import msgspec
 from hespas.backends.profiling import SAMPLED, Repeats, estimate_of, machine_name, without_peaks
 from hespas.base.figures import Text
 from hespas.base.files import write_file
+from hespas.base.frozen import frozen
 from hespas.base.process import Limits, run_program, scratch_directory
 from hespas.errors import ExtraMissingError, ToolError, UnsupportedError, option
 from hespas.hardware.device import Hardware
@@ -58,7 +59,7 @@ class IreeHardware(Hardware, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     compile: IreeCompile | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Programs:
     """The paths of IREE's compiler and benchmark, and their flags."""
 
@@ -134,7 +135,7 @@ def _durations(log: Path) -> tuple[float, ...]:
     return durations_s
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class IreeProfile:
     """Times regions on this machine; ``fallback`` prices refused ones.
 

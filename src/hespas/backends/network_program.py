@@ -17,13 +17,13 @@ import os
 import shutil
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from math import isqrt
 from pathlib import Path
 from typing import TypeAlias, assert_never
 
 from hespas.base.files import write_file
+from hespas.base.frozen import frozen
 from hespas.base.process import Limits, run_program
 from hespas.base.units import PS_PER_NS, PS_PER_S, format_time
 from hespas.collectives.algorithms import (
@@ -64,14 +64,14 @@ _NOT_OVERLAPPED = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Wait:
     """Computation or other work that occupies a rank without messages."""
 
     duration_ps: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Transfer:
     """A message to or from ``peer``, matched by its ``tag``."""
 
@@ -80,7 +80,7 @@ class Transfer:
     tag: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Exchange:
     """Concurrent messages; it ends when all are sent and received."""
 
@@ -91,7 +91,7 @@ class Exchange:
 Action = Wait | Exchange
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class RankPrograms:
     """The actions of every rank, in order, with notes.
 
@@ -317,7 +317,7 @@ and `SimulationError` for jobs and systems that it cannot simulate.
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ProgramOptions:
     """Options of a simulator that plays messages.
 
@@ -399,7 +399,7 @@ def dimensions_text(system: System) -> str:
     return " x ".join(used) or "described for hespas' own model alone"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class LinkRate:
     """The bytes per second of a rank's link, and its latency."""
 

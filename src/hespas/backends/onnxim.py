@@ -10,7 +10,6 @@ the model says how to cut it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
@@ -31,6 +30,7 @@ from hespas.backends.tool import (
 from hespas.base.decode import decode, read_json
 from hespas.base.figures import Text
 from hespas.base.files import json_bytes
+from hespas.base.frozen import frozen
 from hespas.errors import ConfigError, ExtraMissingError, UnsupportedError
 from hespas.price.methods import EstimatorSpec
 from hespas.price.systolic import (
@@ -67,7 +67,7 @@ _SIMULATED_BYTES_PER_S = 0.95e6
 operands and results."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class _Cores:
     """ONNXim's description of the cores, and their array.
 

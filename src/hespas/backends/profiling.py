@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from statistics import median
 
+from hespas.base.frozen import frozen
 from hespas.errors import UnsupportedError
 from hespas.price.estimate import UNDIVIDED, Estimate, OpEstimate, TypeTotals
 from hespas.program.program import Value
@@ -20,7 +21,7 @@ PROFILED = "profiled block"
 """The name of a profiled region in the table of operations."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Repeats:
     """How often a region runs, and its time limits.
 

@@ -12,7 +12,7 @@ import re
 import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from hashlib import sha256
 from importlib.util import find_spec
 from itertools import permutations
@@ -20,6 +20,7 @@ from math import inf
 from pathlib import Path, PurePosixPath
 from string import Formatter
 
+from hespas.base.frozen import frozen
 from hespas.base.process import LOG_NAME, Limits, run_program, scratch_directory
 from hespas.base.progress import Stage, stage
 from hespas.base.suggest import suggestion
@@ -44,7 +45,7 @@ _LONG_S = 10.0
 log = logging.getLogger("hespas")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ToolTimer:
     """Times products by running a tool, each in its own directory.
 
@@ -165,7 +166,7 @@ def refusal(message: str, hint: str = "") -> ConfigError:
     return ConfigError(message, location=LOCATION, hint=hint)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Interface:
     """A simulator's interface, independent of its build.
 
@@ -185,7 +186,7 @@ class Interface:
     answer_file: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class BuiltProgram:
     """A simulator's program, its arguments, and the pattern that finds the cycles."""
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hespas.base.files import write_file
+from hespas.base.frozen import frozen
 from hespas.base.units import PS_PER_NS
 from hespas.collectives.program import (
     Buffer,
@@ -223,7 +224,7 @@ def collective_graphs(
     return [rank_graph(program, rank, size_bytes) for rank in range(members)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class GraphsVerified:
     """The verification result of graphs.
 

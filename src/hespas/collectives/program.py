@@ -18,6 +18,7 @@ from math import isqrt
 from typing import NamedTuple, Self
 
 from hespas.base.figures import MOST_ALGORITHM_CHUNKS
+from hespas.base.frozen import frozen
 from hespas.collectives.algorithms import ALGORITHMS
 from hespas.collectives.schedule import Message, Operation, Rounds, Schedule
 from hespas.errors import AlgorithmError
@@ -80,7 +81,7 @@ class StepId(NamedTuple):
     step: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Step:
     """One step on ``count`` chunks, starting at ``source`` and ``target``.
 
@@ -100,7 +101,7 @@ def wait_step(after: StepId) -> Step:
     return Step(kind=StepKind.NOP, source=nowhere, target=nowhere, count=0, after=after)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Threadblock:
     """Steps in sequence, with at most one peer in each direction.
 
@@ -114,7 +115,7 @@ class Threadblock:
     steps: tuple[Step, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Rank:
     """One rank's threadblocks; ``scratch_chunks`` is its scratch buffer's size."""
 
@@ -126,7 +127,7 @@ class Rank:
         return {step.after for block in self.threadblocks for step in block.steps if step.after}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Program:
     """A collective program for ``len(ranks)`` ranks, in chunks of their buffers.
 

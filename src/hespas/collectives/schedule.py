@@ -25,6 +25,7 @@ from itertools import groupby
 from math import ceil, prod
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, assert_never
 
+from hespas.base.frozen import frozen
 from hespas.errors import AlgorithmError
 from hespas.program.collectives import CollectiveKind
 
@@ -294,7 +295,7 @@ PartsOf = Callable[[Message], range]
 """Gives the parts of a message; an empty range means that it isn't sent."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Rounds:
     """``count`` rounds of one pattern; messages of a round are concurrent.
 
@@ -313,7 +314,7 @@ class Rounds:
     is_staged: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Schedule:
     """The rounds of one collective among ``members``, in order.
 
@@ -419,7 +420,7 @@ RoundsOf = Callable[[CollectiveKind, int], tuple[Rounds, ...]]
 """Returns the rounds of a collective among a number of members."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class CollectiveAlgorithm:
     """A collective algorithm: its rounds for each collective it can run.
 

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hespas.base.figures import MOST_ALGORITHM_CHUNKS
+from hespas.base.frozen import frozen
 from hespas.collectives.program import (
     Buffer,
     Place,
@@ -310,7 +311,7 @@ def _settled_place(program: Program, rank: int, place: Place) -> Place:
 _LONGEST_CHAIN = 8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Verified:
     """A program that computes its collective, with its messages in order.
 

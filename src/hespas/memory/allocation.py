@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from hespas.base.frozen import frozen
 from hespas.memory.buffers import THROUGHOUT, Buffer
 from hespas.memory.liveness import BlockLiveness, Inside
 
@@ -114,7 +115,7 @@ MOST_PLACED = 3000
 """The number of largest buffers that are placed: the time grows with its square."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Span:
     """A buffer and its live intervals in order, ends included.
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import chain
 
+from hespas.base.frozen import frozen
 from hespas.program.attrs import CustomCallAttrs, DimensionAttrs, FusionAttrs, WhileAttrs
 from hespas.program.operations.traits import Category
 from hespas.program.program import Block, Op, Value, values_read
@@ -35,7 +36,7 @@ class Role(StrEnum):
     TEMPORARY = "temporary"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class HeldBuffer:
     """A buffer that is live at the peak: size, type and writer.
 

@@ -6,11 +6,12 @@ holds them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from hespas.base.frozen import frozen
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+
+@frozen
 class Sizes:
     """How large a decoder is; ``mlp`` is the inner width of its dense layers.
 
@@ -28,7 +29,7 @@ class Sizes:
     rope_theta: int = 10000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class RotaryScaling:
     """How rotary positions reach beyond ``original`` tokens, by the name of Hugging Face.
 
@@ -50,7 +51,7 @@ class RotaryScaling:
 Activation = Literal["silu", "gelu", "exact_gelu", "relu", "relu_squared", "clipped_silu"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Style:
     """What a decoder is put together from, alike in all its layers.
 
@@ -119,7 +120,7 @@ class Style:
     input_vocabulary: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class RoutingStyle:
     """What a router is put together from.
 
@@ -141,7 +142,7 @@ class RoutingStyle:
     beside_dense: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Routing:
     """Layers of ``experts`` behind dense ones; a router chooses for each token.
 
@@ -188,7 +189,7 @@ class Routing:
         return tuple(self.expert_axes.split("+"))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Latent:
     """Attention whose keys and values come from a ``kv_rank`` vector per token.
 
@@ -207,7 +208,7 @@ class Latent:
     index_size: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class StateSpace:
     """A mixer without attention: each head's state decays and takes in tokens.
 
@@ -223,7 +224,7 @@ class StateSpace:
     convolution_biases: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Delta:
     """A mixer without attention whose states correct a token's predicted value.
 
@@ -241,7 +242,7 @@ class Delta:
 Mixer = Literal["attention", "state_space", "delta", "none"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class LayerKind:
     """What layers of a model differ in.
 

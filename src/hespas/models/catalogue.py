@@ -7,10 +7,11 @@ settings class says how many parts there are, so that ``batch * parts`` is the g
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from typing import Any, ClassVar
 
+from hespas.base.frozen import frozen
 from hespas.base.suggest import suggestion
 from hespas.errors import ConfigError
 from hespas.models import families
@@ -23,7 +24,7 @@ from hespas.models.resnet_layers import ResNet
 from hespas.models.runs import Training
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Experts:
     """A layer of SwiGLU experts on several devices; tokens choose ``chosen`` each.
 
@@ -38,7 +39,7 @@ class Experts:
     experts: int = 8
     chosen: int = 2
     capacity_percent: int = 125
-    mesh: MeshAxes = MeshAxes(axes=(("expert", 8),))  # noqa: RUF009 - immutable
+    mesh: MeshAxes = MeshAxes(axes=(("expert", 8),))
     batch: int = 1
     sequence: int = 4096
     dtype: str = "bf16"
@@ -73,7 +74,7 @@ class Experts:
         check_division(self.mesh, {"experts": self.experts}, {"experts": ("expert",)})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Gemm:
     """A matrix of m x k times one of k x n, ``divided``.
 
@@ -87,7 +88,7 @@ class Gemm:
     k: int = 8192
     n: int = 8192
     divided: str = "rows"
-    mesh: MeshAxes = MeshAxes(axes=(("x", 4),))  # noqa: RUF009 - immutable
+    mesh: MeshAxes = MeshAxes(axes=(("x", 4),))
     dtype: str = "bf16"
 
     @property

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
+from hespas.base.frozen import frozen
 from hespas.base.suggest import nearest
 from hespas.errors import ConfigError
 from hespas.models.decoders import DECODERS
@@ -58,7 +59,7 @@ LEFT_OUT = "the model is the language model alone: what takes in images or sound
 _DEFAULTS = SHIPPED.parent / "decoder_defaults.json"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Configuration:
     """A decoder as its configuration describes it: ``model`` with the steps' own defaults.
 

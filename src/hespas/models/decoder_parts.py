@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, cast
 
+from hespas.base.frozen import frozen
 from hespas.errors import ConfigError
 from hespas.models.architecture import Activation, LayerKind, RotaryScaling, Sizes, Style
 from hespas.models.decoder_layers import Layers, windowed
@@ -156,7 +156,7 @@ def activation_named(fields: Fields, *names: str, default: str) -> Activation:
     return ACTIVATIONS[activation]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class _Rope:
     """Rotary positions: base, share of a head, scaling."""
 

@@ -6,9 +6,9 @@ Weights have the names and places of diffusers 0.42, whose modelling files are t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from hespas.base.frozen import frozen
 from hespas.models.network import ROW, Heads, Input, Net
 
 Given = Mapping[str, Any]
@@ -38,7 +38,7 @@ def _fed(net: Net, name: str, x: Any, width: int) -> Any:
     return net.feed_forward(x, width, "gelu", (f"{name}.net.0.proj", f"{name}.net.2"))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Dit:
     """Layers over patches of latents; a step and a class modulate them."""
 
@@ -108,7 +108,7 @@ class Dit:
         return ops.reshape(both, 1, patches * patches, size)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Flux:
     """Two streams, text and image, with common attention, then one of both.
 

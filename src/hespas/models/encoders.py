@@ -6,16 +6,16 @@ Weights have the names and places of transformers 5.24, whose modelling files ar
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from hespas.base.frozen import frozen
 from hespas.models.network import ROW, Heads, Input, Net
 
 Given = Mapping[str, Any]
 _BERT = ("attention.self.query", "attention.self.key", "attention.self.value")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Tower:
     """A stack of alike layers; ``gated`` ones multiply the activation by a second product."""
 
@@ -33,7 +33,7 @@ class Tower:
         return Heads(count=self.heads, size=self.head_size or self.embedding // self.heads, **how)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Bert:
     """Layers with norms behind, over tokens of some kinds; each token is guessed.
 
@@ -111,7 +111,7 @@ def _named(part: str, output: str) -> tuple[str, ...]:
     return (f"{part}.q_proj", f"{part}.k_proj", f"{part}.v_proj", f"{part}.{output}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Vit:
     """Layers over patches of an image, with a class token or pooled."""
 
@@ -151,7 +151,7 @@ class Vit:
             return ops.activate(net.linear("pooler.dense", x, (ROW, size)), "tanh")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Siglip:
     """A tower over patches and one over tokens, trained to match."""
 
@@ -219,7 +219,7 @@ class Siglip:
         return net.linear("head", x[:, -1], (ROW, size))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class T5:
     """Encoder and decoder with RMS norms, and score biases by distance."""
 
@@ -296,7 +296,7 @@ class T5:
             return net[name].norm("final_layer_norm", x, tower.epsilon, "rms")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Whisper:
     """An encoder of sound, whose two convolutions make rows, and a decoder of text."""
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
+from hespas.base.frozen import frozen
 from hespas.hardware.presets import load_device
 from hespas.models.architecture import LayerKind
 from hespas.models.configuration import Configuration
@@ -38,7 +39,7 @@ TRAINED_TOKENS = 4096
 """In the sequence that each device trains on at a time."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class PartFigures:
     """The weights of a model's part: number, format and bytes."""
 
@@ -47,7 +48,7 @@ class PartFigures:
     weight_bytes: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ModelFigures:
     """A model's figures; FLOPs are of the forward pass.
 

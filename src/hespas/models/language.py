@@ -6,10 +6,11 @@ A model of the zoo is a `LanguageModel`; `hespas.models.families` lists those of
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from functools import cache
 from itertools import cycle, islice
 
+from hespas.base.frozen import frozen
 from hespas.models import checks
 from hespas.models.architecture import (
     Delta,
@@ -30,7 +31,7 @@ _LARGEST_HEAD = 256
 """Of the fused kernels for GPUs. Source: NVIDIA, cuDNN frontend, "Scaled Dot Product Attention"."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class LanguageModel:
     """A decoder and how it is run; what its parts don't have is None.
 

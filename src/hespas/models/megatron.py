@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from hespas.base.files import change_of
+from hespas.base.frozen import frozen
 from hespas.base.suggest import nearest
 from hespas.errors import ConfigError, option
 from hespas.models.architecture import (
@@ -51,7 +52,7 @@ _REFUSED = {
 _DEFAULT_DROPOUT = 0.1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Arguments:
     """What a file of arguments describes; ``notes`` say what was assumed or left out."""
 

@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import cast
 
+from hespas.base.frozen import frozen
 from hespas.errors import ConfigError, option
 from hespas.models.fields import Fields
 from hespas.models.language import LanguageModel
 from hespas.models.model import MODULES
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Layout:
     """How a run is divided and scheduled, by Megatron-LM's names; None: unspecified.
 

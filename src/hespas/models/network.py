@@ -13,6 +13,8 @@ from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any, Literal, NamedTuple, cast
 
+from hespas.base.frozen import frozen
+
 Dim = tuple[str, int]
 """The name of a dimension, by which the axes of a mesh divide it, and its size."""
 Block = Callable[["Net", Any], Any]
@@ -23,7 +25,7 @@ ROW = "embedding"
 """The dimension of a weight that data-parallel devices divide."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Weight:
     """A weight; ``kind`` says how Hugging Face's libraries store it.
 
@@ -60,7 +62,7 @@ class Input(NamedTuple):
         return f"{self.name} {' x '.join(map(str, self.shape))}" if self.shape else self.name
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Heads:
     """Attention's heads, and its four products' names and biases.
 
@@ -234,7 +236,7 @@ class Counted:
     flops: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Shapes:
     """Operations on shapes: they leave weights and FLOPs in ``counted``.
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
+from hespas.base.frozen import frozen
 from hespas.errors import ConfigError
 from hespas.models.kernels import FUSED
 from hespas.models.model import MeshAxes, check_division
@@ -61,7 +61,7 @@ class EncoderDecoder(Design, Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Learning:
     """A training step; fields mean what those of `hespas.models.language.Training` do.
 
@@ -82,7 +82,7 @@ class Learning:
     zero: int | None = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Inferring:
     """One forward pass."""
 
@@ -95,7 +95,7 @@ class Inferring:
     dtype: str = "bf16"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Reading:
     """A step that reads sources, and makes the next token after ``sequence``."""
 
@@ -107,7 +107,7 @@ class Reading:
     dtype: str = "bf16"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Writing:
     """A step that makes a token per text of ``context`` tokens.
 
@@ -127,7 +127,7 @@ class Writing:
         return 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Network:
     """A network and how it is run."""
 

@@ -7,8 +7,9 @@ order, several loops do, and loops inside of them.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Generic, TypeVar, cast
+
+from hespas.base.frozen import frozen
 
 T = TypeVar("T", bound=Hashable)
 _LOOP_COST = 2
@@ -19,7 +20,7 @@ a loop over groups of six: a third of the operations to predict, for a step that
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Loop(Generic[T]):
     """Layers, and loops of them, that are computed several ``times``."""
 
@@ -32,7 +33,7 @@ class Loop(Generic[T]):
         return self.times * sum(layers_of(item) for item in self.body)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Plan(Generic[T]):
     """The loop of most layers, with layers before and behind it."""
 

@@ -7,15 +7,15 @@ section 3.2, the cross of low rank. Weights have torchrec's names.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from hespas.base.frozen import frozen
 from hespas.models.network import ROW, TABLE, Input, Net
 
 Given = Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Dlrm:
     """Products of numbers, and sums of rows looked up in several tables."""
 

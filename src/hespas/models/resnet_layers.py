@@ -5,9 +5,10 @@ Version 1.5: a block's stride is on its 3x3 convolution.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar
 
+from hespas.base.frozen import frozen
 from hespas.errors import ConfigError
 from hespas.models.model import MeshAxes
 
@@ -15,7 +16,7 @@ CLASSES, CHANNELS = 1000, 3
 _FIRST_WIDTH, _EXPANSION = 64, 4
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Convolution:
     """A square convolution without a bias, which a batch normalisation follows."""
 
@@ -26,7 +27,7 @@ class Convolution:
     stride: int = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Block:
     """Convolutions beside a shortcut, which has a convolution of its own if shapes differ.
 
@@ -38,7 +39,7 @@ class Block:
     shortcut: Convolution | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Network:
     """The first convolution, the blocks, and a dense layer for ``classes``."""
 
@@ -98,7 +99,7 @@ class Network:
         return shapes | {f"{each.name}_variance": (each.outputs,) for each in self.convolutions()}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Windows:
     """Along a side, the pixels that a convolution makes and reads.
 
@@ -161,7 +162,7 @@ def _block(name: str, inputs: int, width: int, stride: int, *, bottleneck: bool)
     return Block(name=name, main=main, shortcut=None if same else shortcut)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ResNet:
     """A ResNet and its run; ``batch`` counts images per device.
 
@@ -174,7 +175,7 @@ class ResNet:
     stages: str
     bottleneck: bool
     train: bool = True
-    mesh: MeshAxes = MeshAxes(axes=(("data", 4),))  # noqa: RUF009 - immutable
+    mesh: MeshAxes = MeshAxes(axes=(("data", 4),))
     batch: int = 256
     image: int = 224
     dtype: str = "bf16"

@@ -6,9 +6,9 @@ Weights have the names and places of diffusers 0.42, whose ``UNet2DConditionMode
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from hespas.base.frozen import frozen
 from hespas.models.diffusion import embedded
 from hespas.models.network import ROW, Heads, Input, Net
 
@@ -18,7 +18,7 @@ _TIMES = 6
 """SDXL's inputs beside the text: sizes and cuts of the image."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Level:
     """A resolution's channels, and its layers of attention, if any."""
 
@@ -27,7 +27,7 @@ class Level:
     layers: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Unet:
     """Levels down to the smallest resolution and up again, ``blocks`` each.
 

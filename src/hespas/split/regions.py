@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from hespas.base.frozen import frozen
 from hespas.program.program import (
     Function,
     Op,
@@ -18,7 +19,7 @@ from hespas.work.expand import Cost, expand
 from hespas.work.fusion import HostTraffic, host_traffic
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class LoopRound:
     """A round of a loop: the ``number``-th of ``count``, from 1.
 
@@ -55,7 +56,7 @@ def rounds_of_regions(
             yield replace(loop_round, first=first, last=last)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class FlatProgram:
     """Operations without the terminator, and the assumptions made in flattening.
 
@@ -130,7 +131,7 @@ class HostTransfer:
 Region = Compute | Collective | HostTransfer
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class RegionGraph:
     """Regions in program order, with edges from producer to consumer.
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from hashlib import sha256
 from importlib import metadata
 
+from hespas.base.frozen import frozen
 from hespas.base.version import __version__
 from hespas.hardware.device import Device, at_fastest
 from hespas.models.flops import mixing_flops, model_flops
@@ -31,7 +32,7 @@ from hespas.study.space import Candidate
 _MOMENTS = 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Bounds:
     """The least device memory in bytes and step time; 0 if unknown."""
 
@@ -139,7 +140,7 @@ _MAY_COMPILE = frozenset({Phase.COMPILE, Phase.AS_FOUND})
 _S_PER_HOUR, _HOURS_PER_DAY, _MTOKEN = 3600.0, 24.0, 1e6
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Entry:
     """A candidate that can be run.
 

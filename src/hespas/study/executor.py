@@ -21,6 +21,7 @@ from typing import IO, ClassVar, Protocol, Self
 import msgspec
 
 from hespas.base.fields import Group, Use, check_options, declare, refuse_unused
+from hespas.base.frozen import frozen
 from hespas.base.process import ending, last_words
 from hespas.errors import ToolError, option
 
@@ -115,7 +116,7 @@ class Place(Enum):
 DASK = Use(f" without {option('executor')} dask", "add it")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ExecutorOptions:
     """Where evaluations run, and the time limit of each."""
 

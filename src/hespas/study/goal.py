@@ -23,6 +23,7 @@ from typing import Any, TypeAlias, TypeVar, cast
 
 from hespas.base.decode import decode, read_text, read_yaml
 from hespas.base.figures import Positive, Text
+from hespas.base.frozen import frozen
 from hespas.base.suggest import suggestion
 from hespas.base.units import format_amount, format_energy, format_quantity, format_time
 from hespas.errors import ConfigError
@@ -57,7 +58,7 @@ _NODES = (
 """The syntax nodes that an expression may consist of."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Constraint:
     """An expression that a candidate has to satisfy; all satisfy an empty one."""
 
@@ -313,7 +314,7 @@ def figure_text(name: str, value: float | None) -> str:
     return "" if value is None else _FORMATS[FIGURES.get(name, _PLAIN).unit](value)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Goal:
     """Figures with their directions: one, or several for the best trade-offs."""
 
@@ -437,7 +438,7 @@ def _is_better(first: tuple[float, ...], second: tuple[float, ...]) -> bool:
 _COLUMNS = ("part", "usd_per_device_hour", "source")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Price:
     """The price of a device of a part for an hour, and its source."""
 

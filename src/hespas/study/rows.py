@@ -6,13 +6,14 @@ import csv
 import io
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
 
 from hespas.base.files import replaced_file, write_file
+from hespas.base.frozen import frozen
 from hespas.base.suggest import suggestion
 from hespas.compile.options import SLOP_FLAG
 from hespas.errors import ConfigError, ExtraMissingError
@@ -30,7 +31,7 @@ class Status(Enum):
     WAITING = "waiting"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Row:
     """A candidate in a study's table; ``evaluation`` is the key of its figures."""
 
@@ -169,7 +170,7 @@ _WRITERS: Mapping[str, Callable[[Sequence[Row], Path], None]] = {
 _FIRST = 5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Ranking:
     """Compares the ranks of candidates by the screen and by the compiler.
 

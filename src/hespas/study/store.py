@@ -20,7 +20,6 @@ import re
 import sqlite3
 from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import IO, TypeVar
@@ -28,6 +27,7 @@ from typing import IO, TypeVar
 import msgspec
 
 from hespas.base.cache import ContentCache, installed_state
+from hespas.base.frozen import frozen
 from hespas.base.home import cache_home
 from hespas.errors import CacheError, OutputError
 from hespas.study.entry import Entry
@@ -61,7 +61,7 @@ _Cells = tuple[int, str, Status, str, str, str, str]
 """A row of the candidates, column by column."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Counts:
     """The number of evaluations, and the time they took."""
 
@@ -391,7 +391,7 @@ def keep_files(contents: Mapping[str, bytes]) -> None:
 _MOST_BYTES = 2**28
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class KeptOutcomes:
     """Keeps outcomes as files of a directory; if it is unusable, none is kept."""
 

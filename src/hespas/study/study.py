@@ -6,13 +6,14 @@ A list is searched, a scalar is pinned, for every option of a prediction.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from pathlib import Path
 from typing import cast
 
 from hespas.base.decode import decode, read_yaml
 from hespas.base.figures import Count, CountOrZero, Positive
+from hespas.base.frozen import frozen
 from hespas.base.suggest import choice, suggestion
 from hespas.errors import ConfigError
 from hespas.models.model import parse_mesh
@@ -60,7 +61,7 @@ class StudyFidelity(Enum):
     EXPORTED = "exported"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Axis:
     """An axis of meshes: its sizes, or None for all that fit."""
 
@@ -72,7 +73,7 @@ Meshes = tuple[Axis, ...]
 """Meshes with the same axes, major first."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Budget:
     """The limits of a study's work; None is no limit.
 
@@ -85,7 +86,7 @@ class Budget:
     minutes: Positive | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Sampling:
     """The number of candidates beyond which they are sampled, and the seed."""
 
@@ -93,7 +94,7 @@ class Sampling:
     seed: CountOrZero = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Study:
     """The searched keys and the goal of a study.
 

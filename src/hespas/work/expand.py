@@ -10,6 +10,7 @@ from itertools import chain
 from types import MappingProxyType
 from typing import Any, TypeVar
 
+from hespas.base.frozen import frozen
 from hespas.errors import CostError, ProgramError, option
 from hespas.program.attrs import CallAttrs, CaseAttrs, KernelAttrs, WhileAttrs
 from hespas.program.program import Function, Op, nested_ops
@@ -18,7 +19,7 @@ from hespas.work.custom_call import custom_call
 from hespas.work.fusion import fusion
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Leaf:
     """One operation with its work and any assumption."""
 
@@ -27,7 +28,7 @@ class Leaf:
     assumption: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Loop:
     """A ``while``: condition and body run ``count`` times in sequence."""
 
@@ -42,7 +43,7 @@ class Loop:
         return self.condition + self.body
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Branch:
     """An ``if`` or ``case``: one of ``alternatives`` runs.
 

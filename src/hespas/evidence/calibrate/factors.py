@@ -8,10 +8,11 @@ errors are those of predictions with all the factors that are written.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import exp, log
 from statistics import median
 
+from hespas.base.frozen import frozen
 from hespas.errors import MeasurementError
 from hespas.evidence.calibrate.samples import Case, FactorFit, Sample
 from hespas.hardware.device import Device
@@ -28,7 +29,7 @@ _TELLING = 1.5
 Predict = Callable[[Device], Sequence[float]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Group:
     """The measurements that one factor is fitted to.
 

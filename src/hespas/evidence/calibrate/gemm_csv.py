@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from hespas.base.figures import whole_number
+from hespas.base.frozen import frozen
 from hespas.base.suggest import suggestion
 from hespas.base.units import format_time
 from hespas.errors import HardwareError, MeasurementError
@@ -55,7 +56,7 @@ _HINT = "correct the unit in the header"
 _TF32 = ", or write tf32 where tensor cores multiplied"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class _Columns:
     """The header: names of the columns, and the unit of the time."""
 
@@ -64,7 +65,7 @@ class _Columns:
     unit_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class _Row:
     product: Product
     time_s: float

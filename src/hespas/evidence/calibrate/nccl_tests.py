@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from hespas.base.decode import read_text
 from hespas.base.figures import MOST_DIGITS
+from hespas.base.frozen import frozen
 from hespas.base.units import format_time
 from hespas.errors import MeasurementError, option
 from hespas.evidence.calibrate.piecewise import Piece, Point, fit, left_out_errors, residuals
@@ -50,7 +51,7 @@ SHORTEST_COLLECTIVE_S = 1e-6
 """The shortest time in which a collective crosses a link and back."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class CollectiveRun:
     """Measurements of one kind among ``gpus`` devices, and the pieces fitted to them."""
 

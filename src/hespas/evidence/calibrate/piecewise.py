@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import ceil, floor, inf, log10, sqrt
 from statistics import median
 
+from hespas.base.frozen import frozen
 from hespas.errors import MeasurementError
 
 PRICE_OF_A_PIECE = 0.005
@@ -24,7 +25,7 @@ _FASTEST_BYTES_PER_S = 1e15
 """The rate of pieces that don't depend on the size at all."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Point:
     """A measured time with its location."""
 
@@ -33,7 +34,7 @@ class Point:
     location: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Piece:
     """``latency_s + size / bandwidth_bytes_per_s`` up to ``up_to_bytes``, the last for any size."""
 
@@ -46,7 +47,7 @@ class Piece:
         return self.latency_s + size_bytes / self.bandwidth_bytes_per_s
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class _Affine:
     error: float
     latency_s: float

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from html import escape
 from math import ceil, floor, log10
 from pathlib import Path
@@ -14,6 +13,7 @@ import msgspec
 
 from hespas.base.decode import read_json
 from hespas.base.files import directory_beside, json_bytes, move_directory
+from hespas.base.frozen import frozen
 from hespas.errors import HardwareError, OutputError, option
 from hespas.evidence.calibrate.factors import combined
 from hespas.evidence.calibrate.nccl_tests import CollectiveRun, collectives_json
@@ -218,7 +218,7 @@ LINK_NOTE = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Calibration:
     """The fitted factors and collectives, and the presets they start from.
 
@@ -407,7 +407,7 @@ _STYLE = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Panel:
     """Points and a line as (x, y), with axis names; both axes are logarithmic."""
 

@@ -12,12 +12,12 @@ import json
 import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
 from statistics import median
 from typing import Any, cast
 
+from hespas.base.frozen import frozen
 from hespas.errors import MeasurementError
 from hespas.evidence.calibrate.factors import Group
 from hespas.evidence.calibrate.gemm_csv import SHORTEST_KERNEL_S
@@ -36,7 +36,7 @@ _US = 1e-6
 _HINT = "give a profile whose dur is in us, and the program and node that ran"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class InstructionTime:
     """The time of an instruction in each run of the program."""
 
@@ -91,7 +91,7 @@ def _events(path: Path) -> Iterable[Mapping[str, Any]]:
     return [cast("dict[str, Any]", event) for event in listed if isinstance(event, dict)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class _Kernel:
     """An instruction of the program, its operations, and its measured time."""
 

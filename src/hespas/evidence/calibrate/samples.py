@@ -6,13 +6,13 @@ import csv
 from collections import defaultdict
 from collections.abc import Generator, Hashable, Iterable, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from math import isfinite
 from operator import attrgetter
 from pathlib import Path
 from statistics import median
 
 from hespas.base.decode import read_text
+from hespas.base.frozen import frozen
 from hespas.base.units import format_time
 from hespas.errors import ExtraMissingError, HespasError, MeasurementError, ToolError
 
@@ -32,7 +32,7 @@ _EXACT = 0.005
 """A median error below this needs no fit."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Case:
     """One measurement: its subject, location and time."""
 
@@ -41,7 +41,7 @@ class Case:
     measured_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Sample:
     """A measurement with its predictions before and after the fit."""
 
@@ -60,7 +60,7 @@ class Sample:
         return self.fitted_s / self.case.measured_s - 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class FactorFit:
     """A factor on predicted times, with its samples and notes for users.
 
@@ -151,7 +151,7 @@ def worst(samples: Sequence[Sample]) -> list[Sample]:
 BYTE_ORDER_MARK = "\ufeff"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Line:
     """The cells of a line, and ``file:line``."""
 

@@ -7,10 +7,11 @@ kernels.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Protocol
 
+from hespas.base.frozen import frozen
 from hespas.base.units import format_time
 from hespas.errors import MeasurementError
 from hespas.evidence.calibrate.factors import SMALLEST_FACTOR, Group, scaled
@@ -51,7 +52,7 @@ _NAME = "all"
 _HINT = "correct the unit in the header, or give the program, node and system that were measured"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Workload:
     """A program's file, and that of its compiled kernels, if known."""
 
@@ -75,7 +76,7 @@ class StepModel(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class _Step:
     workload: Workload
     time_s: float
@@ -198,7 +199,7 @@ def at_clock_of(estimator: Measured, program: Program) -> Measured:
     return estimator if priced.sustained is None else estimator.at_clock(priced.sustained.clock)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class PipelineSteps:
     """Predicts steps on a system, None for programs that don't communicate.
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from statistics import median
 
 from hespas.base.fields import Group, Use, check_options, declare, refuse_unused
+from hespas.base.frozen import frozen
 from hespas.base.home import cache_home
 from hespas.base.process import Limits, scratch_directory
 from hespas.base.progress import Stage, stage
@@ -38,7 +38,7 @@ class Platform(Enum):
 NAMED_COORDINATOR = Use(f" with {option('coordinator')} {AUTO}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class MeasureOptions:
     """How steps are run and timed.
 
@@ -113,7 +113,7 @@ class MeasureOptions:
             )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Measurement:
     """Timed steps, each run to its end on all devices of this process.
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
+from hespas.base.frozen import frozen
 from hespas.base.units import format_bytes_binary, format_time
 from hespas.errors import ConfigError, option
 from hespas.evidence.measure.measured import Measurement, MeasureOptions, Platform
@@ -161,7 +162,7 @@ def table_names(options: PredictOptions) -> tuple[str, str]:
 _NOT_LETTERS = re.compile(r"[^a-z0-9]")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Comparison:
     """A measured step and its prediction.
 

@@ -11,7 +11,7 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import cache
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
@@ -21,6 +21,7 @@ from threading import Event
 import msgspec
 
 from hespas.base.cache import ContentCache
+from hespas.base.frozen import frozen
 from hespas.base.process import Limits, end_programs_on, scratch_directory
 from hespas.base.question import ask
 from hespas.errors import ToolError
@@ -79,7 +80,7 @@ _WALL_OF_CPU = 12.0
 """The wall time allowed per CPU time: shared machines run processes slower."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class HowToPredict:
     """The method, network model, cache directory, and limits of a row.
 
@@ -96,7 +97,7 @@ class HowToPredict:
     at_once: int = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class PredictedRow:
     """A published step and its prediction; None if ``reason`` says why not.
 

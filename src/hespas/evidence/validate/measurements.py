@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from io import StringIO
 from math import isfinite, prod
 from pathlib import Path
@@ -12,6 +11,7 @@ from types import MappingProxyType
 
 from hespas.base.decode import read_text
 from hespas.base.files import write_file
+from hespas.base.frozen import frozen
 from hespas.base.suggest import suggestion
 from hespas.errors import MeasurementError
 from hespas.evidence.calibrate.samples import BYTE_ORDER_MARK, at_line, check_columns
@@ -24,7 +24,7 @@ _OPTIONAL = ("options", "resolution_s", "profiled_compute_s")
 _COLUMNS = ("workload", "options", "node", "system", "step_s", "resolution_s", "profiled_compute_s")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class MeasuredStep:
     """One measured step: workload, node, system and time.
 
@@ -224,7 +224,7 @@ SCALES = (("one node", 8), ("tens", 64), ("hundreds", 999), ("thousands", None))
 _TIMES = "step_s, or tflops_per_device and model_tflop_per_device"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Row:
     """A published step: workload, node, system, time and source.
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
+from hespas.base.frozen import frozen
 from hespas.errors import MeasurementError
 from hespas.evidence.validate.measurements import Row, positive_number, table_lines
 from hespas.hardware.presets import PRESETS_DIRECTORY
@@ -68,7 +68,7 @@ class _UnmappedError(Exception):
     """A line has no options that mean the same; the message says why."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class _Line:
     """The cells of a line, and where it stands."""
 

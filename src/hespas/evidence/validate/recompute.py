@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 
+from hespas.base.frozen import frozen
 from hespas.base.suggest import suggestion
 from hespas.base.units import format_time
 from hespas.errors import MeasurementError
@@ -35,7 +36,7 @@ FLOOR_METHOD = "roofline"
 """The method whose time no device beats: full peaks, bytes moved once."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Recomputed:
     """A measured step, and the prediction of each method."""
 
@@ -43,7 +44,7 @@ class Recomputed:
     predictions: Mapping[str, Prediction]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Sources:
     """Exported programs, by workload and options.
 

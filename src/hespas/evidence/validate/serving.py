@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from itertools import combinations
 from pathlib import Path
 from statistics import median
 from typing import cast
 
+from hespas.base.frozen import frozen
 from hespas.base.units import format_time
 from hespas.errors import HespasError, MeasurementError
 from hespas.evidence.validate.measurements import positive_number, table_lines
@@ -78,7 +78,7 @@ _FAR_APART = 0.1
 """How much more tokens a second and device one of two layouts gives where their order counts."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ServingPoint:
     """A published point: seconds to the first token, and between tokens, by a ``statistic``.
 
@@ -169,7 +169,7 @@ def _throughput(point: ServingPoint, ttft_s: float, tpot_s: float) -> float:
     return point.concurrency * point.osl / whole_s / point.tensor
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ServedPoint:
     """A point with its prediction, or the ``reason`` for none."""
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from itertools import combinations
 from math import inf
 from statistics import mean, median
 
+from hespas.base.frozen import frozen
 from hespas.base.units import format_time
 from hespas.evidence.validate.every import PredictedRow
 from hespas.evidence.validate.measurements import MeasuredStep, Row
@@ -144,7 +144,7 @@ def validation_json(recomputed: Sequence[Recomputed], method: str) -> dict[str, 
     }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Point:
     """A measured step and the time that a method predicts."""
 
@@ -163,7 +163,7 @@ class Point:
         return self.predicted_s / min(max(self.predicted_s, low), high) - 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class SpeedUp:
     """The speed-up of a workload between two systems, measured and predicted.
 
@@ -190,7 +190,7 @@ class SpeedUp:
         return self.predicted / min(max(self.predicted, low), high) - 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Summary:
     """Errors of several points: mean and largest of their absolute values."""
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+
+from hespas.base.frozen import frozen
 
 Tree = Any
 State = Mapping[str, Any]
@@ -20,7 +21,7 @@ _LAST_COUNT = 2**31 - 1
 _LOSS = jax.ShapeDtypeStruct((), jnp.float32)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Preparation:
     """How a step gets its weights, and makes and sums gradients.
 

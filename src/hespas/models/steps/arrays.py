@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from math import log
 from typing import Any
@@ -14,6 +14,7 @@ from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import NamedSharding, PartitionSpec
 
+from hespas.base.frozen import frozen
 from hespas.models.model import Step
 from hespas.models.network import SOURCE, TABLE, Block, Keys, Net, Weight
 from hespas.models.network_model import (
@@ -37,7 +38,7 @@ _LOWEST = -1e30
 _PERIOD = 10000.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Caches:
     """Keys and values by layer, (batch, heads, tokens, size); ``written`` are new.
 
@@ -49,7 +50,7 @@ class Caches:
     position: jax.Array | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Arrays:
     """The operations of `hespas.models.network.Shapes` on JAX's arrays."""
 
@@ -330,7 +331,7 @@ def _is_looped(network: Network) -> bool:
     return bool(getattr(network.run, "scan", False))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Program:
     """A network on a mesh, as `hespas.models.steps.training` takes it."""
 

@@ -7,7 +7,6 @@ tokens, head size), so that what one head reads of a sequence is in a row.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from typing import Any
@@ -16,6 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
+from hespas.base.frozen import frozen
 from hespas.models.architecture import LayerKind
 from hespas.models.kernels import FUSED
 from hespas.models.language import LanguageModel
@@ -60,7 +60,7 @@ def causal_attention(  # noqa: PLR0917 - the pieces of attention
     return jax.checkpoint(attention.among_tokens, prevent_cse=not run.scan)(arrays, sinks)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class _Attention:
     """Attention of a kind of layers among the tokens of a step."""
 

@@ -9,13 +9,14 @@ token is at its position, modulo the ring's length.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
+from hespas.base.frozen import frozen
 from hespas.models.architecture import LayerKind
 from hespas.models.language import LanguageModel
 from hespas.models.runs import Training
@@ -52,7 +53,7 @@ def cache_shapes(model: LanguageModel, divided: Divided, kind: LayerKind) -> dic
     return {"keys": array, "values": array}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Cache:
     """The caches of a layer, by name; ``position`` is the first new token's."""
 

@@ -13,7 +13,6 @@ frameworks have it. Scores of fused kernels never reach memory.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from typing import Any
@@ -23,12 +22,13 @@ import jax.numpy as jnp
 from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 
+from hespas.base.frozen import frozen
 from hespas.models.kernels import FUSED
 
 Arrays = tuple[jax.Array, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Blocks:
     """How a block of queries and keys is computed.
 
@@ -58,7 +58,7 @@ def fused_blocks(kernels: str, *, score_cap: float = 0.0, window: int = 0) -> Bl
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Sharing:
     """How sequences are divided over devices, and keys and values travel.
 

@@ -8,13 +8,13 @@ keys are applied to the queries instead. Source: DeepSeek-AI, DeepSeek-V2, 2024,
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
+from hespas.base.frozen import frozen
 from hespas.models.architecture import Latent, LayerKind, Style
 from hespas.models.checks import SELECTING
 from hespas.models.language import LanguageModel
@@ -54,7 +54,7 @@ def latent_attention(  # noqa: PLR0917 - the pieces of one layer
     return layer.through(x, cache)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class _Layer:
     """The latent attention of a layer."""
 

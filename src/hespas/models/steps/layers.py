@@ -7,7 +7,7 @@ Its pieces are those of `hespas.models.steps.attention`, `latent`, `recurrent`, 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
+from hespas.base.frozen import frozen
 from hespas.models.architecture import LayerKind, Routing, Style
 from hespas.models.language import LanguageModel
 from hespas.models.runs import Decode, Training
@@ -44,7 +45,7 @@ class Made(NamedTuple):
     keys: tuple[jax.Array, jax.Array] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Layers:
     """The layers of a decoder on a mesh; ``divided`` has the sizes."""
 

@@ -9,13 +9,14 @@ their sum.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from hespas.base.frozen import frozen
 from hespas.models.model import Step
 from hespas.models.part import EXPERT, REDUCED, SHARED, Part, PartProgram
 from hespas.models.steps.adamw import training_state, updated
@@ -51,7 +52,7 @@ def part_divided(divided: Divided, part: Part) -> Divided:
     return replace(divided, mesh=part.mesh, sizes=sizes, axes=axes)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class PartTypes:
     """The types of weights in passes, of the optimiser's states, and of summed gradients."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -11,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from hespas.base.frozen import frozen
 from hespas.models.precision import FORMATS
 from hespas.models.weights import HIGH, LOW, is_adapter, is_product
 
@@ -35,7 +35,7 @@ _LARGEST_OF_4_BITS = 6.0
     data_fields=("values", "scales"),
     meta_fields=("name", "rounds_rows"),
 )
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Grouped:
     """A 4-bit weight in `stored_order`, with a scale per group.
 

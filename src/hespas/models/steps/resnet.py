@@ -8,7 +8,7 @@ overflows; one all-reduce per gradient.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
 
+from hespas.base.frozen import frozen
 from hespas.models.model import Step
 from hespas.models.resnet_layers import CHANNELS, Block, Convolution, Network, ResNet
 from hespas.models.steps.sharding import dtype_named
@@ -25,7 +26,7 @@ Weights = Mapping[str, jax.Array]
 _EPSILON, _DECAY = 1e-5, 0.9
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Forward:
     """The forward pass; with ``axes`` it trains, and batches are normalised across these axes."""
 

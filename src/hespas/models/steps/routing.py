@@ -8,7 +8,7 @@ Dropless products take all rows as they were sorted, with the count of each expe
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 from functools import partial
 from typing import Any
@@ -20,6 +20,7 @@ from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import PartitionSpec
 
+from hespas.base.frozen import frozen
 from hespas.models.architecture import Routing, Style
 from hespas.models.language import LanguageModel
 from hespas.models.runs import Training
@@ -145,7 +146,7 @@ def biased_one_by_one(style: Style, made: jax.Array, bias: jax.Array) -> jax.Arr
     return apart_in_experts(style, jnp.concatenate([first, others]))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class _Experts:
     """The experts that a device has, and the way of its tokens to them."""
 
@@ -394,7 +395,7 @@ class Among(Enum):
     MEMBERS = "members"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class _Exchange:
     """An all-to-all of (targets, places, ...) to the targets' devices, and back.
 
@@ -493,7 +494,7 @@ def _sent_backward(way: _Way, _: None, gradient: jax.Array) -> tuple[jax.Array]:
 _sent.defvjp(_sent_forward, _sent_backward)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Packing:
     """Which choices go to which target: their order, and counts per target.
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
+from hespas.base.frozen import frozen
 from hespas.models.model import CHOICES, MeshAxes, one_of
 
 _TYPES: dict[str, Any] = {"bf16": jnp.bfloat16, "f16": jnp.float16, "f32": jnp.float32}
@@ -24,7 +24,7 @@ def dtype_named(name: str) -> Any:
     return _TYPES[one_of("dtype", name, CHOICES["dtype"])]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Divided:
     """The size of each named dimension, and the mesh axes that divide it.
 

@@ -7,13 +7,14 @@ Its layers are those of `hespas.models.steps.layers`. A step is made of it by
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from hespas.base.frozen import frozen
 from hespas.models.architecture import LayerKind, RotaryScaling
 from hespas.models.kernels import platform_of
 from hespas.models.language import LanguageModel
@@ -65,7 +66,7 @@ def untouched(x: jax.Array, weights: Weights) -> tuple[jax.Array, Weights]:
     return x, weights
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Transformer:
     """A decoder on a mesh; the sizes of its dimensions are in ``divided``."""
 

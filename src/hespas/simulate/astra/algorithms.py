@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import chain, repeat
 from typing import Any, assert_never
 
+from hespas.base.frozen import frozen
 from hespas.collectives.schedule import tree_parent
 from hespas.errors import SimulationError
 from hespas.program.collectives import CollectiveKind
@@ -23,7 +23,7 @@ from hespas.simulate.astra.plan import Plan, Queues
 from hespas.simulate.kernel import Action, Clock, Mailbox, MailboxesOfTag
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class PhaseMember:
     """One member of one phase of one chunk of a collective.
 
@@ -222,7 +222,7 @@ class Direct:
         self._hand_in()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Node:
     """A member's neighbours in a tree, as positions."""
 
@@ -310,7 +310,7 @@ class TreeMember:
         self._member.done()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class DeviceContext:
     """A device's state for collectives; ``trees`` counts tree runs per ring."""
 

@@ -16,6 +16,7 @@ from functools import cache, partial
 from math import prod
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
+from hespas.base.frozen import frozen
 from hespas.base.units import PS_PER_NS
 from hespas.errors import SimulationError
 from hespas.hardware.system import System
@@ -112,7 +113,7 @@ def _first_difference(system: System, source: int, target: int) -> tuple[int, in
     return len(system.dimensions), 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class LogicalRing:
     """A logical ring of ``size`` members with equal distances.
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from hespas.base.frozen import frozen
 from hespas.errors import SimulationError
 from hespas.tasks.graph import (
     ALWAYS,
@@ -51,7 +52,7 @@ def check_group(group: Group) -> None:
         raise SimulationError(message, hint="leave collectives of one device out")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class DeviceClass:
     """Devices that behave alike; the first one represents all.
 
@@ -64,7 +65,7 @@ class DeviceClass:
     groups: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class GroupClass:
     """Equal groups: one of them, and its members' device classes."""
 
@@ -72,7 +73,7 @@ class GroupClass:
     members: frozenset[int]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Folded:
     """A job's devices and groups in classes, ordered by first device."""
 

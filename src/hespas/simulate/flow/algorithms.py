@@ -13,6 +13,7 @@ from math import ceil
 
 import numpy as np
 
+from hespas.base.frozen import frozen
 from hespas.collectives import algorithms as collective_algorithms
 from hespas.collectives.algorithms import ALGORITHMS, binary_tree_all_reduce
 from hespas.collectives.schedule import (
@@ -74,7 +75,7 @@ def algorithms_for(kind: str, members: int) -> tuple[str, ...]:
     ])  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Step:
     """``count`` equal steps, one after the other.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cache
 from heapq import heappop, heappush
 from itertools import combinations, count, pairwise
@@ -13,6 +12,7 @@ from typing import TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from hespas.base.frozen import frozen
 from hespas.errors import HardwareError
 from hespas.hardware.interconnect import Dragonfly, DragonflyRouting
 from hespas.hardware.links import LinkParameters
@@ -26,7 +26,7 @@ Crossing: TypeAlias = tuple[Integers, Integers]
 """Messages and links: the k-th message crosses the k-th link."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Part:
     """``count`` links that are alike, numbered behind those of the parts before."""
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from math import log2
 
+from hespas.base.frozen import frozen
 from hespas.hardware.links import Link, MeasuredCollective
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Measured:
     """What the tables say about one collective on an idle network.
 

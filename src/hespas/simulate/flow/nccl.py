@@ -9,9 +9,9 @@ NCCL takes bandwidths from tables of parts; here they are the node's measured on
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from enum import Enum
 
+from hespas.base.frozen import frozen
 from hespas.collectives.schedule import Along, Form, Pattern
 from hespas.hardware.interconnect import Dimension
 from hespas.simulate.flow.groups import GroupLayout
@@ -75,7 +75,7 @@ _PLATEAU, _PLATEAU_BYTES = 1.4, 64 * 16
 """How much longer a ring's latency is in large all-reduces, from these bytes a member on."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Nodes:
     """A group across nodes: ``members`` of it in each of ``count``.
 
@@ -96,7 +96,7 @@ class Nodes:
         return self.count * self.members
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Candidate:
     """One algorithm under one protocol.
 

@@ -7,8 +7,9 @@ A link with measurements of collectives is priced by these.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from hespas.base.frozen import frozen
 from hespas.base.suggest import suggestion
 from hespas.collectives.schedule import HIERARCHICAL, Along, Form, Pattern, phases, shift
 from hespas.errors import AlgorithmError, ConfigError, SimulationError
@@ -55,7 +56,7 @@ _MOST_PAIRS = 1_100_000
 """More messages at a time are not even considered where something else is possible."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class SpecifiedAlgorithm:
     """An algorithm by name. ``is_flat`` means all members at once, whatever the dimensions.
 
@@ -102,7 +103,7 @@ def _specified(text: str, location: str) -> SpecifiedAlgorithm:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Stage:
     """``count`` times: ``delay_ps`` without using links, then ``work_ps`` at ``rate``.
 
@@ -116,7 +117,7 @@ class Stage:
     pattern: Pattern | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Plan:
     """The stages of a collective or a message, one after the other.
 

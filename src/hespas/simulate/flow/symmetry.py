@@ -8,12 +8,13 @@ joined, and devices, groups and links are refined into classes.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hespas.base.frozen import frozen
 from hespas.collectives.schedule import Pattern
 from hespas.simulate.astra.folding import DeviceClass
 from hespas.simulate.flow.graph_links import Integers
@@ -35,7 +36,7 @@ LinkUses: TypeAlias = tuple[tuple[int, int], ...]
 """Link classes, and how many messages cross each of their links at a time."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class GroupClass:
     """Groups that are alike.
 
@@ -51,7 +52,7 @@ class GroupClass:
     rivals: frozenset[Plan]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Classes:
     """A job's devices and groups in classes, by their first members.
 
@@ -102,7 +103,7 @@ def _used_by_one(blocks: Iterable[_Block]) -> frozenset[int]:
     return frozenset(line for line, own in used.items() if len(own) == 1 and own[0].is_apart)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class _Block:
     """Groups of one layout, a row of members each, and how their collectives run."""
 
@@ -169,7 +170,7 @@ def _blocks(groups: Groups, planner: Planner, *, is_irregular: bool) -> Iterator
             )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class _Loads:
     """Which links a group's messages cross, by pattern number.
 
@@ -417,7 +418,7 @@ class _ClassLoads:
 Hashes: TypeAlias = NDArray[np.uint64]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Edges:
     """Edges from things of one sort to things of another, with weights."""
 
@@ -426,7 +427,7 @@ class Edges:
     weight: Integers
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ClassNumbers:
     """The class of each device, group and link; classes are numbered by first appearance."""
 

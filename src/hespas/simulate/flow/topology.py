@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from itertools import accumulate
 from typing import TypeAlias, assert_never
@@ -17,6 +17,7 @@ from typing import TypeAlias, assert_never
 import numpy as np
 from numpy.typing import NDArray
 
+from hespas.base.frozen import frozen
 from hespas.errors import HardwareError
 from hespas.hardware.cluster import Cluster, LinkOverride
 from hespas.hardware.interconnect import (
@@ -44,7 +45,7 @@ from hespas.simulate.flow.graph_links import (
 Reals: TypeAlias = NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Routes:
     """Which message crosses which link: entry k says that ``message[k]`` crosses ``link[k]``.
 
@@ -188,7 +189,7 @@ _PARTS = {
 _NAME = re.compile(r"(dim[0-9]+\.[a-z_]+)\.([0-9]+)(?:\.([0-9]+))?")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class _Axis:
     """One dimension, along which devices are ``stride`` apart.
 

@@ -20,6 +20,7 @@ from heapq import heapify, heappop, heappush
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
+from hespas.base.frozen import frozen
 from hespas.collectives.schedule import Pattern
 from hespas.simulate.kernel import Kernel
 
@@ -33,7 +34,7 @@ Use = tuple[int, int]
 """A link, and how many messages of a flow cross it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Demand:
     """What a flow crosses, and its messages' largest rate."""
 
@@ -135,7 +136,7 @@ PIECES = 16
 """Where links are shared, equal steps in a row are taken in at most so many pieces."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Phase:
     """``count`` equal steps: each waits ``delay_ps``, then moves ``work`` (rate units times ps).
 
@@ -159,7 +160,7 @@ class Phase:
         return -(-self.count // PIECES)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Transfer:
     """Phases one after the other; ``links`` are those of all phases.
 

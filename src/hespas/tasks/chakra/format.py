@@ -13,13 +13,13 @@ import os
 import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, MutableSequence, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, cast
 
 from hespas.base.figures import MOST_DIGITS
+from hespas.base.frozen import frozen
 from hespas.base.units import PS_PER_NS
 from hespas.errors import TraceError
 from hespas.program.collectives import CollectiveKind
@@ -100,7 +100,7 @@ class _NodeClass(Protocol):
     def FromString(self, data: bytes, /) -> Node: ...  # noqa: N802 (protobuf's name)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Schema:
     """The two message classes of a stream, and the exception that parsing may raise."""
 

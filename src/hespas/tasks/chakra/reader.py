@@ -13,12 +13,13 @@ from array import array
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from graphlib import CycleError, TopologicalSorter
 from hashlib import blake2b, file_digest
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
+from hespas.base.frozen import frozen
 from hespas.errors import TraceError
 from hespas.program.collectives import CollectiveKind
 from hespas.tasks.chakra.format import Group, read_groups, schema, split_delimited
@@ -302,7 +303,7 @@ def node_location(location: str, node: ParsedNode) -> str:
     return f"{location}: node {node.task.id} ({node.task.name})"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class _Trace:
     """The tasks of some devices, without groups and peers.
 
@@ -404,7 +405,7 @@ def _with_groups_and_pairs(task: Task, tables: Iterator[int], pairs: Iterator[Pa
 _HINT = "leave --stream out"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ScannedTrace:
     """The results of a first reading of a device's trace.
 

@@ -16,12 +16,12 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import NamedTuple
 
 from hespas.base.figures import MOST_DIGITS
+from hespas.base.frozen import frozen
 from hespas.base.suggest import suggestion
 from hespas.errors import ConfigError, option
 
@@ -54,7 +54,7 @@ class Action(NamedTuple):
         return f"{self.kind.value}{self.micro_batch}{chunk}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Schedule:
     """The passes of each stage in order, with micro-batch and chunk counts.
 

@@ -12,12 +12,13 @@ import heapq
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from hespas.base.frozen import frozen
 from hespas.tasks.pipelining.schedule import Action, Pass, Schedule, check_schedule
 
 Interval = tuple[int, int]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Durations:
     """The durations of passes and messages, in ps.
 
@@ -35,7 +36,7 @@ class Durations:
     hidden: Callable[[int, Action, Action], tuple[int, int]] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Times:
     """When each pass starts and ends, in ps from the step's start.
 
