@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hespas.base.units import DAY_S, HOUR_S
 from hespas.prediction.goodput import DEFAULT_START_S, FAILURES, LongRun, best_interval_s
-from hespas.prediction.hazards import DAY_S, HOUR_S, Cause, Hazards, hazards_of, read_hazards
+from hespas.prediction.hazards import Cause, Hazards, hazards_of, read_hazards
 from hespas.prediction.long_run import played
 
 SEEDS = 300

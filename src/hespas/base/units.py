@@ -15,6 +15,8 @@ from hespas.errors import ConfigError
 
 PS_PER_NS = 1000
 PS_PER_S = 1_000_000_000_000
+HOUR_S = 3600.0
+DAY_S = 24 * HOUR_S
 GIB = 2**30
 
 _DECIMAL = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}

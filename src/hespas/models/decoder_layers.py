@@ -234,14 +234,21 @@ def mamba_of(fields: Fields, sizes: Sizes) -> StateSpace:
     head = inner // heads
     if fields.given("mamba_d_head") != "auto":
         head = fields.size("mamba_d_head", default=head)
+    return states_of(fields, heads, head, state=256, groups=1, chunk=256)
+
+
+def states_of(
+    fields: Fields, heads: int, head_size: int, *, state: int = 128, groups: int = 8, chunk: int
+) -> StateSpace:
+    """Return the states of Mamba-2's layers; ``state``, ``groups`` and ``chunk`` are defaults."""
     return StateSpace(
         state_heads=heads,
-        state_head_size=head,
-        state_size=fields.size("mamba_d_state", default=256),
-        state_groups=fields.size("mamba_n_groups", default=1),
-        convolution=fields.size("mamba_d_conv", default=4),
-        chunk=fields.size("mamba_chunk_size", default=256),
-        convolution_biases=fields.flag("mamba_conv_bias", default=True),
+        state_head_size=head_size,
+        state_size=fields.size("state_size", "ssm_state_size", "mamba_d_state", default=state),
+        state_groups=fields.size("n_groups", "mamba_n_groups", default=groups),
+        convolution=fields.size("conv_kernel", "mamba_d_conv", default=4),
+        chunk=fields.size("chunk_size", "mamba_chunk_size", default=chunk),
+        convolution_biases=fields.flag("use_conv_bias", "mamba_conv_bias", default=True),
     )
 
 

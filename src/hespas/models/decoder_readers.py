@@ -16,7 +16,6 @@ from hespas.models.architecture import (
     Routing,
     RoutingStyle,
     Sizes,
-    StateSpace,
 )
 from hespas.models.decoder_layers import (
     alike,
@@ -26,6 +25,7 @@ from hespas.models.decoder_layers import (
     experts_of_deepseek,
     latent_of,
     rotating,
+    states_of,
     windowed,
 )
 from hespas.models.decoder_parts import (
@@ -247,17 +247,8 @@ def nemotron_h(fields: Fields) -> LanguageModel:
             location=fields.location,
         )
     sizes = sizes_of(fields.with_values(num_hidden_layers=layers))
-    parts: dict[str, Any] = {
-        "state_space": StateSpace(
-            state_heads=fields.size("mamba_num_heads"),
-            state_head_size=fields.size("mamba_head_dim"),
-            state_size=fields.size("ssm_state_size", default=128),
-            state_groups=fields.size("n_groups", "mamba_n_groups", default=8),
-            convolution=fields.size("conv_kernel", "mamba_d_conv", default=4),
-            chunk=fields.size("chunk_size", "mamba_chunk_size", default=128),
-            convolution_biases=fields.flag("use_conv_bias", default=True),
-        )
-    }
+    heads, head = fields.size("mamba_num_heads"), fields.size("mamba_head_dim")
+    parts: dict[str, Any] = {"state_space": states_of(fields, heads, head, chunk=128)}
     if any(kind.is_routed for kind in kinds):
         parts["routing"] = replace(
             experts_of_deepseek(fields, sizes),
@@ -470,15 +461,7 @@ def mamba2(fields: Fields) -> LanguageModel:
     heads, head = fields.size("num_heads"), fields.size("head_dim")
     fields.one_of("rms_norm", (True,))
     fields.known("norm_before_gate", "intermediate_size", "expand")
-    space = StateSpace(
-        state_heads=heads,
-        state_head_size=head,
-        state_size=fields.size("state_size", default=128),
-        state_groups=fields.size("n_groups", default=8),
-        convolution=fields.size("conv_kernel", default=4),
-        chunk=fields.size("chunk_size", default=256),
-        convolution_biases=fields.flag("use_conv_bias", default=True),
-    )
+    space = states_of(fields, heads, head, chunk=256)
     embedding = fields.size("hidden_size")
     sizes = Sizes(
         embedding=embedding,

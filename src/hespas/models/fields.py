@@ -69,16 +69,16 @@ class Fields:
         if value is None and default is not _MISSING:
             return default
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise self._wrong(names[0], value, "a number")
+            raise self._wrong(names, value, "a number")
         if not math.isfinite(value):
-            raise self._wrong(names[0], value, "a finite number")
+            raise self._wrong(names, value, "a finite number")
         return float(value)
 
     def positive(self, *names: str, default: float) -> float:
         """Return a number above 0."""
         value = self.number(*names, default=default)
         if value <= 0:
-            raise self._wrong(names[0], value, "a number above 0")
+            raise self._wrong(names, value, "a number above 0")
         return value
 
     def size(self, *names: str, default: Any = _MISSING, least: int = 1) -> int:
@@ -87,7 +87,7 @@ class Fields:
         if value is None and default is not _MISSING:
             return default
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 2**31:
-            raise self._wrong(names[0], value, f"a whole number of {least} or more")
+            raise self._wrong(names, value, f"a whole number of {least} or more")
         return value
 
     def layers(self, *names: str) -> int:
@@ -105,7 +105,7 @@ class Fields:
         if value is None:
             return default
         if not isinstance(value, bool):
-            raise self._wrong(names[0], value, "true or false")
+            raise self._wrong(names, value, "true or false")
         return value
 
     def text(self, *names: str, default: str = "") -> str:
@@ -114,7 +114,7 @@ class Fields:
         if value is None:
             return default
         if not isinstance(value, str):
-            raise self._wrong(names[0], value, "a text")
+            raise self._wrong(names, value, "a text")
         return value
 
     def one_of(self, name: str, known: Sequence[Any]) -> None:
@@ -134,7 +134,7 @@ class Fields:
             return []
         members = cast("list[object]", value) if isinstance(value, list) else [None]
         if not all(isinstance(each, str) for each in members):
-            raise self._wrong(names[0], members, "a list of texts")
+            raise self._wrong(names, members, "a list of texts")
         return cast("list[str]", value)
 
     def numbers(self, *names: str) -> list[int]:
@@ -144,7 +144,7 @@ class Fields:
         if value is None:
             return []
         if not all(isinstance(each, int) for each in members):
-            raise self._wrong(names[0], members, "a list of whole numbers")
+            raise self._wrong(names, members, "a list of whole numbers")
         return cast("list[int]", members)
 
     def known(self, *names: str) -> None:
@@ -159,7 +159,7 @@ class Fields:
         """Return the fields of a part; none where it is absent."""
         value = self.given(name)
         if value is not None and not isinstance(value, dict):
-            raise self._wrong(name, value, "an object")
+            raise self._wrong((name,), value, "an object")
         values = cast("Mapping[str, Any]", value or {})
         return Fields(values=values, location=f"{self.location}, {name}")
 
@@ -174,7 +174,8 @@ class Fields:
                     hint=_near(name, self.read),
                 )
 
-    def _wrong(self, name: str, value: object, expected: str) -> ConfigError:
+    def _wrong(self, names: Sequence[str], value: object, expected: str) -> ConfigError:
+        name = next((each for each in names if self.values.get(each) is not None), names[0])
         what = "is missing" if value is None else f"is {json.dumps(value)}"
         unread = [each for each in self.values if each not in self.read]
         close = nearest(name, unread) if value is None else []

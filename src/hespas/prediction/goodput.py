@@ -25,6 +25,7 @@ from typing import ClassVar
 
 from hespas.base.fields import Group, Use, check_options, declare
 from hespas.base.frozen import frozen
+from hespas.base.units import DAY_S
 from hespas.errors import ConfigError, option
 from hespas.prediction.hazards import HazardsFile, read_hazards
 
@@ -272,10 +273,6 @@ def best_interval_s(*, failure_interval_s: float, save_s: float) -> float:
     return high * failure_interval_s if target < 1.0 else 0.0
 
 
-_HOUR_S = 3600.0
-_DAY_S = 24 * _HOUR_S
-
-
 @frozen
 class FailureRate:
     """The mean time between interruptions by one device, its share of the machine included."""
@@ -287,12 +284,12 @@ class FailureRate:
 FAILURES: Mapping[str, FailureRate] = MappingProxyType(
     {
         "H100": FailureRate(
-            device_interval_s=16_384 * 54 * _DAY_S / 419,
+            device_interval_s=16_384 * 54 * DAY_S / 419,
             source="419 unexpected interruptions of 16,384 H100 in 54 days (Llama 3, arXiv "
             "2407.21783, section 3.3.4)",
         ),
         "A100": FailureRate(
-            device_interval_s=8 * 1000 * _DAY_S / 6.50,
+            device_interval_s=8 * 1000 * DAY_S / 6.50,
             source="6.50 failures in 1,000 days of a node of eight A100 (Meta's RSC-1, arXiv "
             "2410.21680)",
         ),

@@ -16,11 +16,10 @@ from msgspec import Meta, Struct
 from hespas.base.decode import decode, preset_path, read_document
 from hespas.base.figures import Count, CountOrZero, NotNegative, Positive, Text
 from hespas.base.frozen import frozen
+from hespas.base.units import DAY_S, HOUR_S
 from hespas.errors import ConfigError
 from hespas.hardware.presets import PRESETS_DIRECTORY
 
-HOUR_S = 3600.0
-DAY_S = 24 * HOUR_S
 PRESETS = PRESETS_DIRECTORY / "hazards"
 
 Share = Annotated[float, Meta(gt=0, lt=1)]

@@ -13,6 +13,7 @@ from msgspec import Meta
 from hespas.base.decode import read_yaml
 from hespas.base.fields import options_by_field, options_in, overridden
 from hespas.base.suggest import suggestion
+from hespas.base.units import HOUR_S
 from hespas.errors import ConfigError, HespasError, option
 from hespas.hardware.sized import find_system
 from hespas.models.model import MeshAxes
@@ -24,7 +25,6 @@ from hespas.study.executor import ExecutorOptions
 
 _SUFFIXES = frozenset({".yaml", ".yml"})
 _MODEL = "model"
-_S_PER_HOUR = 3600.0
 _COMMON = frozenset(
     {"cluster", "device_hour_usd", *(each.name for each in options_in(ExecutorOptions))}
 )
@@ -188,7 +188,7 @@ def _report(
         requests_per_s=sum(report.requests_per_s for report in reports),
         goodput=None if None in goodputs else sum(each or 0.0 for each in goodputs),
         power_w=sum(powers) if len(powers) == len(reports) else None,
-        usd_per_million_output_tokens=usd and usd * devices / _S_PER_HOUR / rate * 1e6,
+        usd_per_million_output_tokens=usd and usd * devices / HOUR_S / rate * 1e6,
         assumptions=[
             "each model has devices, links and servers of its own: loads of one slow no other",
             "what leaves a node, its host and its power supply are not shared by models here",

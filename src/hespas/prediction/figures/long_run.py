@@ -6,7 +6,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from hespas.base.fields import refuse_unused
-from hespas.base.units import format_amount, format_quantity, format_time
+from hespas.base.units import DAY_S, format_amount, format_quantity, format_time
 from hespas.errors import ConfigError, option
 from hespas.hardware.interconnect import Dimensions
 from hespas.hardware.system import interconnect_of
@@ -25,7 +25,7 @@ from hespas.prediction.goodput import (
     failure_interval,
     goodput_of,
 )
-from hespas.prediction.hazards import DAY_S, Cause, Hazards, hazards_of
+from hespas.prediction.hazards import Cause, Hazards, hazards_of
 from hespas.prediction.machines import host_bandwidth
 from hespas.prediction.result import Prediction
 from hespas.program.types import size_bytes
