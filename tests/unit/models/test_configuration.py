@@ -88,7 +88,7 @@ def test_a_checkpoint_has_the_sizes_of_what_it_is_made_from(
     assert made.precision.experts == (stored or original.precision.experts)
 
 
-@pytest.mark.parametrize("name", ["Qwen/Qwen3-9B-FP8", "-FP8", "meta-llama/Instruct", "gpt3-125m"])
+@pytest.mark.parametrize("name", ["Qwen/Qwen3-9B-FP8", "-FP8", "meta-llama/Instruct", "llama3-1b"])
 def test_a_name_that_no_configuration_has_means_none(name: str) -> None:
     assert configuration_of(name) is None
 
