@@ -239,7 +239,9 @@ def _holders(report: RunReport) -> Iterator[tuple[str, int]]:
         yield "reserved by the allocator", need - sum(by_role.values())
     elif details is not None:
         # Outputs that are written over arguments take no room of their own.
-        yield "weights, states and inputs", details.argument_bytes
+        serves = report.options.keys() & {"prefill", "decode"}
+        held = "weights, caches and inputs" if serves else "weights, states and inputs"
+        yield held, details.argument_bytes
         yield "new outputs", details.output_bytes - details.alias_bytes
         yield "activations and temporaries", details.temporary_bytes
     else:

@@ -71,10 +71,10 @@ def export_cache(directory: Path) -> ContentCache:
 def read_workload(source: Source, *, kept: ContentCache | None) -> Workload:
     """Return the program of a workload; models are ``kept`` in a cache.
 
-    Models that differ in the sizes of ``data`` and ``fsdp`` alone are exported once. Functions are
-    exported each time: their names don't tell what they do. Raises `ProgramError` for a file that
-    can't be read and for a function that fails, `ConfigError` for settings of a model that do not
-    fit, and `ToolError` if the exporting process fails.
+    Models that differ in ``data`` and ``fsdp`` of their meshes alone are exported once. Functions
+    are exported each time: their names say nothing of what they do. Raises `ProgramError` for a
+    file that can't be read and for a function that fails, `ConfigError` for settings of a model
+    that do not fit, and `ToolError` if the exporting process fails.
     """
 
     def exported() -> Workload:
@@ -89,19 +89,7 @@ def read_workload(source: Source, *, kept: ContentCache | None) -> Workload:
         case DumpSource() | FunctionSource():
             return exported()
         case ModelSource():
-            from hespas.sources.zoo import same_but_for_sizes  # noqa: PLC0415 - models need it
-
-            reduced_source = same_but_for_sizes(source)
-            shared_workload = _cached_workload(kept, model_key(reduced_source), exported)
-            is_own = reduced_source is source
-            text = (
-                shared_workload.content
-                if is_own
-                else on_mesh(shared_workload.content, source.mesh, name=source.name)
-            )
-            return replace(
-                shared_workload, content=text, notes=(*source.notes, *shared_workload.notes)
-            )
+            return _model_workload(source, kept)
         case MaxTextStep():
             return _cached_workload(kept, step_key(source), exported)
         case TorchStep():
@@ -109,6 +97,22 @@ def read_workload(source: Source, *, kept: ContentCache | None) -> Workload:
                 return Workload(name=source.name, content=kept_step(source, kept))
         case _:
             assert_never(source)
+
+
+def _model_workload(source: ModelSource, kept: ContentCache | None) -> Workload:
+    from hespas.sources.zoo import same_but_for_sizes, with_both_axes  # noqa: PLC0415 - models need
+
+    exported_source = with_both_axes(source)
+    reduced_source = same_but_for_sizes(exported_source)
+
+    def exported() -> Workload:
+        return _workload(source.name, export_source(exported_source))
+
+    shared_workload = _cached_workload(kept, model_key(reduced_source), exported)
+    text = shared_workload.content
+    if reduced_source is not source:
+        text = on_mesh(text, source.mesh, name=source.name)
+    return replace(shared_workload, content=text, notes=(*source.notes, *shared_workload.notes))
 
 
 def export_source(source: Source) -> Exported:
@@ -239,14 +243,18 @@ def _export_apart(request: Request, artifact: bytes = b"") -> Exported:
 
 
 _MESH = re.compile(rb"^ *sdy\.mesh @mesh = .*$", re.MULTILINE)
+_DECLARED = re.compile(rb'"(\w+)"=\d+')
+_NAMES = re.compile(rb'\{("\w+"(?:, "\w+")*)\}')
+"""Axes that divide a dimension, or that a computation is manual over."""
 
 
 def on_mesh(text: bytes, mesh: MeshAxes, *, name: str) -> bytes:
     """Return a program's text with other sizes of the axes of its mesh.
 
-    Raises `ProgramError` for a program that does not declare one mesh with these axes.
+    Axes that ``mesh`` lacks divide nothing. Raises `ProgramError` for a program that does not
+    declare one mesh with the axes of ``mesh``.
 
-    >>> text = b'sdy.mesh @mesh = <["a"=2]> {axes = [{name = "a", size = 2 : i64}]}'
+    >>> text = b'sdy.mesh @mesh = <["a"=2, "b"=1]> {axes = [{name = "a", size = 2 : i64}]}'
     >>> on_mesh(text, MeshAxes(axes=(("a", 8),)), name="").decode()
     'sdy.mesh @mesh = <["a"=8]> {axes = [{name = "a", size = 8 : i64}]}'
     """
@@ -259,4 +267,21 @@ def on_mesh(text: bytes, mesh: MeshAxes, *, name: str) -> bytes:
         changed, count = sizes.subn(rb"\g<1>%d" % size, changed)
         if not count:
             raise ProgramError(f"its mesh has no axis {axis}", location=name)
-    return text.replace(declared[0], changed)
+    absent = set(_DECLARED.findall(changed)) - {axis.encode() for axis in mesh.names}
+    for axis in absent:
+        changed = _without_item(rb'"%b"=\d+' % axis, changed)
+        changed = _without_item(rb'\{name = "%b", size = \d+ : i64\}' % axis, changed)
+    text = text.replace(declared[0], changed)
+    if not absent:
+        return text
+
+    def present(names: re.Match[bytes]) -> bytes:
+        used = [each for each in names[1].split(b", ") if each.strip(b'"') not in absent]
+        return b"{%b}" % b", ".join(used)
+
+    return _NAMES.sub(present, text)
+
+
+def _without_item(item: bytes, text: bytes) -> bytes:
+    """Drop what matches from lists."""
+    return re.sub(rb"%b, |, %b|%b" % ((item,) * 3), b"", text)

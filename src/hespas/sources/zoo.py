@@ -396,6 +396,33 @@ def _missing_kernels(kernels: str, target: str | None) -> str:
             return "" if unknown or has else f"{target} has no {kernels_text}"
 
 
+def with_both_axes(source: ModelSource) -> ModelSource:
+    """Return a source with both axes of `REDUCED`, the one that its mesh lacks of size 1.
+
+    Its program is that of ``source`` by `hespas.sources.workload.on_mesh`. Others are returned
+    unchanged: those with both or neither, and those that both axes don't divide. Raises
+    `ConfigError` for settings that do not fit, in terms of the mesh that was given.
+
+    >>> from hespas.sources.options import ModelOptions
+    >>> from hespas.sources.source import find_source
+    >>> from hespas.models.model import parse_mesh
+    >>> options = ModelOptions(mesh=parse_mesh("fsdp=4,tp=2"))
+    >>> with_both_axes(find_source("llama3-8b", options, devices=8)).texts["mesh"]
+    'data=1,fsdp=4,tp=2'
+    """
+    settings, mesh = source.settings, source.mesh
+    present = mesh.present(REDUCED)
+    if source.part is not None or len(present) != 1 or not isinstance(settings, LanguageModel):
+        return source
+    dividing = {axis for axes in settings.axes.values() for axis in axes}
+    if not isinstance(settings.run, Training) or settings.run.zero or not set(REDUCED) <= dividing:
+        return source
+    settings.check()
+    both = ",".join(f"{axis}={mesh.size(axis)}" for axis in REDUCED)
+    axes = (both if axis in REDUCED else f"{axis}={size}" for axis, size in mesh.axes)
+    return replace(source, texts={**source.texts, "mesh": ",".join(axes)})
+
+
 def same_but_for_sizes(source: ModelSource) -> ModelSource:
     """Return a representative of all sources whose programs `on_mesh` converts.
 

@@ -8,14 +8,14 @@ import pytest
 
 from hespas.base.cache import ContentCache
 from hespas.base.process import stay
-from hespas.errors import ProgramError
+from hespas.errors import ConfigError, ProgramError
 from hespas.models.model import MeshAxes, parse_mesh
 from hespas.models.part import Part
 from hespas.sources.function import export_model
 from hespas.sources.options import ModelOptions
 from hespas.sources.source import ModelSource, find_source
 from hespas.sources.workload import export_cache, on_mesh, read_workload
-from hespas.sources.zoo import same_but_for_sizes
+from hespas.sources.zoo import same_but_for_sizes, with_both_axes
 
 SMALL = {"layers": "2"}
 CASES: list[tuple[str, str, str, dict[str, str]]] = [
@@ -68,6 +68,41 @@ def test_a_program_of_one_mesh_is_that_of_another(
     assert on_mesh(exported[0], first.mesh, name=model) == exported[0]
 
 
+ONE_AXIS: list[tuple[str, str, dict[str, str]]] = [
+    ("llama3-8b", "fsdp=4,tp=2", {"attention": "cudnn", "scan": "true"}),
+    ("mixtral-8x7b", "data=4,expert=2", {}),
+    ("llama3-8b", "fsdp=8", {"remat": "offload"}),
+    ("llama3-8b", "data=8", {"accumulation": "2"}),
+    ("llama3-8b", "tp=2,fsdp=4", {}),
+    ("llama3-8b", "fsdp=2,context=2,sequence=2", {}),
+    ("deepseek-v3", "fsdp=4,expert=2", {"layers": "4"}),
+    ("gemma2-9b", "fsdp=8", {"attention": "unfused"}),
+]
+
+
+@pytest.mark.parametrize(
+    ("model", "mesh", "more"),
+    [*ONE_AXIS[:2], *(pytest.param(*case, marks=pytest.mark.rest) for case in ONE_AXIS[2:])],
+)
+def test_a_program_of_both_axes_is_that_of_one(model: str, mesh: str, more: dict[str, str]) -> None:
+    own = source(model, mesh, more)
+    both = with_both_axes(own)
+    assert set(both.mesh.names) == {"data", "fsdp", *own.mesh.names}
+    assert both.mesh.device_count == own.mesh.device_count
+    exported = [export_model(model, each.texts).text for each in (both, own)]
+    assert on_mesh(exported[0], own.mesh, name=model) == exported[1]
+
+
+def test_what_does_not_fit_is_told_of_the_mesh_that_was_given() -> None:
+    with pytest.raises(ConfigError, match="by fsdp=3 of the mesh"):
+        with_both_axes(source("llama3-8b", "fsdp=3", {}))
+    for mesh in ("data=2,fsdp=2", "tp=2"):
+        own = source("llama3-8b", mesh, {})
+        assert with_both_axes(own) is own
+    own = source("gpt3-13b", "data=4,tp=2", {"zero": "1"})
+    assert with_both_axes(own) is own
+
+
 def test_programs_of_other_sizes_are_others() -> None:
     meshes = ("data=4,fsdp=2", "fsdp=2,data=4", "data=8,fsdp=2", "data=4,fsdp=2,tp=2", "fsdp=8")
     texts = [same_but_for_sizes(source("llama3-8b", mesh, {})).texts["mesh"] for mesh in meshes]
@@ -92,16 +127,15 @@ def test_programs_of_other_models_and_of_parts_have_a_mesh_of_their_own() -> Non
 def test_alike_programs_are_exported_once(
     kept: ContentCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first, second = (
-        source("llama3-8b", mesh, {}) for mesh in ("data=4,fsdp=2,tp=2", "data=2,fsdp=4,tp=2")
-    )
+    meshes = ("fsdp=8,tp=2", "data=4,fsdp=2,tp=2", "data=2,fsdp=4,tp=2", "data=8,tp=2")
+    first, *others = (source("llama3-8b", mesh, {}) for mesh in meshes)
     stay(stays=True)
     try:
         read_workload(first, kept=kept)
         with monkeypatch.context() as patched:
             patched.setattr("hespas.sources.function.export_model", None)
-            derived = read_workload(second, kept=kept)
-        assert derived == read_workload(second, kept=None)
+            derived = [read_workload(other, kept=kept) for other in others]
+        assert derived == [read_workload(other, kept=None) for other in others]
     finally:
         stay(stays=False)
 

@@ -31,7 +31,7 @@ export function setUp(home) {
   // A network that is no product of dimensions: devices below, switches in tiers above them.
   function drawGraph() {
     const { tiers, wires } = network.graph, most = Math.max(...tiers.map((tier) => tier.length)), width = Math.max(480, most * 46 + 40), tall = 96, height = tiers.length * tall + 20;
-    const chart = s("svg.chart", { viewBox: `0 0 ${width} ${height}`, role: "group", "aria-label": `Network of ${network.name}` });
+    const chart = s("svg.chart.network", { viewBox: `0 0 ${width} ${height}`, role: "group", "aria-label": `Network of ${network.name}` });
     const place = new Map(tiers.flatMap((tier, level) => tier.map((name, number) => [name, { x: (width * (number + 0.5)) / tier.length, y: height - 40 - level * tall }])));
     for (const wire of wires) {
       const [one, other] = wire.ends.map((name) => place.get(name)), text = `link between ${wire.ends.join(" and ")}`;
@@ -42,11 +42,14 @@ export function setUp(home) {
       if (level) chart.append(s("rect.switch", { x: x - 20, y: y - 12, width: 40, height: 24, rx: 5 }, s("title", {}, name)), s("text", { x, y: y - 16, "text-anchor": "middle" }, name.length > 12 ? `${name.slice(0, 11)}…` : name));
       else chart.append(s(`circle.device${scale ? ".slow" : ""}`, { cx: x, cy: y, r: 12, ...press(`device ${number}${scale ? `, computes ${scale} times as long` : ""}`, () => turnDevice(number)) }, s("title", {}, `device ${number}: ${name}`)), s("text", { x, y: y + 4, "text-anchor": "middle", "pointer-events": "none", "aria-hidden": "true" }, String(number)));
     }));
-    shown([h("h2", {}, `${network.name}: ${network.devices} devices`), chart, h("pre.note", { tabindex: "0" }, network.lines.join("\n"))]);
+    shown([h("h2", {}, `${network.name}: ${network.devices} devices`), h("div.scroll", {}, chart), h("pre.note", { tabindex: "0" }, network.lines.join("\n"))]);
   }
   function shown(parts) {
     const held = picture.contains(document.activeElement) ? document.activeElement.getAttribute("aria-label")?.split(",")[0] : null;
+    const scrolled = picture.querySelector(".scroll")?.scrollLeft ?? 0;
     picture.replaceChildren(...parts.filter(Boolean));
+    const box = picture.querySelector(".scroll");
+    if (box) box.scrollLeft = scrolled;
     if (held) [...picture.querySelectorAll("[role=button]")].find((element) => element.getAttribute("aria-label").split(",")[0] === held)?.focus();
   }
   function draw() {
@@ -55,7 +58,7 @@ export function setUp(home) {
     const size = Math.min(network.node, MOST_DEVICES), nodes = Math.min(network.nodes, MOST_NODES), wide = Math.max(2, Math.min(nodes, 4));
     const w = size * 30 + 24, gap = 24, tall = 190, rows = Math.ceil(nodes / wide), outer = network.dimensions[1], inner = network.dimensions[0];
     const width = wide * (w + gap) + gap, height = rows * (tall + 20) + (nodes > 1 ? 60 : 0);
-    const chart = s("svg.chart", { viewBox: `0 0 ${width} ${height}`, role: "group", "aria-label": `Network of ${network.name}` });
+    const chart = s("svg.chart.network", { viewBox: `0 0 ${width} ${height}`, role: "group", "aria-label": `Network of ${network.name}` });
     if (nodes > 1 && outer) chart.append(s("rect.switch", { x: gap, y: 14, width: width - 2 * gap, height: 34, rx: 6 }), s("text.strong", { x: width / 2, y: 36, "text-anchor": "middle" }, `${outer.shape} across nodes: ${outer.bandwidth} a device, ${outer.latency}`));
     for (let node = 0; node < nodes; node++) {
       const x0 = gap + (node % wide) * (w + gap), y0 = (nodes > 1 ? 80 : 20) + Math.floor(node / wide) * (tall + 20);
@@ -75,7 +78,7 @@ export function setUp(home) {
       }
     }
     const left = network.nodes > nodes || network.node > size ? h("p.note", {}, `Shown: ${nodes} of ${network.nodes} nodes, ${size} of ${network.node} devices of each.`) : null;
-    shown([h("h2", {}, `${network.name}: ${network.devices} devices`), chart, left, h("ul.note", {}, network.dimensions.map((each) => h("li", {}, `dimension ${each.number}: ${each.shape} of ${each.size}, ${each.bandwidth} a link, ${each.latency}${each.is_of_pairs ? "; a line is the links of a device to all others" : ""}`)))]);
+    shown([h("h2", {}, `${network.name}: ${network.devices} devices`), h("div.scroll", {}, chart), left, h("ul.note", {}, network.dimensions.map((each) => h("li", {}, `dimension ${each.number}: ${each.shape} of ${each.size}, ${each.bandwidth} a link, ${each.latency}${each.is_of_pairs ? "; a line is the links of a device to all others" : ""}`)))]);
   }
   function linksOf(dimension, device) {
     if (!dimension.is_of_pairs) return dimension.links.map((name) => `${name}${device}`);

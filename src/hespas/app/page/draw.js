@@ -14,18 +14,23 @@ export function s(name, attributes = {}, ...children) {
 }
 const percent = (share) => `${(100 * share).toFixed(share < 0.1 ? 1 : 0)} %`;
 
+// Colours of what bounds a step, the same in every answer; other parts take theirs in turn.
+const COLOURS = { "arithmetic": 0, "device memory": 1, "launches": 2, "exposed communication": 3, "host transfers": 4, "stragglers": 4, "other": 5 };
+const colour = (part, number) => `k${COLOURS[part.name] ?? Math.min(number, 5)}`;
+
 // A whole in parts, with a legend that has the figures.
 export function stack(parts, label, limit) {
   const shown = parts.filter((part) => part.share > 0.0005);
   const bar = h("div.stack", { role: "img", "aria-label": `${label}: ${shown.map((part) => `${part.name} ${part.text}`).join(", ")}` },
-    shown.map((part, number) => h(`i.k${Math.min(number, 5)}`, { "width%": 100 * part.share, title: `${part.name}: ${part.text}` })));
+    shown.map((part, number) => h(`i.${colour(part, number)}`, { "width%": 100 * part.share, title: `${part.name}: ${part.text}` })));
   const line = limit === undefined || limit === null ? null : h("div.limit", { "aria-hidden": "true" }, h("span", { "left%": 100 * limit }, "limit"));
-  const legend = h("ul.legend", {}, shown.map((part, number) => h("li", {}, h(`i.k${Math.min(number, 5)}`), `${part.name} `, h("b", {}, part.text), ` ${percent(part.share)}`)));
+  const legend = h("ul.legend", {}, shown.map((part, number) => h("li", {}, h(`i.${colour(part, number)}`), `${part.name} `, h("b", {}, part.text), ` ${percent(part.share)}`)));
   return [bar, line, legend];
 }
 export function bars(parts, label) {
   const most = Math.max(...parts.map((part) => part.share), 1e-9);
-  return h("dl.bars", { "aria-label": label }, parts.map((part) => h("div", { title: part.note || "" }, h("dt", {}, part.name),
+  const kind = parts.some((part) => part.name.length > 12) ? "dl.bars" : "dl.bars.short";
+  return h(kind, { "aria-label": label }, parts.map((part) => h("div", { title: part.note || "" }, h("dt", {}, part.name),
     h("dd.bar", { "aria-hidden": "true" }, h("i", { "width%": (100 * part.share) / most })), h("dd.value", {}, `${part.text}  `, h("span.note", {}, percent(part.share))))));
 }
 export function ticks(least, most, count = 5) {

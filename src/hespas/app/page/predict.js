@@ -88,7 +88,7 @@ export function setUp(home) {
       h("fieldset", {}, h("legend", {}, "What runs"), field("Model (any name of hespas models, or a program)", model),
         h("div.row", {}, h("div.grow", {}, field("Step", select([["", "training"], ["prefill", "prefill"], ["decode", "decode"]], state.prefill ? "prefill" : state.decode ? "decode" : "", (value) => change({ model: state.model, cluster: state.cluster, ...(value ? { [value]: true } : {}) })))),
           h("button", { type: "button", onclick: () => file.click() }, "Upload config.json"), file)),
-      h("fieldset", {}, h("legend", {}, "Where"), h("div.row", {}, h("div.grow", {}, field("Part", parts)), h("div.grow", {}, field("How many", many)),
+      h("fieldset", {}, h("legend", {}, "Where"), h("div.row", {}, h("div.grow.wide", {}, field("Part", parts)), h("div.grow", {}, field("How many", many)),
         h("button.small", { type: "button", onclick: double(0.5), "aria-label": "half as many devices" }, "÷2"), h("button.small", { type: "button", onclick: double(2), "aria-label": "twice as many devices" }, "×2")),
         state.imperfect ? h("p.note", {}, "with imperfections of the Cluster view ", h("button.small", { type: "button", onclick: () => set({ imperfect: "" }) }, "drop them")) : null),
     ];
@@ -103,29 +103,29 @@ export function setUp(home) {
       })));
     }
     if (known && Object.keys(known.settings).length) rows.push(...modelKnobs());
-    rows.push(h("div.row", {}, h("button", { type: "button", id: "undo", disabled: !undone.length, onclick: undo }, "Undo"), h("button", { type: "button", id: "reset", onclick: () => change(clone(FIRST)) }, "Start over")));
+    rows.push(h("div.row.last", {}, h("button", { type: "button", id: "undo", disabled: !undone.length, onclick: undo }, "Undo"), h("button", { type: "button", id: "reset", onclick: () => change(clone(FIRST)) }, "Start over")));
     knobs.replaceChildren(...rows);
     if (held) document.getElementById(held)?.focus({ preventScroll: true });
   }
 
   function modelKnobs() {
     const has = known.settings, options = known.choices;
-    const number = (key, label) => { const input = h("input", { type: "number", min: 1, step: 1, value: String(state[key] ?? has[key] ?? ""), id: key, onchange: () => set({ [key]: Number(input.value) || "" }) }); return field(label, input); };
+    const number = (key, label) => { const input = h("input", { type: "number", min: 1, step: 1, value: String(state[key] ?? has[key] ?? ""), placeholder: "default", id: key, onchange: () => set({ [key]: Number(input.value) || "" }) }); return field(label, input); };
     const isStaged = (state.mesh?.pipe ?? 1) > 1;
     const choose = (key, label, values) => (key in has ? field(label, select(values, state[key] ?? has[key], (value) => set({ [key]: value === String(has[key]) ? "" : value }))) : null);
     const setting = (key, label, values) => (key in has ? field(label, select(values, state.set?.[key] ?? has[key], (value) => { const next = { ...(state.set || {}) }; if (value === String(has[key])) delete next[key]; else next[key] = value; set({ set: Object.keys(next).length ? next : "" }); })) : null);
     const sequences = [...new Set([...SEQUENCES, Number(state.sequence ?? has.sequence)])].sort((a, b) => a - b);
     return [
       h("fieldset", {}, h("legend", {}, "A step"), h("div.two", {},
-        isStaged ? number("global_batch", "Global batch (sequences)") : "batch" in has ? number("batch", "Batch of a data part") : null,
+        isStaged ? number("global_batch", "Global batch") : "batch" in has ? number("batch", "Batch of a data part") : null,
         isStaged ? null : "accumulation" in has ? number("micro_batches", "Micro-batches") : null,
         isStaged ? number("micro_batch", "Micro-batch") : null,
         "sequence" in has ? field("Sequence", select(sequences.map(String), state.sequence ?? has.sequence, (value) => set({ sequence: Number(value) === has.sequence ? "" : Number(value) }))) : null,
-        isStaged ? field("Schedule", select(["", ...known.schedules.map((name) => name.replace("V", "2"))], state.schedule, (value) => set({ schedule: value }))) : null)),
+        isStaged ? field("Schedule", select([["", "default"], ...known.schedules.map((name) => name.replace("V", "2"))], state.schedule, (value) => set({ schedule: value }))) : null)),
       h("fieldset", {}, h("legend", {}, "Precision and memory"), h("div.two", {},
         choose("dtype", "Type", options.dtype), setting("product_dtype", "Products in", options.product_dtype), setting("state_dtype", "States in", options.state_dtype),
         choose("remat", "Recomputation", options.remat), choose("attention", "Attention", options.attention),
-        field("Kernels", select([["", "as good as can be had"], ["fused", "modelled"], ["library", "of libraries, as PyTorch has them"], ["exported", "as exported"]], state.fidelity === "auto" ? "" : state.fidelity, (value) => set({ fidelity: value }))))),
+        field("Kernels", select([["", "best available"], ["fused", "modelled"], ["library", "of libraries"], ["exported", "as exported"]], state.fidelity === "auto" ? "" : state.fidelity, (value) => set({ fidelity: value }))))),
     ];
   }
 
@@ -196,8 +196,8 @@ export function setUp(home) {
   }
   const difference = (about) => {
     const parts = [];
-    for (const axis of known.axes) { const one = about.mesh?.[axis.name] ?? 1, old = state.mesh?.[axis.name] ?? 1; if (one !== old) parts.push(`${axis.name} = ${one}`); }
-    for (const key of ["remat", "batch"]) if (about[key] !== state[key]) parts.push(`${key} = ${about[key]}`);
+    for (const axis of known.axes) { const one = about.mesh?.[axis.name] ?? 1, old = state.mesh?.[axis.name] ?? 1; if (one !== old) parts.push(`${axis.name}\u00a0=\u00a0${one}`); }
+    for (const key of ["remat", "batch"]) if (about[key] !== state[key]) parts.push(`${key}\u00a0=\u00a0${about[key]}`);
     if (about.set?.product_dtype !== state.set?.product_dtype) parts.push(`products in ${about.set.product_dtype}`);
     return parts.join(", ");
   };
@@ -258,21 +258,18 @@ export function setUp(home) {
     cards.classList.remove("stale"); body.classList.remove("stale");
     cards.replaceChildren(...view.cards.map((card) => h("div", {}, h("dt", {}, card.name), h("dd", {}, h("strong", {}, card.text), h("span.note", {}, card.note), " ", changed(card)))));
     const memory = view.memory;
-    const boxes = [
-      h("div.box", { id: "memory" }, h("h2", {}, "Memory of a device ", h(memory.fits === false ? "span.worse" : "span.better", {}, memory.fits === null ? "" : memory.fits ? "fits" : "does not fit")),
-        stack(memory.parts, "Memory", memory.capacity_share), h("p.note", {}, memory.note)),
-      h("div.box", { id: "bound" }, h("h2", {}, "What bounds the step"), stack(view.bound, "The step")),
-    ];
-    const more = [];
-    if (view.where.length) more.push(h("div.box", { id: "where" }, h("h2", {}, "Where the step goes"), bars(view.where, "Computation by kind of kernel")));
-    if (view.communication.length) more.push(h("div.box", { id: "communication" }, h("h2", {}, "Exposed communication, by axis"), bars(view.communication, "Exposed communication by axis")));
-    if (view.phases.length > 1) more.push(h("div.box", {}, h("h2", {}, "By phase"), bars(view.phases, "Computation by phase")));
+    const memoryBox = h("div.box", { id: "memory" }, h("h2", {}, "Memory of a device ", h(memory.fits === false ? "span.worse" : "span.better", {}, memory.fits === null ? "" : memory.fits ? "fits" : "does not fit")),
+        stack(memory.parts, "Memory", memory.capacity_share), h("p.note", {}, memory.note));
+    const bound = h("div.box", { id: "bound" }, h("h2", {}, "What bounds the step"), stack(view.bound, "The step"));
+    const where = view.where.length ? h("div.box", { id: "where" }, h("h2", {}, "Where the step goes"), bars(view.where, "Computation by kind of kernel")) : null;
+    const communication = view.communication.length ? h("div.box", { id: "communication" }, h("h2", {}, "Exposed communication, by axis"), bars(view.communication, "Exposed communication by axis")) : null;
+    const phases = view.phases.length > 1 ? h("div.box", { id: "phases" }, h("h2", {}, "By phase"), bars(view.phases, "Computation by phase")) : null;
     const changes = view.changes.length ? h("div.box", { id: "changes" }, h("h2", {}, "If this changed, and nothing else"), h("div.scroll", {}, h("table", {}, h("tbody", {}, view.changes.map((each) => h("tr", {}, h("td", {}, each.text), h("td.number", {}, each.step), h("td.number", {}, h("span.better", {}, `−${each.gain}`)),
       h("td.number", {}, Object.keys(each.apply).length ? h("button.small", { type: "button", "aria-label": `apply ${each.text}`, onclick: () => set(each.apply) }, "Apply") : "")))))))  : null;
     const stages = view.stages.length ? h("div.box", {}, h("h2", {}, "Stages"), h("div.scroll", {}, h("table", {}, h("thead", {}, h("tr", {}, view.stages[0].map((name) => h("th.number", { scope: "col" }, name)))), h("tbody", {}, view.stages.slice(1).map((row) => h("tr", {}, row.map((cell) => h("td.number", {}, cell)))))))) : null;
-    const parts = [view.warnings.length ? h("ul.warning", {}, view.warnings.map((each) => h("li", {}, each))) : null, h("div.pair", {}, boxes)];
-    if (known?.axes.length || changes) parts.push(h("div.pair", {}, known?.axes.length ? h("div.box", { id: "near" }, h("h2", {}, "Try next"), h("p.note", {}, "Knobs moved by one are predicted while this answer is read.")) : null, changes));
-    if (more.length) parts.push(h("div.pair", {}, more));
+    const nearBox = known?.axes.length ? h("div.box", { id: "near" }, h("h2", {}, "Try next"), h("p.note", {}, "Knobs moved by one are predicted while this answer is read.")) : null;
+    const columns = [[memoryBox, nearBox, where], [bound, changes, communication, phases]].map((boxes) => h("div.answer", {}, boxes.filter(Boolean)));
+    const parts = [view.warnings.length ? h("ul.warning", {}, view.warnings.map((each) => h("li", {}, each))) : null, h("div.pair.columns", {}, columns)];
     if (stages) parts.push(stages);
     if (view.assumptions.length) parts.push(h("details.box", {}, h("summary", {}, `Assumed (${view.assumptions.length})`), h("ul", {}, view.assumptions.map((each) => h("li", {}, each)))));
     body.replaceChildren(...parts.filter(Boolean));
