@@ -237,6 +237,27 @@ def _check_recomputed(model: LanguageModel, run: Training) -> None:
         )
 
 
+def _check_documents(model: LanguageModel, run: Training) -> None:
+    """Raise `ConfigError` for documents that say nothing, or that attention cannot keep apart."""
+    if not run.document_length:
+        return
+    _refuse(
+        run.document_length > run.sequence,
+        f"document_length = {run.document_length} of sequences of {run.sequence} tokens",
+        "give shorter documents, or longer sequences",
+    )
+    _refuse(
+        not any(kind.mixer == "attention" for kind in model.kinds),
+        "document_length has no effect: no layer has attention",
+        "drop it",
+    )
+    _refuse(
+        model.latent is not None and model.latent.indexed_tokens > 0,
+        "attention among the tokens that an index chooses is not kept within documents",
+        "drop document_length",
+    )
+
+
 def _check_adapters(model: LanguageModel, run: Training) -> None:
     """Raise `ConfigError` for adapters of nothing, and what frozen weights leave nothing to do."""
     _refuse(
@@ -267,6 +288,7 @@ def _check_adapters(model: LanguageModel, run: Training) -> None:
 def _check_training(model: LanguageModel, run: Training) -> None:
     _check_mtp(model, run)
     _check_adapters(model, run)
+    _check_documents(model, run)
     _refuse(
         run.expert_product_dtype != "same" and model.routing is None,
         f"expert_product_dtype = {run.expert_product_dtype} has no effect: the model has no "

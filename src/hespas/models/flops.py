@@ -91,7 +91,7 @@ def _mixing(settings: LanguageModel, kind: LayerKind) -> int:
     """Return a token's forward FLOPs of attention in a layer."""
     if kind.mixer != "attention":
         return 0
-    seen = min(settings.context, kind.window or kind.chunk or settings.context)
+    seen = min(each for each in (settings.context, kind.window, kind.chunk) if each)
     latent = settings.latent
     if latent is None or not settings.selects_tokens:
         return attention_flops(settings, kind) * seen

@@ -185,11 +185,16 @@ class LanguageModel:
 
     @property
     def kinds(self) -> tuple[LayerKind, ...]:
-        """The kind of each layer."""
+        """The kind of each layer; attention is within documents where sequences have several."""
         if self.pattern:
-            return tuple(islice(cycle(self.pattern), self.layers))
-        dense = self.layers if self.routing is None else self.routing.dense_layers
-        return _kinds(self.layers, self.style.window, self.style.global_every, dense)
+            kinds = tuple(islice(cycle(self.pattern), self.layers))
+        else:
+            dense = self.layers if self.routing is None else self.routing.dense_layers
+            kinds = _kinds(self.layers, self.style.window, self.style.global_every, dense)
+        run = self.run
+        if not isinstance(run, Training) or not run.document_length:
+            return kinds
+        return _within_documents(kinds, run.document_length)
 
     @property
     def mtp_kinds(self) -> tuple[LayerKind, ...]:
@@ -489,6 +494,16 @@ def _kinds(layers: int, window: int, global_every: int, dense: int) -> tuple[Lay
             is_routed=index >= dense,
         )
         for index in range(layers)
+    )
+
+
+@cache
+def _within_documents(kinds: tuple[LayerKind, ...], tokens: int) -> tuple[LayerKind, ...]:
+    return tuple(
+        replace(kind, chunk=min(kind.chunk or tokens, tokens))
+        if kind.mixer == "attention"
+        else kind
+        for kind in kinds
     )
 
 

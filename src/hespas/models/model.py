@@ -157,7 +157,7 @@ LORA_MODULES = ("linear_fc1", "linear_fc2", "linear_proj", "linear_qkv")
 Source: Megatron-Bridge 0.6.2, ``target_modules`` of peft/lora.py."""
 _JOINED = {"remat": MODULES, "lora_modules": LORA_MODULES}
 """The settings whose values may be several, joined by ``+``."""
-_LEAST = {"lora_rank": 1}
+_LEAST = {"lora_rank": 1, "document_length": 1}
 """The least value of settings that stand for nothing where they are not given."""
 
 CHOICES = {

@@ -24,7 +24,9 @@ class Training:
     queries, keys and values or of a gate and what it multiplies, are joined, or apart.
     Each of ``mtp_layers`` predicts a further token (multi-token prediction). With a ``lora_rank``
     the model's weights are frozen, in ``dtype``, and adapters of that rank are trained beside those
-    of the ``lora_modules``, joined by ``+``: by default all that Megatron-Bridge adapts.
+    of the ``lora_modules``, joined by ``+``: by default all that Megatron-Bridge adapts. Sequences
+    are packed of documents of ``document_length``, which do not see each other, or one document
+    where that is 0.
     """
 
     mesh: MeshAxes
@@ -50,6 +52,7 @@ class Training:
     mtp_layers: int = 0
     lora_rank: int = 0
     lora_modules: str = "all"
+    document_length: int = 0
 
     @property
     def recomputed(self) -> frozenset[str]:

@@ -130,6 +130,36 @@ def test_products_of_training_are_the_closed_form(name: str, options: dict[str, 
     assert products(exported(name, **options)) == pytest.approx(needed, rel=0.02)
 
 
+def test_documents_of_a_sequence_do_not_see_each_other() -> None:
+    options = TRAINING | {"mesh": "data=1", "remat": "none", "document_length": "16"}
+    whole, packed = (
+        model_named("gpt3-125m").with_options({**options, "document_length": length})
+        for length in ("64", "16")
+    )
+    tokens, heads_and_layers = 64, 4 * 4
+    left_out = 3 * tokens * (64 - 16) * heads_and_layers * 2 * (16 + 16)
+    needed = [model_flops(each) for each in (whole, packed)]
+    assert needed[0] is not None
+    assert needed[1] == needed[0] - left_out
+    assert products(exported("gpt3-125m", **options)) == pytest.approx(needed[1], rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"document_length": "0"}, "document_length is '0'"),
+        ({"document_length": "128"}, "document_length = 128 of sequences of 64"),
+        ({"document_length": "24"}, "not divided into chunks of 24"),
+        ({"document_length": "16", "mesh": "context=2"}, "not divided into chunks of 16"),
+    ],
+)
+def test_documents_that_cannot_be_kept_apart_are_refused(
+    options: dict[str, str], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        model_named("gpt3-125m").with_options(TRAINING | options).check()
+
+
 @pytest.mark.parametrize("scan", ["true", "false"])
 def test_a_loop_has_as_many_products(scan: str) -> None:
     """Twelve layers are a loop over a loop and a layer, whose products stand in it once."""

@@ -180,6 +180,7 @@ def _row_options(options: PredictOptions, request: RowRequest) -> PredictOptions
     own = Fidelity.LIBRARY if is_of_libraries else Fidelity.AUTO
     fidelity = Fidelity(settings.pop("fidelity", own.value))
     layers = settings.pop("stage_layers", None)
+    by_graphs = settings.pop("cuda_graphs", "false") == "true"
     stages = PipelineOptions(
         schedule=settings.pop("schedule", None),
         stage_layers=None if layers is None else parse_stage_layers(layers),
@@ -189,6 +190,7 @@ def _row_options(options: PredictOptions, request: RowRequest) -> PredictOptions
     return replace(
         options,
         program=replace(options.program, model=replace(model, settings=settings)),
+        estimate=replace(options.estimate, cuda_graphs=by_graphs),
         compile=CompileChoice(fidelity=fidelity),
         pipeline=stages,
     )
