@@ -194,14 +194,10 @@ def _scheduled(cut: Cut, costs: Mapping[Part, PartCost], exchange: Exchange) -> 
     data = [_Data.of(cut, costs, exchange, stage) for stage in range(cut.stages)]
     gathers = [each.gathers() for each in data]
     ready = {
-        (stage, chunk): end
+        (stage, chunk): _ready_ps(each, chunk, cut, costs, stage)
         for stage, each in enumerate(gathers)
-        for chunk, (_, (_, end)) in enumerate(each)
+        for chunk in range(schedule.chunks)
     }
-    if not hides(Overlap.PARAMETERS):
-        ready = {
-            key: max(ready[key[0], chunk] for chunk in range(schedule.chunks)) for key in ready
-        }
     footprints = {part: cost.footprint for part, cost in costs.items()}
     times = timed(schedule, _durations(cut, costs, message_ps, ready))
     sums = [
@@ -235,6 +231,26 @@ def _scheduled(cut: Cut, costs: Mapping[Part, PartCost], exchange: Exchange) -> 
         notes=(*_notes(cut, message_ps, times), *cut.source.notes),
         part_warnings=part_warnings(node_of(cut.options.estimate), cut.system),
     )
+
+
+def _ready_ps(
+    gathers: Sequence[tuple[str, Interval]],
+    chunk: int,
+    cut: Cut,
+    costs: Mapping[Part, PartCost],
+    stage: int,
+) -> int:
+    """Return when the first pass of a chunk can begin and wait for no weights.
+
+    They come a layer at a time, while layers before are computed. Source: megatron-core 0.16.1,
+    ``finish_param_sync`` of distributed/param_and_grad_buffer.py, which starts the next gather.
+    """
+    if not cut.options.pipeline.hides(Overlap.PARAMETERS):
+        return max(end for _, (_, end) in gathers)
+    part = cut.parts_of(stage)[chunk]
+    start, end = gathers[chunk][1]
+    forward_ps = costs[part].passes.forward.total_ps
+    return end - min(end - start, forward_ps) * (part.layers - 1) // part.layers
 
 
 def _durations(

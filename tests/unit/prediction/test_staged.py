@@ -154,6 +154,22 @@ def test_one_stage_with_kernels_of_libraries_is_a_pipeline() -> None:
     assert len(found.stages) == 1
 
 
+def test_weights_are_gathered_a_layer_at_a_time() -> None:
+    """The first pass begins before the last layer's have come, and never waits for a layer's."""
+    one = replace(options("pipe=1,fsdp=8"), compile=CompileChoice(fidelity=Fidelity.LIBRARY))
+    together = replace(one, pipeline=PipelineOptions(overlap={"parameters": False}))
+    (begins, ends), (last, _) = (
+        min(predict_pipeline(each).times.passes[0].values()) for each in (one, together)
+    )
+    (_, (_, gathered)) = predict_pipeline(one).stages[0].gathers[0]
+    assert last == gathered
+    assert 0 < begins < gathered
+    layers = predict_pipeline(one).cut.parts[0].layers
+    each, pass_ps = gathered // layers, (ends - begins) // layers
+    for layer in range(layers):
+        assert begins + layer * pass_ps >= (layer + 1) * each - layers
+
+
 def test_libraries_read_and_write_sums_beside_their_products() -> None:
     one = replace(
         options("pipe=1,fsdp=8"),

@@ -31,7 +31,7 @@ _COLUMNS = (
     "note",
 )
 _GIB = 2**30
-_MOST_WRITTEN = 4
+_MOST_WRITTEN = 48
 """Layers of a part that are written out; more are a loop, which is predicted sooner."""
 
 
@@ -151,7 +151,7 @@ def _plain(text: str) -> str:
 
 
 def _publisher(line: _Line) -> str:
-    known = ("torchtitan", "llm-foundry", "SimuMax", "Megatron-Bridge")
+    known = ("torchtitan", "llm-foundry", "SimuMax", "Megatron-Bridge", "MLPerf")
     source = f"{line.text('source')} {line.text('framework')}"
     for name in known:
         if name.casefold() in source.casefold():
@@ -291,6 +291,30 @@ def _simumax(line: _Line, _: _Named) -> dict[str, str]:
     return options
 
 
+def _mlperf(line: _Line, named: _Named) -> dict[str, str]:
+    """Return how NVIDIA's submission to MLPerf Training runs a step.
+
+    Its layers are written out, as PyTorch runs them, however many there are.
+    """
+    stages, experts = line.count("pp"), line.count("ep")
+    parts = line.count("devices") // (line.count("tp") * stages * line.count("cp"))
+    note = line.text("note").casefold()
+    options = {
+        "mesh": _mesh(pipe=stages, fsdp=parts // experts, expert=experts),
+        "global_batch": str(line.count("global_batch")),
+        "micro_batch": str(line.count("micro_batch")),
+        "sequence": str(line.count("sequence")),
+        "software": "megatron",
+        "gradient_dtype": "bf16",
+        **_precision(line, has_experts=model_named(named.workload).settings.routing is not None),
+        **({"overlap": "exchanges=on"} if "a2a overlap" in note else {}),
+        **({"cuda_graphs": "true"} if "cuda graph" in note else {}),
+        **_stages(named, stages, max(1, line.noted("vp"))),
+    }
+    options.pop("scan", None)
+    return options
+
+
 def _bridge(line: _Line, named: _Named) -> dict[str, str]:
     """Return how Megatron-Bridge runs a step."""
     tensor, stages, context = line.count("tp"), line.count("pp"), line.count("cp")
@@ -312,6 +336,7 @@ def _bridge(line: _Line, named: _Named) -> dict[str, str]:
         **_tensor_parallel(tensor),
         **({"expert_axes": axes} if axes != "expert" else {}),
         **(_ADAPTERS if "LoRA" in line.text("source") else {}),
+        **(_PACKED if re.search(r"LoRA|SFT", line.text("source")) else {}),
     }
     # Its recipes of benchmarks sum gradients in bf16 (megatron/bridge/perf_recipes/_common.py).
     if shards <= 1:
@@ -336,6 +361,13 @@ _ADAPTERS = {"lora_rank": "16", "lora_modules": "linear_qkv"}
 
 Source: Megatron-Bridge 0.6.2, megatron/bridge/recipes/llama/h100/llama3.py, ``dim``, and
 perf_recipes/llama, ``target_modules``.
+"""
+_PACKED = {"document_length": "256"}
+"""Documents in sequences of fine-tuning: SQuAD's, of fewer tokens each. A step with half of that
+takes as long.
+
+Source: Megatron-Bridge 0.6.2, ``default_squad_config`` of recipes/utils/dataset_utils.py, which
+packs them.
 """
 _KNOWN_SINCE = (26, 6)
 """The container from which on these recipes are taken to be those of the published steps: earlier
@@ -384,6 +416,7 @@ _MAPPINGS: Mapping[str, Callable[[_Line, _Named], dict[str, str]]] = {
     "torchtitan": _titan,
     "SimuMax": _simumax,
     "Megatron-Bridge": _bridge,
+    "MLPerf": _mlperf,
 }
 
 

@@ -54,7 +54,7 @@ def rows(directory: Path, *lines: dict[str, str]) -> tuple[Row, ...]:
 
 def test_every_packaged_row_is_mapped_or_says_why() -> None:
     packaged = read_pytorch_rows()
-    assert len(packaged) == 121
+    assert len(packaged) == 123
     for row in packaged:
         assert row.source
         assert row.framework_year in {2023, 2024, 2025, 2026}
@@ -109,9 +109,39 @@ def test_the_name_of_a_line_of_simumax_is_read(tmp_path: Path) -> None:
     assert row.published_peak_bytes == round(68.43 * 2**30)
 
 
+def test_a_submission_to_mlperf_has_the_layout_that_it_names(tmp_path: Path) -> None:
+    line = {
+        "source": "mlcommons/training_results_v6.0 deepseekv3_671b (MLPerf; container 26.04)",
+        "framework": "MLPerf",
+        "model": "deepseekv3_671b",
+        "hardware": "DGX-GB300",
+        "devices": "256",
+        "tp": "1",
+        "pp": "4",
+        "cp": "1",
+        "ep": "32",
+        "global_batch": "15360",
+        "micro_batch": "1",
+        "sequence": "4096",
+        "precision": "MXFP8",
+        "step_time_s": "39.79",
+        "note": "vp=4; 1F1B a2a overlap; full-iteration CUDA graph",
+    }
+    (row,) = rows(tmp_path, line)
+    assert row.options["mesh"] == "pipe=4,fsdp=2,expert=32"
+    assert (row.options["schedule"], row.options["overlap"]) == ("interleaved:4", "exchanges=on")
+    assert (row.options["cuda_graphs"], row.publisher) == ("true", "MLPerf")
+    (row,) = rows(tmp_path, {**line, "model": "gpt_oss_20b", "pp": "1", "ep": "1", "note": ""})
+    assert row.options["mesh"] == "pipe=1,fsdp=256"
+    assert not {"scan", "overlap", "cuda_graphs", "schedule"} & set(row.options)
+
+
 def test_adapters_are_those_of_the_recipe(tmp_path: Path) -> None:
     (row,) = rows(tmp_path, {**BRIDGE, "source": "Megatron-Bridge (NeMo container 26.06; LoRA)"})
     assert (row.options["lora_rank"], row.options["lora_modules"]) == ("16", "linear_qkv")
+    assert row.options["document_length"] == "256"
+    (row,) = rows(tmp_path, {**BRIDGE, "source": "Megatron-Bridge (NeMo container 26.06; SFT)"})
+    assert (row.options["document_length"], "lora_rank" in row.options) == ("256", False)
 
 
 @pytest.mark.parametrize(
