@@ -29,7 +29,7 @@ class _AnyModel(TypedDict, total=False):
     remat: str | None
     scan: bool | None
     dtype: str | None
-    settings: Mapping[str, str] | None
+    settings: Mapping[str, str | int | float] | None
     prefill: bool
     decode: bool
     software: str | None

@@ -33,7 +33,8 @@ class ModelOptions:
 
     ``batch`` counts sequences or images of one data-parallel part of the mesh, ``global_batch``
     those of all parts. ``part`` is a part of the model, None for all of it. ``settings`` are
-    further settings of the model, as text.
+    further settings of the model: numbers become text, as on the command line. Raises `ConfigError`
+    for what is neither.
     """
 
     GROUP: ClassVar[Group] = Group.MODEL
@@ -102,6 +103,10 @@ class ModelOptions:
     )
     part: Part | None = declare(help="A part of the model, for a pipeline.", has_flag=False)
 
+    def __post_init__(self) -> None:
+        texts = {name: _text(name, value) for name, value in self.settings.items()}
+        object.__setattr__(self, "settings", texts)
+
     def texts(self) -> dict[str, str]:
         """Return the set settings by the model's names, as text.
 
@@ -131,6 +136,16 @@ class ModelOptions:
     def step(self) -> str:
         """The requested step of a model; empty if none was requested."""
         return "prefill" if self.prefill else "decode" if self.decode else ""
+
+
+def _text(name: str, value: object) -> str:
+    match value:
+        case bool():
+            return str(value).lower()
+        case str() | int() | float():
+            return str(value)
+        case _:
+            raise ConfigError(f"{option('set')} {name} is {value!r}", hint="give text or a number")
 
 
 NO_MODEL_OPTIONS = ModelOptions()

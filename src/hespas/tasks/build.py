@@ -107,11 +107,11 @@ class _Builder:
     def order_only(self, depends_on: tuple[int, ...]) -> tuple[int, ...]:
         """Return the dependencies that `after_latest` adds.
 
-        There are none for a program that a compiler scheduled.
-
-        A device that runs such a program has one stream for all communication.
+        There are none for a program that a compiler scheduled: a device that runs it has one stream
+        for all communication. Frameworks have one for each group.
         """
-        if self.program.is_scheduled and not self.program.is_recorded:
+        program = self.program
+        if program.is_scheduled and not (program.is_recorded or program.is_of_libraries):
             return ()
         return tuple(sorted({*self.latest}.difference(depends_on)))
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
+from msgspec.structs import replace
 
 from hespas.errors import UnsupportedError
 from hespas.hardware.presets import load_system
@@ -313,3 +314,17 @@ def test_collectives_follow_each_other_on_one_stream() -> None:
     )
     collectives = [task for task in tasks.tasks if isinstance(task, CollectiveTask)]
     assert [task.order_only for task in collectives] == [(), ()]
+
+
+def test_a_framework_has_a_stream_for_each_group() -> None:
+    program = replace(
+        scheduled(
+            start("r", "a"), start("s", "a"), kernel("k", "a"), done("d", "r"), done("e", "s")
+        ),
+        is_of_libraries=True,
+    )
+    tasks = build_task_graph(
+        split_scheduled(program), [None, None, RegionTime(duration_ps=1, label="")], name="step"
+    )
+    first, second = [task for task in tasks.tasks if isinstance(task, CollectiveTask)]
+    assert second.order_only == (first.id,)
