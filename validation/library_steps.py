@@ -149,7 +149,8 @@ def page_text(text: str, rows: list[Row]) -> str:
         "families": errors_by(rows, lambda row: row["family"], "family"),
         "features": errors_by(rows, features, _FEATURES),
         "order": f"{right} of {count} pairs are predicted in the published order.",
-        "missing": "\n".join(f"* {reason}: {number}" for reason, number in missing.items()),
+        "missing": "\n".join(f"* {reason}: {number}" for reason, number in missing.items())
+        or "None.",
         "rows": lines_of(rows),
     }
     for name, table in parts.items():
