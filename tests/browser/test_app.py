@@ -16,7 +16,7 @@ from time import monotonic, sleep
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, Route, expect, sync_playwright
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 pytestmark = [
@@ -222,6 +222,28 @@ def test_a_load_is_served_by_keys_alone(page: Page, server: Server) -> None:
     page.keyboard.press("Enter")
     copied = str(page.evaluate("() => navigator.clipboard.readText()"))
     assert copied.startswith("vllm serve Qwen/Qwen3-0.6B")
+
+
+def test_what_is_typed_stays_when_an_answer_comes(page: Page, server: Server) -> None:
+    waiting: list[Route] = []
+
+    def hold(route: Route) -> None:
+        if '"describe"' in (route.request.post_data or ""):
+            waiting.append(route)
+        else:
+            route.continue_()
+
+    page.route("**/api/ask", hold)
+    show(page, server, STATE)
+    page.locator("#model").press_sequentially("x")
+    typed = page.locator("#model").input_value()
+    for route in waiting:
+        route.continue_()
+    page.wait_for_selector("#axis-fsdp")
+    expect(page.locator("#model")).to_have_value(typed)
+    expect(page.locator("#model")).to_be_focused()
+    step(page)
+    assert page.locator(".error").count() == 0
 
 
 def test_a_pinned_answer_is_compared_with(page: Page) -> None:

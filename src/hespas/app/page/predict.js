@@ -15,6 +15,9 @@ export function setUp(home) {
   let state = clone(FIRST), known = null, undone = [], pinned = null, shown = null, whole = null;
   let turn = 0, busy = false, again = false, rest = 0, tried = [], nearing = Promise.resolve();
   const knobs = h("form.panel.knobs", { "aria-label": "Knobs", onsubmit: (event) => event.preventDefault() });
+  // What is typed and not entered yet stays when an answer draws the knobs again.
+  knobs.addEventListener("input", (event) => { if (event.target.matches("input:not([type=range])")) event.target.dataset.typed = "yes"; });
+  knobs.addEventListener("change", (event) => { delete event.target.dataset.typed; }, true);
   const status = h("div.status", { "aria-live": "polite" });
   const cards = h("dl.cards", { id: "cards" });
   const problem = h("div"), body = h("div.answer"), copies = h("div.box");
@@ -77,7 +80,7 @@ export function setUp(home) {
   }
 
   function drawKnobs() {
-    const held = document.activeElement?.id;
+    const before = document.activeElement, held = before?.id;
     const [count, part] = /^(\d+)x(.+)$/.exec(state.cluster || "")?.slice(1) ?? ["", state.cluster || ""];
     const model = h("input", { id: "model", list: "models", value: state.model, autocomplete: "off", spellcheck: "false", onchange: () => change({ model: model.value.trim(), cluster: state.cluster }) });
     const file = h("input", { type: "file", id: "upload", accept: ".json,.mlir,.hlo,.txt", onchange: () => upload(file.files[0]) });
@@ -104,8 +107,12 @@ export function setUp(home) {
     }
     if (known && Object.keys(known.settings).length) rows.push(...modelKnobs());
     rows.push(h("div.row.last", {}, h("button", { type: "button", id: "undo", disabled: !undone.length, onclick: undo }, "Undo"), h("button", { type: "button", id: "reset", onclick: () => change(clone(FIRST)) }, "Start over")));
+    const typed = knobs.contains(before) && before.dataset.typed ? before.value : null;
+    if (typed !== null) before.value = before.defaultValue; // Else the browser enters it as the element goes.
     knobs.replaceChildren(...rows);
-    if (held) document.getElementById(held)?.focus({ preventScroll: true });
+    const now = held ? document.getElementById(held) : null;
+    now?.focus({ preventScroll: true });
+    if (now && typed !== null) { now.value = typed; now.dataset.typed = "yes"; }
   }
 
   function modelKnobs() {
@@ -197,7 +204,7 @@ export function setUp(home) {
   const difference = (about) => {
     const parts = [];
     for (const axis of known.axes) { const one = about.mesh?.[axis.name] ?? 1, old = state.mesh?.[axis.name] ?? 1; if (one !== old) parts.push(`${axis.name}\u00a0=\u00a0${one}`); }
-    for (const key of ["remat", "batch"]) if (about[key] !== state[key]) parts.push(`${key}\u00a0=\u00a0${about[key]}`);
+    for (const key of ["remat", "batch"]) if (about[key] !== state[key]) parts.push(`${key} = ${about[key]}`);
     if (about.set?.product_dtype !== state.set?.product_dtype) parts.push(`products in ${about.set.product_dtype}`);
     return parts.join(", ");
   };
@@ -227,7 +234,7 @@ export function setUp(home) {
     const rows = tried.map((each) => ({ ...each, gain: rate(each.view) / base - 1 })).sort((a, b) => (b.view.memory.fits !== false) - (a.view.memory.fits !== false) || b.gain - a.gain);
     place.replaceChildren(h("h2", {}, "Try next"), h("p.note", {}, fits ? "Knobs moved by one, best first; the batch of a data part stays." : "This does not fit. Knobs moved by one, those that fit first; the batch of a data part stays."),
       h("div.scroll", {}, h("table", {}, h("thead", {}, h("tr", {}, ["change", "throughput", "memory", ""].map((name, number) => h(number === 1 || number === 2 ? "th.number" : "th", { scope: "col" }, name)))),
-        h("tbody", {}, rows.map((each) => h(each.view.memory.fits === false ? "tr.out" : "tr", {}, h("td", {}, difference(each.about)), h("td.number", {}, h(each.gain >= 0 ? "span.better" : "span.worse", {}, `${each.gain >= 0 ? "+" : "−"}${Math.abs(100 * each.gain).toFixed(1)} %`)),
+        h("tbody", {}, rows.map((each) => h(each.view.memory.fits === false ? "tr.out" : "tr", {}, h("td", {}, difference(each.about).replaceAll("_", "_\u200b")), h("td.number", {}, h(each.gain >= 0 ? "span.better" : "span.worse", {}, `${each.gain >= 0 ? "+" : "−"}${Math.abs(100 * each.gain).toFixed(1)} %`)),
           h("td.number", {}, each.view.memory.text, each.view.memory.fits === false ? h("span.worse", { title: "does not fit" }, " ✕") : ""), h("td.number", {}, h("button.small", { type: "button", "aria-label": `apply ${difference(each.about)}`, onclick: () => change(clone(each.about)) }, "Apply"))))))));
   }
 
