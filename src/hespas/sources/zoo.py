@@ -29,6 +29,7 @@ from hespas.models.part import PIPE, REDUCED
 from hespas.models.recommender import Dlrm
 from hespas.models.runs import Decode, Training
 from hespas.models.software import software_named
+from hespas.models.weights import parameters, trained_parameters
 from hespas.sources.options import ModelOptions
 from hespas.sources.source import ModelSource
 
@@ -116,8 +117,17 @@ def _states_note(settings: object) -> Iterator[str]:
         case _:
             return
     other_type = "bf16" if own == "f32" else "f32"
+    what = "AdamW's weights"
+    if isinstance(settings, LanguageModel) and settings.lora_modules:
+        trained = trained_parameters(settings)
+        yield (
+            f"adapters: {trained:,} of {parameters(settings):,} weights are trained, beside "
+            f"{', '.join(settings.lora_modules)}; the others are frozen, in {settings.dtype}; "
+            "dropout is left out"
+        )
+        what = "of adapters, AdamW's weights"
     yield (
-        f"memory: AdamW's weights and both moments are held in {own}, {3 * TYPE_BYTES[own]} bytes "
+        f"memory: {what} and both moments are held in {own}, {3 * TYPE_BYTES[own]} bytes "
         f"a parameter (--set state_dtype={other_type} holds them in {3 * TYPE_BYTES[other_type]})"
     )
 

@@ -55,6 +55,7 @@ class _Model:
         self.routing = routing
         self.style = Style()
         self.run = None
+        self.lora_modules = ()
 
 
 def made(axes: str, weights: Any, tokens: Any, **settings: Any) -> Any:

@@ -27,6 +27,8 @@ from hespas.program.program import Program, all_ops
 from hespas.program.types import TensorType
 from hespas.sources.exported import partitioned
 from hespas.sources.function import export_model
+from hespas.sources.options import ModelOptions
+from hespas.sources.source import ModelSource, find_source
 from hespas.work.expand import expand, total
 
 SMALL = {
@@ -212,3 +214,13 @@ def test_what_makes_no_sense_is_refused(name: str, options: dict[str, str], mess
 def test_modules_without_a_rank_are_refused() -> None:
     with pytest.raises(ConfigError, match="lora_modules = linear_qkv has no effect"):
         model_named("llama3-8b").with_options({"lora_modules": "linear_qkv"}).check()
+
+
+def test_an_answer_says_what_is_trained() -> None:
+    """Of 8.03 B weights, those of rank 16 beside seven products a layer: 41.9 M, as in peft."""
+    options = ModelOptions(global_batch=8, settings={"lora_rank": "16"})
+    source = find_source("llama3-8b", options, devices=8)
+    assert isinstance(source, ModelSource)
+    notes = " ".join(source.notes)
+    assert "41,943,040 of 8,072,204,288 weights are trained" in notes
+    assert "of adapters, AdamW's weights and both moments" in notes
