@@ -86,7 +86,8 @@ def windowed(name: str) -> Model:
     """Return a model whose windows are three tokens long."""
     model = model_named(name)
     settings = model.settings
-    return replace(model, settings=replace(settings, style=replace(settings.style, window=3)))
+    kinds = tuple(replace(kind, window=min(kind.window, 3)) for kind in settings.pattern)
+    return replace(model, settings=replace(settings, pattern=kinds))
 
 
 def test_a_window_is_cached_as_a_ring() -> None:
