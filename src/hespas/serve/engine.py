@@ -60,8 +60,9 @@ class Engine:
     engine schedules the next iteration while one runs. One that ``plans_ahead`` does so as that
     starts: what comes later waits for it to end, and for the next. Parts with attention of their
     own have a ``token_budget`` each, or together where the engine ``divides_budget``. Blocks of
-    layers that attend to a window are free beyond it where the engine ``frees_windows``. One that
-    does not plan ahead waits ``unhidden_s`` in each iteration, and for each sequence of it.
+    layers that attend to a window are free beyond it where the engine ``frees_windows``. One looks
+    for requests in each iteration with prompts, and once in ``poll_interval`` others. One that does
+    not plan ahead waits ``unhidden_s`` in each iteration, and for each sequence of it.
     """
 
     name: str
@@ -79,6 +80,7 @@ class Engine:
     plans_ahead: bool = True
     divides_budget: bool = False
     frees_windows: bool = False
+    poll_interval: int = 1
     unhidden_s: tuple[float, float] = (0.0, 0.0)
     launch: str = ""
     flags: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -222,6 +224,7 @@ def sglang(*, memory_bytes: int, part: str, devices: int = 1) -> Engine:
             "attention in parts": "--dp-size {parts} --enable-dp-attention "
             "--moe-a2a-backend deepep",
             "two batches": "--enable-two-batch-overlap",
+            "polls": "--scheduler-recv-interval {polls}",
             "type": "--dtype {dtype}",
             "memory share": "--mem-fraction-static {share:g}",
             "no prefixes": "--disable-radix-cache",

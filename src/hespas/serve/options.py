@@ -290,6 +290,12 @@ class EngineOptions:
         negatable=True,
         default=True,
     )
+    poll_interval: int = declare(
+        help="Iterations that decode from one look for new requests to the next, as SGLang's "
+        "--scheduler-recv-interval.",
+        least=1,
+        default=1,
+    )
     prefix_caching: bool = declare(
         help="Keep prefixes for requests that begin with the same tokens.",
         negatable=True,
@@ -366,6 +372,7 @@ class EngineOptions:
             memory_share=self.memory_share or engine.memory_share,
             host_s=self.host_time_s,
             plans_ahead=self.plan_ahead,
+            poll_interval=self.poll_interval,
             caches_prefixes=engine.caches_prefixes and self.prefix_caching,
         )
 

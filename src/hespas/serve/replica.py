@@ -152,6 +152,7 @@ class Replica:
         "preemptions",
         "prompts",
         "setup",
+        "unpolled",
         "used",
         "waiting",
         "work",
@@ -167,6 +168,7 @@ class Replica:
         self.now = 0
         # The batch of an iteration has what was here when it was planned.
         self.planned_ps = 0
+        self.unpolled = 0
         self.waiting: deque[int] = deque()
         self.prompts: list[_Prompt] = []
         self.decoding = 0
@@ -259,7 +261,9 @@ class Replica:
 
     def _is_planned(self, request: int) -> bool:
         """Return whether a request was here when the next iteration was planned."""
-        if not self.setup.engine.plans_ahead or not (self.prompts or self.decoding):
+        engine = self.setup.engine
+        sees_all = not engine.plans_ahead and engine.poll_interval == 1
+        if sees_all or not (self.prompts or self.decoding):
             self.planned_ps = self.now
         return self.work.offered_ps[request] <= self.planned_ps
 
@@ -324,7 +328,7 @@ class Replica:
         if decoding:
             elapsed += times.attended_ps(decoding, self.context, parts)[0]
         elapsed = max(elapsed, times.of_exchange(-(-(decoding + tokens) // parts)))
-        self.planned_ps = self.now
+        self.planned_ps, self.unpolled = self.now, 0
         self._pass(elapsed + host_ps, self._made() if decodes else 1, decodes=decodes)
         ended = self._ended() if decodes else []
         complete = [prompt for prompt in self.prompts if not prompt.left]
@@ -387,12 +391,17 @@ class Replica:
             block = engine.block_tokens
             count = min(count, max(1, self.free // self.decoding * block))
         if self.waiting and not self._is_planned(self.waiting[0]):
-            count = 1
+            count = min(count, engine.poll_interval - self.unpolled)
         until = horizon_ps - self.now
         if until < first * count + step * (count * (count - 1) // 2):
             count = min(count, _first_at(first, step, until))
+        started_ps = self.now
         self._pass(first * count + step * (count * (count - 1) // 2), count, decodes=True)
-        self.planned_ps = self.now - first - step * (count - 1)
+        # The last iteration that looked for requests did so as it started.
+        since, self.unpolled = divmod(self.unpolled + count, engine.poll_interval)
+        if since:
+            before = count - self.unpolled - 1
+            self.planned_ps = started_ps + first * before + step * (before * (before - 1) // 2)
         return self._ended()
 
     def _made(self) -> int:

@@ -137,7 +137,7 @@ def serving(options: ServeOptions, surfaces: Surfaces | None = None) -> ServingR
     configuration = configuration_of(options.model_name)
     longest = None if configuration is None else configuration.longest
     model = _language_model(options.model_name)
-    if model is None and configuration is not None:
+    if configuration is not None and not isinstance(configuration.model, LanguageModel):
         raise ConfigError(
             f"{options.model_name} is no decoder, and engines are described for those alone",
             hint=f"hespas run {options.model_name} predicts a step of it",
@@ -433,6 +433,7 @@ def _launches(options: ServeOptions, fleet: Fleet, engine: Engine) -> Iterator[s
         "no plan ahead": not own.plan_ahead,
         "two batches": own.two_batches,
         "type": options.model.dtype is not None,
+        "polls": own.poll_interval > 1,
     }
     roles = {"": fleet.mesh}
     if fleet.prefills:
@@ -452,6 +453,7 @@ def _launches(options: ServeOptions, fleet: Fleet, engine: Engine) -> Iterator[s
             budget=engine.token_budget,
             share=engine.memory_share,
             guesses=own.speculative_tokens,
+            polls=own.poll_interval,
             dtype=_TYPE_NAMES.get(options.model.dtype or "", options.model.dtype),
         ).strip() + (f"  # without {', '.join(missing)}" if missing else "")
 
@@ -512,6 +514,11 @@ def _assumptions(
         yield (
             f"{engine.name} plans an iteration as the one before it starts: what comes while one "
             "runs waits for the next to end"
+        )
+    if engine.poll_interval > 1:
+        yield (
+            f"{engine.name} looks for requests once in {engine.poll_interval} iterations that "
+            "decode, as given"
         )
     if plan.entry == NO_ENTRY:
         yield "requests come to the engine itself"

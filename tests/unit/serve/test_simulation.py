@@ -51,6 +51,7 @@ class _Reference:
     setup: Setup
     now: int = 0
     planned: int = 0
+    unpolled: int = 0
     waiting: list[_Sequence] = field(default_factory=list)
     running: list[_Sequence] = field(default_factory=list)
     first: dict[int, int] = field(default_factory=dict)
@@ -74,7 +75,8 @@ class _Reference:
         return self.setup.blocks - sum(map(self.held, self.running))
 
     def admit(self) -> None:
-        if not self.engine.plans_ahead or not self.running:
+        sees_all = not self.engine.plans_ahead and self.engine.poll_interval == 1
+        if sees_all or not self.running:
             self.planned = self.now
         decoding = sum(sequence.decodes for sequence in self.running)
         room = self.engine.token_budget - (decoding if self.engine.mixes else 0)
@@ -117,7 +119,9 @@ class _Reference:
         chunks = self.chunks(prompts, len(decoding) if self.engine.mixes else 0)
         if not chunks and not decoding:
             return []
-        self.planned = self.now
+        self.unpolled += 1
+        if chunks or self.unpolled == self.engine.poll_interval:
+            self.planned, self.unpolled = self.now, 0
         self.now += self.elapsed(chunks, decoding)
         self.now += self.engine.host_ps(len(decoding) + len(prompts))
         for sequence in decoding:
@@ -214,6 +218,7 @@ def _loads() -> st.SearchStrategy[Requests]:
     budget=st.integers(64, 600),
     most=st.integers(1, 12),
     plans_ahead=st.booleans(),
+    polls=st.sampled_from([1, 1, 2, 7]),
     exchange_s=st.none() | st.floats(6e-3, 6.2e-3),
     beyond=st.none() | st.sampled_from([0, 24, 40]),
     states=st.integers(0, 2),
@@ -226,6 +231,7 @@ def test_iterations_taken_together_are_those_taken_one_by_one(
     budget: int,
     most: int,
     plans_ahead: bool,
+    polls: int,
     exchange_s: float | None,
     beyond: int | None,
     states: int,
@@ -236,6 +242,7 @@ def test_iterations_taken_together_are_those_taken_one_by_one(
         times = replace(times, window=150, window_s=((1, 3e-8),), window_pair_s=1e-9)
     engine = engine_named(name, memory_bytes=80 * 2**30, part="H100")
     engine = replace(engine, token_budget=budget, most_sequences=most, plans_ahead=plans_ahead)
+    engine = replace(engine, poll_interval=polls)
     longest = max(map(sum, zip(requests.prompts, requests.outputs, strict=True)))
     blocks += -(-longest // engine.block_tokens) + states
     setup = Setup(
