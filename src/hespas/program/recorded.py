@@ -165,7 +165,8 @@ class RecordedStep(msgspec.Struct, frozen=True, kw_only=True):
     has the axes of the device mesh with their sizes, major first; it is empty without a mesh.
     ``tokens`` counts the tokens of a step over all ranks, None if the script doesn't say.
     ``is_compiled`` marks a step with compiled parts; operations outside them are launched one by
-    one. ``versions`` and ``settings`` decide the kernels: the versions of torch, triton and others,
+    one; ``uncompiled`` has functions that ``torch.compile`` left as written, with their places.
+    ``versions`` and ``settings`` decide the kernels: the versions of torch, triton and others,
     and torch's ``matmul_allow_tf32``, ``cudnn_allow_tf32`` and ``expandable_segments``.
     """
 
@@ -181,6 +182,7 @@ class RecordedStep(msgspec.Struct, frozen=True, kw_only=True):
     versions: Mapping[str, str] = {}
     settings: Mapping[str, Scalar] = {}
     is_compiled: bool = False
+    uncompiled: tuple[str, ...] = ()
     tokens: int | None = None
     notes: tuple[str, ...] = ()
 

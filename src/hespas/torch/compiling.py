@@ -10,11 +10,13 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from functools import wraps
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch._dynamo import device_interface
+from torch._dynamo.utils import counters
 from torch._inductor import config, constant_folding, ir, output_code, select_algorithm
 from torch._inductor import utils as inductor_utils
 from torch._inductor.codegen import triton as triton_codegen
@@ -29,6 +31,7 @@ from hespas.torch.places import FORWARD, OPTIMIZER, RECOMPUTE, Place, Places, cl
 _guards: Any = torch._C._dynamo.guards
 _MARK = "_hespas_at"
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
+_SKIPPED = re.compile(r"frame skipped: (?P<name>\S+) \((?P<file>.+) line (?P<line>\d+)\)")
 _NAME = re.compile(r"(?:^|\.)(?!__dict__|_modules|L\[|G\[)(\w+)|\['(?!_modules')(\w+)'\]|\[(\d+)\]")
 
 
@@ -43,6 +46,21 @@ def forbid_compilation() -> None:
 
     torch.compile = unchanged
     torch.nn.Module.compile = lambda self, *arguments, **options: None
+
+
+def uncompiled(root: Path) -> tuple[str, ...]:
+    """Return the functions that Dynamo left to run as written, as ``step.py:7 forward``.
+
+    Files are relative to ``root``. Where a graph breaks in a loop, Dynamo skips the function.
+    """
+    found = [_SKIPPED.search(reason) for reason in counters["unimplemented"]]
+    return tuple(sorted({_named_place(one, root) for one in found if one is not None}))
+
+
+def _named_place(skipped: re.Match[str], root: Path) -> str:
+    file = Path(skipped["file"])
+    shown = file.relative_to(root) if file.is_relative_to(root) else file
+    return f"{shown}:{skipped['line']} {skipped['name']}"
 
 
 def install_compilation(places: Places, properties: SimpleNamespace, *, count: int) -> None:

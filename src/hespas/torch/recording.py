@@ -24,7 +24,7 @@ from torch.utils import cpp_extension
 from hespas.base.version import installed_version
 from hespas.errors import UnsupportedError
 from hespas.program.recorded import RecordedStep, encode_recorded
-from hespas.torch.compiling import forbid_compilation, install_compilation
+from hespas.torch.compiling import forbid_compilation, install_compilation, uncompiled
 from hespas.torch.device import fake_mode, install_fake_gpus
 from hespas.torch.groups import Groups
 from hespas.torch.kernels import TritonKernels
@@ -81,6 +81,7 @@ def record_step(request: StepRequest) -> tuple[bytes, list[str]]:
         storages=recorded_storages(tape.storages),
         kernels=compiled,
         is_compiled=bool(compiled),
+        uncompiled=uncompiled(root),
         versions={"torch": str(torch.__version__), "triton": installed_version("triton") or ""},
         tokens=tokens,
     )

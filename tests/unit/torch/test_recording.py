@@ -10,7 +10,16 @@ import pytest
 
 from hespas.errors import ProgramError, UnsupportedError
 from hespas.program.recorded import Operation
-from torch_steps import NET, TRAIN, bytes_after, needs_torch, operations, peak_bytes, record
+from torch_steps import (
+    COMPILED,
+    NET,
+    TRAIN,
+    bytes_after,
+    needs_torch,
+    operations,
+    peak_bytes,
+    record,
+)
 
 pytestmark = needs_torch
 
@@ -199,3 +208,27 @@ def test_prints_and_extensions_are_refused_with_their_line(body: str, message: s
     with pytest.raises(UnsupportedError, match=message) as error:
         record("\n".join(lines))
     assert error.value.location == "train.py:6"
+
+
+_BROKEN = f"""{NET}
+class Printed(Net):
+    def forward(self, ids):
+        x = self.embedding(ids)
+        for layer in self.layers:
+            torch._dynamo.graph_break()
+            x = layer(x)
+        return self.out(x)
+
+def train():
+    net = torch.compile(Printed(256, 2).to("cuda", torch.bfloat16))
+    def step():
+        ids = torch.randint(0, 1000, (4, 128), device="cuda")
+        loss_of(net, ids).backward()
+    return step
+"""
+
+
+def test_functions_that_dynamo_leaves_as_written_are_named() -> None:
+    (left,) = record(_BROKEN).uncompiled
+    assert left.endswith(" forward")
+    assert not record(COMPILED, whole=True).uncompiled

@@ -118,7 +118,7 @@ def _program(step: RecordedStep, name: str) -> Program:
         compiled_for=step.target,
         compiler_versions=step.versions,
         whole=Whole(mesh=mesh, tokens=step.tokens),
-        warnings=tuple(_missing_forward_passes(step)),
+        warnings=(*_missing_forward_passes(step), *_uncompiled(step)),
     )
 
 
@@ -140,6 +140,15 @@ def _missing_forward_passes(step: RecordedStep) -> Iterator[str]:
         yield (
             f"{len(gradients)} gradients of attention are recorded, and {missing} of their forward "
             "passes are not: the step is longer than predicted"
+        )
+
+
+def _uncompiled(step: RecordedStep) -> Iterator[str]:
+    """Yield a warning if functions that the user compiles run one operation at a time."""
+    if step.uncompiled:
+        yield (
+            f"torch.compile left {', '.join(step.uncompiled)} as written, for a graph breaks in a "
+            "loop there: compile the modules that are called in the loop"
         )
 
 

@@ -171,6 +171,12 @@ def test_gradients_of_attention_without_attention_are_a_warning() -> None:
     assert not loaded(step.step()).warnings
 
 
+def test_what_torch_compile_left_as_written_is_a_warning() -> None:
+    left = msgspec.structs.replace(Recorder().step(), uncompiled=("train.py:7 forward",))
+    (warning,) = loaded(left).warnings
+    assert "torch.compile left train.py:7 forward as written" in warning
+
+
 def test_a_launch_takes_the_mean_of_those_that_were_measured() -> None:
     measured = Path("validation/measurements/launches-H100_80GB_HBM3.csv").read_text().splitlines()
     rows = csv.DictReader(line for line in measured if not line.startswith("#"))
