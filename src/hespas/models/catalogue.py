@@ -16,7 +16,7 @@ from hespas.base.suggest import suggestion
 from hespas.errors import ConfigError
 from hespas.models import families
 from hespas.models.architecture import Routing, Sizes, Style
-from hespas.models.configured import configured_model, published
+from hespas.models.configured import configuration_of, configured_model, published
 from hespas.models.families import SHORT_NAMES
 from hespas.models.language import LanguageModel
 from hespas.models.model import MeshAxes, Model, check_division
@@ -192,7 +192,12 @@ def model_named(name: str) -> Model:
 
 def find_model(name: str) -> Model | None:
     """Return a model by its name or a configuration's path, or None."""
-    return MODELS.get(name.removesuffix(":training")) or configured_model(name)
+    found = MODELS.get(name.removesuffix(":training"))
+    base = name.rpartition(":")[0]
+    if found is None and base in MODELS and configuration_of(base) is None:
+        # A model of the zoo has the steps that are listed.
+        return None
+    return found or configured_model(name)
 
 
 def names() -> tuple[str, ...]:
