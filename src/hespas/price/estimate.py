@@ -14,14 +14,13 @@ A time that a method doesn't divide, such as one that was measured as a whole, i
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TypeVar
 
-from hespas.base.frozen import frozen
 from hespas.base.units import PS_PER_S
 
 
-@frozen
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Bound:
     """The parts of a time in seconds; they add as times do.
 
@@ -79,7 +78,7 @@ LAUNCH = "kernel launch"
 """The kind of launches among the operations of an estimate."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TypeTotals:
     """FLOPs of one type, and their time at its peak rate."""
 
@@ -96,7 +95,7 @@ class TypeTotals:
         return TypeTotals(flops=self.flops * count, time_at_peak_s=self.time_at_peak_s * count)
 
 
-@frozen
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OpEstimate:
     """All executions of one kind of operation: count, time and work.
 
@@ -189,7 +188,7 @@ class OpEstimate:
         )
 
 
-@frozen
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
     """A duration, its limits, and the assumptions made for it."""
 
@@ -218,7 +217,7 @@ class Timing:
         return Timing(time_s=self.time_s + more_s, notes=self.notes, bound=bound)
 
 
-@frozen
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Price:
     """The cost of one execution of an operation, with labels and notes.
 
@@ -238,7 +237,7 @@ class Price:
 T = TypeVar("T", TypeTotals, OpEstimate, float)
 
 
-@frozen
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
     """The cost of a piece of a program, by kind of operation.
 

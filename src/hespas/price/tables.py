@@ -17,6 +17,7 @@ import lzma
 import struct
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache, lru_cache
 from itertools import accumulate, pairwise, product
 from math import exp, isnan, log, nan, prod
@@ -25,12 +26,11 @@ from types import MappingProxyType
 
 import msgspec
 
-from hespas.base.frozen import frozen
 from hespas.base.suggest import suggestion
 from hespas.errors import MeasurementError
 
 
-@frozen
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Axis:
     """The sizes along one side of a grid, ascending."""
 
@@ -43,7 +43,7 @@ class Axis:
             raise MeasurementError(f"the sizes of {self.name} don't ascend from 1")
 
 
-@frozen
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Grid:
     """Logarithms of times in seconds, the last axis changing first; NaN if unknown."""
 
@@ -66,7 +66,7 @@ class Grid:
         return product(*(axis.sizes for axis in self.axes))
 
 
-@frozen
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
     """A time read off a grid; ``outside`` names the axes that it leaves."""
 
@@ -188,7 +188,7 @@ def read(grid: Grid, sizes: Sequence[int]) -> Reading:
     )
 
 
-@frozen
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Location:
     """A size between cells: ``part`` of the way after cell ``at``."""
 
@@ -262,7 +262,7 @@ class PartWire(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     tables: tuple[TableWire, ...]
 
 
-@frozen
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
     """Times as measured, gaps and noise included."""
 
@@ -271,7 +271,7 @@ class Table:
     grid: Grid
 
 
-@frozen
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
     """All measurements of one part, and its datasheet."""
 

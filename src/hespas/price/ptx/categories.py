@@ -6,11 +6,10 @@ XLA's emitters write few categories of kernels (`hespas.price.kernel.Kernel.cate
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil, gcd, prod
 
-from hespas.base.frozen import frozen
 from hespas.hardware.presets import Microarchitecture
 from hespas.lower.roles import weight
 from hespas.price.kernel import (
@@ -152,7 +151,7 @@ _ACCESSES_OF_TILE = 4
 _TILE_RUN = 8
 
 
-@frozen
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _TransposeCosts:
     """The costs of a kernel's transposes beside memory.
 
@@ -270,7 +269,7 @@ an exponential, or more than one operand is read (as jaxlib 0.10.2 compiles for 
 """
 
 
-@frozen
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Columns:
     """The blocks of a column reduction, and their costs beside memory.
 
@@ -313,7 +312,7 @@ def columns_of(kernel: Kernel) -> Columns:
     )
 
 
-@frozen
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Indexed:
     """Bytes that a kernel moves at data-dependent addresses.
 

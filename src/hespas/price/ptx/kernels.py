@@ -15,7 +15,6 @@ import msgspec
 
 from hespas.base.cache import code_digest
 from hespas.base.files import write_file
-from hespas.base.frozen import frozen
 from hespas.base.version import __version__
 from hespas.errors import OutputError, ProgramError
 from hespas.hardware.device import Device
@@ -49,7 +48,7 @@ _DIGEST_BYTES = 32
 _SUFFIX = ".kernel"
 
 
-@frozen
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AnalysisCache:
     """A directory of kernel analyses, one small file each; None keeps nothing.
 
@@ -127,7 +126,7 @@ _NO_KERNELS = CompiledKernels(launches=(), ptx={})
 _NO_CACHE = AnalysisCache()
 
 
-@frozen
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
     """A kernel's terms and analysis; the analysis is None without PTX.
 
@@ -359,7 +358,7 @@ _UNCOMPILED = (
 )
 
 
-@frozen
+@dataclass(frozen=True, slots=True, kw_only=True)
 class KernelEstimator:
     """Prices regions by reading their kernels."""
 

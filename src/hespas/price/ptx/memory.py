@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from hespas.base.frozen import frozen
 from hespas.price.kernel import WARP
 from hespas.price.ptx.opcodes import Array, Value, narrowed
 from hespas.price.ptx.terms import LINE_BYTES, SECTOR_BYTES
@@ -22,7 +21,7 @@ _SECTOR_SHIFT = 5
 _NOWHERE = -1
 
 
-@frozen
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Touched:
     """One access by all warps of a block.
 
@@ -82,7 +81,7 @@ def bank_passes(address: Value, mask: Array | None, threads: int, width: int) ->
     return warps * max(conflicts, minimum if width > 4 else 1)
 
 
-@frozen
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Pattern:
     """Cached counts of an access, with the objects whose ids are its key."""
 

@@ -18,12 +18,11 @@ that they add as the root of their squares; starting blocks overlaps with everyt
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from math import ceil, hypot
 
 import msgspec
 
-from hespas.base.frozen import frozen
 from hespas.base.units import format_bytes_binary
 from hespas.hardware.presets import Microarchitecture
 from hespas.price.estimate import UNDIVIDED, Bound
@@ -129,7 +128,7 @@ class KernelAnalysis(msgspec.Struct, frozen=True, kw_only=True):
         return -(-self.threads // WARP)
 
 
-@frozen
+@dataclass(frozen=True, slots=True, kw_only=True)
 class KernelTerms:
     """The time that each limit alone would need, in seconds.
 

@@ -16,7 +16,6 @@ from typing import Any, cast
 
 import numpy as np
 
-from hespas.base.frozen import frozen
 from hespas.price.ptx.memory import Patterns, active_warps, different
 from hespas.price.ptx.opcodes import Array, Value, bits_of, compared, evaluate, narrowed
 from hespas.price.ptx.parser import (
@@ -49,7 +48,7 @@ _LOADED, FRESH, _IN_LOOPS, _LOOP_RUNS, _SUMS = range(5)
 Comparison = tuple[Value, Value]
 
 
-@frozen
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AccessCounts:
     """Sums over the block: ``sectors`` per instruction, warp by warp; ``lines`` likewise.
 
@@ -65,7 +64,7 @@ class AccessCounts:
     stride: int
 
 
-@frozen
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Visit:
     """The state of the walk when a loop came back to its head."""
 
