@@ -122,9 +122,12 @@ class _Growth:
 
     def blocks(self, generation: int, tokens: int) -> int:
         """Return the blocks that all take for so many next tokens."""
-        whole, rest = divmod(tokens, self.period)
-        places = (-(generation + offset) % self.period for offset in range(rest))
-        return whole * self._sequences + sum(self._phases[place] for place in places)
+        period, phases = self.period, self._phases
+        if tokens == 1 < period:
+            return phases[-generation % period]
+        whole, rest = divmod(tokens, period)
+        places = [phases[-(generation + offset) % period] for offset in range(rest)]
+        return whole * self._sequences + sum(places)
 
 
 class Replica:
@@ -436,7 +439,9 @@ class Replica:
 
     def _growing(self, tokens: int) -> int:
         """Return the blocks that all sequences take for so many next tokens."""
-        return sum(each.blocks(self.generation, tokens) for each in self.growths if each)
+        within, beyond = self.growths
+        blocks = within.blocks(self.generation, tokens)
+        return blocks if beyond is None else blocks + beyond.blocks(self.generation, tokens)
 
     def _preempt(self) -> None:
         """Take the last request from the batch: it is computed again from its start."""

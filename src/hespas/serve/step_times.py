@@ -85,9 +85,12 @@ class StepTimes:
         to one more each an iteration later. Within a window all count as long as the mean.
         """
         sequences = -(-decoding // parts)
-        rate, left = self.of_context(sequences), decoding * self.window - context
+        rate = self.of_context(sequences)
         attended = rate * context // parts
-        if not self.window_s or left <= 0:
+        if not self.window_s:
+            return attended, rate * decoding // parts, NEVER
+        left = decoding * self.window - context
+        if left <= 0:
             seen = self.of_window(sequences) * decoding * self.window
             return attended + seen // parts, rate * decoding // parts, NEVER
         rate += self.of_window(sequences)
