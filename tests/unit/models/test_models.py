@@ -136,7 +136,7 @@ def test_every_model_can_be_priced_as_exported(name: str) -> None:
 
 
 def test_names_are_unique_and_all_models_have_a_summary() -> None:
-    assert len(models()) == 91
+    assert len(models()) == 93
     assert all(model.summary for model in models().values())
 
 
