@@ -121,8 +121,8 @@ _Kind = Literal[
 class _LinkFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A link's file, where group sizes are keys of JSON objects and hence texts.
 
-    ``as_measured_on`` names the preset whose collectives this link's are, each at the rate of its
-    fit times the ratio of the links' bandwidths.
+    ``as_measured_on`` names the preset whose collectives this link's are: one takes as long as one
+    there whose size, over its own, is the ratio of the links' bandwidths.
     """
 
     name: Text
@@ -208,14 +208,20 @@ def _as_measured_on(
     ratio = file.link.bandwidth_bytes_per_s / other.parameters.bandwidth_bytes_per_s
     return {
         kind: MappingProxyType({
-            size: tuple([
-                structs.replace(fit, bandwidth_bytes_per_s=fit.bandwidth_bytes_per_s * ratio)
-                for fit in fits
-            ])
+            size: tuple([_scaled(fit, ratio) for fit in fits])
             for size, fits in by_size.items()
         })
         for kind, by_size in other.collectives.items()
     }  # fmt: skip
+
+
+def _scaled(fit: MeasuredCollective, ratio: float) -> MeasuredCollective:
+    limit = fit.up_to_bytes
+    return structs.replace(
+        fit,
+        up_to_bytes=None if limit is None else max(1, round(limit * ratio)),
+        bandwidth_bytes_per_s=fit.bandwidth_bytes_per_s * ratio,
+    )
 
 
 def check_protocols(parameters: LinkParameters, location: str) -> None:
