@@ -2,8 +2,8 @@
 
     python validation/nccl_estimates.py
 
-Across nodes `hespas.simulate.flow.nccl` takes latencies from NCCL's tables, which nobody
-measured there. In a node the same tables can be judged: each measured size of all-gathers and
+Across nodes `hespas.simulate.flow.nccl` takes latencies from NCCL's tables, without a measurement
+to judge them by. In a node the same tables can be judged: each measured size of all-gathers and
 reduce-scatters, of 2, 4 and 8 GPUs, beside the fastest of a ring's estimates at the bandwidth of
 the largest size. The last column is what large messages, where bandwidth alone counts, are off.
 """

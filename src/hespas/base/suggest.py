@@ -6,9 +6,9 @@ import json
 from collections.abc import Iterable, Mapping
 from enum import Enum
 from functools import cache
-from pathlib import Path
 from typing import Any, TypeVar
 
+from hespas.base.configs import CONFIGS
 from hespas.errors import ConfigError
 
 Choice = TypeVar("Choice", bound=Enum)
@@ -16,7 +16,7 @@ _LEAST = 3
 """The fewest letters that identify a part of a word."""
 _MOST = 3
 _SHOWN = 24
-_OTHER_NAMES = Path(__file__).parents[1] / "configs" / "other_names.json"
+_OTHER_NAMES = CONFIGS / "other_names.json"
 
 
 @cache

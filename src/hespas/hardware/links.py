@@ -16,13 +16,14 @@ from typing import Literal, TypeVar
 
 from msgspec import Struct, structs
 
+from hespas.base.configs import CONFIGS
 from hespas.base.decode import decode, preset_names, read_json
 from hespas.base.figures import Count, Fraction, NotNegative, Positive, Text
 from hespas.base.frozen import frozen
 from hespas.base.suggest import suggestion
 from hespas.errors import HardwareError
 
-LINKS_DIRECTORY = Path(__file__).resolve().parent.parent / "configs" / "links"
+LINKS_DIRECTORY = CONFIGS / "links"
 
 
 class Protocol(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

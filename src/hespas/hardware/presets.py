@@ -10,6 +10,7 @@ from pathlib import Path
 
 from msgspec import Struct, structs
 
+from hespas.base.configs import CONFIGS
 from hespas.base.decode import decode, read_json
 from hespas.base.figures import Count, Fraction, NotNegative, Positive, Text, check_rate
 from hespas.base.suggest import suggestion
@@ -26,7 +27,7 @@ from hespas.hardware.interconnect import Slice, read_interconnect
 from hespas.hardware.power import POWER, check_sources, read_power
 from hespas.hardware.system import System, bare_system, read_network, read_system
 
-PRESETS_DIRECTORY = Path(__file__).resolve().parent.parent / "configs"
+PRESETS_DIRECTORY = CONFIGS
 _NODES = PRESETS_DIRECTORY / "nodes"
 _SYSTEMS = PRESETS_DIRECTORY / "systems"
 _ROOFLINE = Path("roofline", "config.json")

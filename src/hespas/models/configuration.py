@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
+from hespas.base.configs import CONFIGS
 from hespas.base.frozen import frozen
 from hespas.base.suggest import nearest
 from hespas.errors import ConfigError
@@ -24,7 +25,7 @@ from hespas.models.resnet_layers import ResNet
 from hespas.models.weights import parameters
 
 FILE = "config.json"
-SHIPPED = Path(__file__).parents[1] / "configs" / "models"
+SHIPPED = CONFIGS / "models"
 """Published configurations, sizes only, as ``ORG/NAME.json``."""
 _MTP_FIELDS = ("num_nextn_predict_layers", "num_mtp_modules")
 _TYPING_ERRORS = 1

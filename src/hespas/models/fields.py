@@ -11,13 +11,11 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, Literal, cast
 
+from hespas.base.configs import CONFIGS
 from hespas.base.suggest import nearest
 from hespas.errors import ConfigError
-
-CONFIGS = Path(__file__).parents[1] / "configs"
 
 
 def ignored(of: Literal["config.json", "megatron"]) -> re.Pattern[str]:

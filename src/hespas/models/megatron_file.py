@@ -13,9 +13,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
+from hespas.base.configs import CONFIGS
 from hespas.base.decode import read_text, read_yaml
 from hespas.errors import ConfigError
-from hespas.models.fields import CONFIGS, ignored
+from hespas.models.fields import ignored
 
 IGNORED = ignored("megatron")
 DEFAULTS: Mapping[str, object] = json.loads((CONFIGS / "megatron_defaults.json").read_bytes())

@@ -12,10 +12,10 @@ from dataclasses import field
 
 import msgspec
 
+from hespas.base.configs import CONFIGS
 from hespas.base.frozen import frozen
 from hespas.base.suggest import suggestion
 from hespas.errors import ConfigError, option
-from hespas.models.fields import CONFIGS
 
 ARGUMENTS_PREFIX = "megatron:"
 """What a file of Megatron-LM's arguments is named with."""

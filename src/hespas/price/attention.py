@@ -12,10 +12,10 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 from math import log
-from pathlib import Path
 
 import msgspec
 
+from hespas.base.configs import CONFIGS
 from hespas.base.frozen import frozen
 from hespas.base.units import format_time
 from hespas.errors import MeasurementError
@@ -25,7 +25,7 @@ from hespas.price.gemm import part_of
 from hespas.price.tables import Grid, Part, Reading, completed, load_part, monotone, read
 from hespas.work.attention import Attention
 
-_FILE = Path(__file__).resolve().parents[1] / "configs" / "attention.json"
+_FILE = CONFIGS / "attention.json"
 _NEAREST_FITTED = {"B300_SXM": "B200_SXM", "GB200": "B200_SXM", "GB300": "B200_SXM"}
 _OTHERS = "H100_SXM"
 

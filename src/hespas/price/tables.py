@@ -26,6 +26,7 @@ from types import MappingProxyType
 
 import msgspec
 
+from hespas.base.configs import CONFIGS
 from hespas.base.suggest import suggestion
 from hespas.errors import MeasurementError
 
@@ -214,7 +215,7 @@ def _location(axis: Axis, size: int) -> _Location:
 FORMAT = 1
 """Increased when files of an earlier hespas can no longer be read."""
 
-TABLES_DIRECTORY = Path(__file__).resolve().parents[1] / "configs" / "measured"
+TABLES_DIRECTORY = CONFIGS / "measured"
 _NS = 1e-9
 _HINT = "distil it again with validation/distil_tables.py"
 

@@ -14,10 +14,10 @@ from enum import Enum
 from textwrap import wrap
 from typing import Any
 
+from hespas.base.configs import CONFIGS
 from hespas.base.frozen import frozen
 from hespas.errors import ConfigError
 from hespas.hardware.interconnect import Dimensions
-from hespas.hardware.presets import PRESETS_DIRECTORY
 from hespas.hardware.system import System, interconnect_of
 from hespas.models.language import Training
 from hespas.models.model import MODULES
@@ -157,8 +157,12 @@ def _step(options: PredictOptions) -> _Step:
 _MAXTEXT_AXES = {PIPE: "pipeline", "tp": "tensor"}
 _MAXTEXT_REMAT = frozenset({"minimal_with_context", "full"})
 """Names that both have."""
-_TRAINER_MODELS = PRESETS_DIRECTORY / "trainer_models.json"
-"""Models that MaxText has, and modules of torchtitan with their configurations."""
+_TRAINER_MODELS = CONFIGS / "trainer_models.json"
+
+
+def _models_of(trainer: str) -> Any:
+    """Return the models that MaxText has, or torchtitan's modules with their configurations."""
+    return json.loads(_TRAINER_MODELS.read_bytes())[trainer]
 
 
 def _plain(model: str) -> str:
@@ -173,7 +177,7 @@ def _plain(model: str) -> str:
 def _maxtext(step: _Step) -> tuple[list[str], list[str]]:
     notes: list[str] = []
     name = _plain(step.model)
-    if name not in json.loads(_TRAINER_MODELS.read_bytes())["maxtext"]:
+    if name not in _models_of("maxtext"):
         name = "MODEL"
         notes.append(f"write MaxText's name of {step.model} for MODEL")
     words = ["python3 -m maxtext.trainers.pre_train.train maxtext/configs/base.yml"]
@@ -230,9 +234,7 @@ def _torchrun(step: _Step) -> str:
 
 def _torchtitan(step: _Step) -> tuple[list[str], list[str]]:
     notes: list[str] = []
-    module, configuration = json.loads(_TRAINER_MODELS.read_bytes())["torchtitan"].get(
-        _plain(step.model), ("MODULE", "CONFIG")
-    )
+    module, configuration = _models_of("torchtitan").get(_plain(step.model), ("MODULE", "CONFIG"))
     if module == "MODULE":
         notes.append(f"write torchtitan's module and configuration of {step.model}")
     staged = step.size(PIPE) > 1

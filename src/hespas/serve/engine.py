@@ -197,7 +197,7 @@ def _sglang_share(memory_bytes: int, *, budget: int, graphs: int, devices: int) 
 
 
 def sglang(*, memory_bytes: int, part: str, devices: int = 1) -> Engine:
-    """Return SGLang on a part, a replica of which has so many devices."""
+    """Return SGLang on a part, with the defaults of a replica of ``devices``."""
     del part
     below = (sizes for sizes in _SGLANG_SIZES if memory_bytes < sizes[0] * 2**30)
     _, budget, few, many = next(below)

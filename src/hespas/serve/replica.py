@@ -40,7 +40,7 @@ class Setup:
     only_prefills: bool = False
 
     def is_beyond(self, tokens: int) -> bool:
-        """Return whether a sequence of so many tokens grows as it does beyond the window."""
+        """Return whether a sequence with ``tokens`` has grown beyond the window."""
         return self.tokens_beyond is not None and tokens > self.times.window
 
     def blocks_of(self, tokens: int, *, joined: int | None = None) -> int:
@@ -121,7 +121,7 @@ class _Growth:
         self._sequences += change
 
     def blocks(self, generation: int, tokens: int) -> int:
-        """Return the blocks that all take for so many next tokens."""
+        """Return the blocks that all sequences take for their next ``tokens``."""
         period, phases = self.period, self._phases
         if tokens == 1 < period:
             return phases[-generation % period]
@@ -438,7 +438,7 @@ class Replica:
         return self._growing(1)
 
     def _growing(self, tokens: int) -> int:
-        """Return the blocks that all sequences take for so many next tokens."""
+        """Return the blocks that sequences within and beyond take for their next ``tokens``."""
         within, beyond = self.growths
         blocks = within.blocks(self.generation, tokens)
         return blocks if beyond is None else blocks + beyond.blocks(self.generation, tokens)

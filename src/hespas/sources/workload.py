@@ -100,7 +100,7 @@ def read_workload(source: Source, *, kept: ContentCache | None) -> Workload:
 
 
 def _model_workload(source: ModelSource, kept: ContentCache | None) -> Workload:
-    from hespas.sources.zoo import same_but_for_sizes, with_both_axes  # noqa: PLC0415 - models need
+    from hespas.sources.zoo import same_but_for_sizes, with_both_axes  # noqa: PLC0415 - models alone
 
     exported_source = with_both_axes(source)
     reduced_source = same_but_for_sizes(exported_source)

@@ -29,25 +29,9 @@ from hespas.program.types import TensorType, size_bytes
 from hespas.sources.exported import partitioned
 from hespas.sources.function import export_model
 from hespas.work.expand import expand, total
+from small_models import EXPERTS, LATENT, SMALL
 
-SMALL = {
-    "embedding": "64",
-    "heads": "4",
-    "kv_heads": "2",
-    "head_size": "16",
-    "layers": "4",
-    "mlp": "128",
-    "vocabulary": "256",
-}
 TRAINING = {**SMALL, "sequence": "64", "attention": "unfused"}
-LATENT = {
-    "kv_heads": "4",
-    "query_rank": "32",
-    "kv_rank": "16",
-    "rope_size": "8",
-    "value_size": "16",
-}
-EXPERTS = {"experts": "8", "expert_mlp": "64"}
 PUBLISHED = {
     # As the papers print them, in B; of GPT-3 rounded, with its vocabulary padded here.
     "llama2-70b": (69.0, 0.001),

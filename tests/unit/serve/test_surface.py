@@ -76,7 +76,7 @@ def test_memory_is_divided_into_weights_workspace_and_cache(exact: Surface) -> N
 
 
 def _windowed(size: Size, window: Window) -> RunReport:
-    """Return the report of a step of which some layers see a window alone."""
+    """Return the report of a step in which some layers see a window alone."""
     share = window.layers / (window.layers + window.others)
     report, tokens = _report(size), size.tokens
     seen = min(tokens, window.tokens)

@@ -85,7 +85,7 @@ class Adapted(NamedTuple):
 
 
 ADAPTER_SCALE = 2.0
-"""What adapters' rows are multiplied by: alpha over the rank, of which no time depends."""
+"""Alpha over the rank, by which adapters multiply rows; it changes no time."""
 
 STORED = "_in_8_bits"
 """What the name of a weight in 8 bits ends with, beside that which is trained."""

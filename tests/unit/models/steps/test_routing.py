@@ -21,21 +21,13 @@ from hespas.program.scopes import Phase, read_scope
 from hespas.program.types import TensorType, Type, size_bytes
 from hespas.sources.exported import partitioned
 from hespas.sources.function import export_model
+from small_models import LATENT, SMALL
 
 _RUN = Path(__file__).parent / "run_groups_of_experts.py"
-SMALL = {
+ROUTED = {
+    **SMALL,
+    **LATENT,
     "mesh": "expert=8",
-    "embedding": "64",
-    "heads": "4",
-    "kv_heads": "4",
-    "head_size": "16",
-    "layers": "4",
-    "mlp": "128",
-    "vocabulary": "256",
-    "query_rank": "32",
-    "kv_rank": "16",
-    "rope_size": "8",
-    "value_size": "16",
     "experts": "32",
     "expert_mlp": "64",
     "sequence": "64",
@@ -70,7 +62,7 @@ def test_values_and_gradients_are_those_of_one_device() -> None:
 
 def _exchanged(**more: str) -> Counter[tuple[tuple[int, ...], str]]:
     """Return the bytes of all-to-alls by their first group and the type of what they send."""
-    exported = export_model("deepseek-v3", SMALL | more)
+    exported = export_model("deepseek-v3", ROUTED | more)
     program = load_source(partitioned(exported).text, name="deepseek-v3")
     found: Counter[tuple[tuple[int, ...], str]] = Counter()
     for op in communication_ops(program):
@@ -96,7 +88,7 @@ def test_a_token_crosses_once_to_each_group() -> None:
 def test_a_dispatcher_with_all_to_alls_sorts_rows_in_kernels_of_its_own() -> None:
     """Behind the first of two all-to-alls, and before the second: forward and backward."""
     counts = [
-        export_model("deepseek-v3", SMALL | {"dispatcher": name}).text.count(b'"stablehlo.gather"')
+        export_model("deepseek-v3", ROUTED | {"dispatcher": name}).text.count(b'"stablehlo.gather"')
         for name in ("fused", "alltoall")
     ]
     assert counts[1] == counts[0] + 4
@@ -196,7 +188,7 @@ def test_half_of_what_is_exchanged_has_8_bits() -> None:
 )
 def test_groups_that_do_not_fit(options: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        model_named("deepseek-v3").step(SMALL | options)
+        model_named("deepseek-v3").step(ROUTED | options)
 
 
 @pytest.mark.parametrize("more", [{}, {"dropless": "true"}], ids=str)

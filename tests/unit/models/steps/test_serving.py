@@ -24,23 +24,12 @@ from hespas.sources.exported import partitioned
 from hespas.sources.function import export_model
 from hespas.work.attention import attentions
 from hespas.work.expand import expand, total
+from small_models import LATENT, SMALL
 
-SMALL = {
-    "embedding": "64",
-    "heads": "4",
-    "kv_heads": "2",
-    "head_size": "16",
+SERVED = {
+    **SMALL,
     "layers": "2",
-    "mlp": "128",
-    "vocabulary": "256",
     "mesh": "tp=1",
-}
-LATENT = {
-    "kv_heads": "4",
-    "query_rank": "32",
-    "kv_rank": "16",
-    "rope_size": "8",
-    "value_size": "16",
 }
 FAMILIES = {
     "llama3-8b": {},
@@ -72,7 +61,7 @@ def filled(like: Any, key: jax.Array) -> Any:
 
 
 def run(name: str, options: dict[str, str], *arguments: Any) -> Any:
-    step = model_named(name).step(SMALL | options | {"dtype": "f32", "cache_dtype": "f32"})
+    step = model_named(name).step(SERVED | options | {"dtype": "f32", "cache_dtype": "f32"})
     # A copy for each step: its caches are donated.
     copied = jax.tree.map(jnp.array, arguments)
     with jax.sharding.set_mesh(jax.make_mesh((1,), ("tp",), axis_types=(AUTO,))):
@@ -92,7 +81,7 @@ def windowed(name: str) -> Model:
 
 def test_a_window_is_cached_as_a_ring() -> None:
     """A token's keys are in one place, whether of the prompt or made after it."""
-    common = SMALL | {"batch": str(BATCH), "attention": "unfused"}
+    common = SERVED | {"batch": str(BATCH), "attention": "unfused"}
     common |= {"weight_dtype": "f32", "dtype": "f32", "cache_dtype": "f32"}
 
     def applied(step: str, more: dict[str, str], *arguments: Any) -> Any:
@@ -141,7 +130,7 @@ def test_a_token_over_a_cache_is_that_of_the_whole_prompt(family: str, *, paged:
     pages = {"page_size": "4"} if paged else {}
     options = FAMILIES[family] | {"batch": str(BATCH), "weight_dtype": "f32"} | pages
     whole = options | {"sequence": str(CONTEXT), "attention": "unfused"}
-    step = model_named(f"{family}-prefill").step(SMALL | whole | {"cache_dtype": "f32"})
+    step = model_named(f"{family}-prefill").step(SERVED | whole | {"cache_dtype": "f32"})
     weights, caches, given = step.arguments
     weights = filled(weights, jax.random.key(1))
     empty = jax.tree.map(jnp.zeros_like, caches)
@@ -177,9 +166,9 @@ LONG = 256
 def test_a_long_prompt_sees_the_tokens_that_its_index_chooses() -> None:
     """The last token is that of a decode step, which reads the chosen ones of a cache."""
     whole = SELECTED | {"batch": str(BATCH), "sequence": str(LONG)}
-    settings = model_named("deepseek-v3-prefill").with_options(SMALL | whole)
+    settings = model_named("deepseek-v3-prefill").with_options(SERVED | whole)
     assert settings.selects_tokens
-    step = model_named("deepseek-v3-prefill").step(SMALL | whole | {"cache_dtype": "f32"})
+    step = model_named("deepseek-v3-prefill").step(SERVED | whole | {"cache_dtype": "f32"})
     weights, caches, _ = step.arguments
     weights = filled(weights, jax.random.key(1))
     empty = jax.tree.map(jnp.zeros_like, caches)
@@ -199,14 +188,14 @@ def test_a_long_prompt_sees_the_tokens_that_its_index_chooses() -> None:
 
 def test_short_prompts_and_those_without_an_index_see_all_tokens() -> None:
     for changed in ({"sequence": "128"}, {"indexed_tokens": "0"}):
-        options = SMALL | SELECTED | {"sequence": str(LONG)} | changed
+        options = SERVED | SELECTED | {"sequence": str(LONG)} | changed
         assert not model_named("deepseek-v3-prefill").with_options(options).selects_tokens
     with pytest.raises(ConfigError, match="128 queries at a time"):
-        model_named("deepseek-v3-prefill").step(SMALL | SELECTED | {"sequence": "300"})
+        model_named("deepseek-v3-prefill").step(SERVED | SELECTED | {"sequence": "300"})
 
 
 def exported(name: str, **options: str) -> Program:
-    return load_source(partitioned(export_model(name, SMALL | options)).text, name=name)
+    return load_source(partitioned(export_model(name, SERVED | options)).text, name=name)
 
 
 INDEX = {"indexed_tokens": "64", "index_heads": "2", "index_size": "16"}
@@ -214,9 +203,9 @@ INDEX = {"indexed_tokens": "64", "index_heads": "2", "index_size": "16"}
 
 @pytest.mark.parametrize("page_size", ["0", "16"])
 def test_caches_are_donated(page_size: str) -> None:
-    options = SMALL | {"context": "64", "page_size": page_size}
+    options = SERVED | {"context": "64", "page_size": page_size}
     text = partitioned(export_model("llama3-8b-decode", options)).text
-    assert text.count(b"tf.aliasing_output") == 2 * int(SMALL["layers"])
+    assert text.count(b"tf.aliasing_output") == 2 * int(SERVED["layers"])
 
 
 @pytest.mark.parametrize(
@@ -235,7 +224,7 @@ def test_products_are_the_closed_form(name: str, options: dict[str, str]) -> Non
     given = options | {"attention": "unfused"}
     ops = [op for op in all_ops(exported(name, **given)) if op.kind == "dot_general"]
     done = sum(count for _, count in total(expand(ops)).flops)
-    needed = model_flops(model_named(name).with_options(SMALL | given))
+    needed = model_flops(model_named(name).with_options(SERVED | given))
     assert done == pytest.approx(needed, rel=0.02)
 
 
@@ -243,7 +232,7 @@ def test_a_divided_step_sums_twice_a_layer() -> None:
     program = exported("llama3-8b-decode", context="64", mesh="tp=2")
     kinds = [op.kind for op in all_ops(program) if is_communication_op(op)]
     in_layers = [op for op in all_ops(program) if op.kind == "all_reduce" and "layers_" in op.scope]
-    assert len(in_layers) == 2 * int(SMALL["layers"])
+    assert len(in_layers) == 2 * int(SERVED["layers"])
     assert set(kinds) == {"all_reduce", "all_gather"}
 
 
@@ -255,7 +244,7 @@ def test_a_fused_kernel_reads_the_cache_once(more: dict[str, str], element_bytes
     options = {"context": "64", "batch": "4", "attention": "cudnn"} | more
     program = exported("llama3-8b-decode", **options)
     found = [each for op in all_ops(program) for each in attentions(op)]
-    assert len(found) == int(SMALL["layers"])
+    assert len(found) == int(SERVED["layers"])
     devices = 2 if "mesh" in more else 1
     (first, _) = found
     assert first.is_paged == ("page_size" in more)
@@ -294,7 +283,7 @@ def test_weights_of_8_bits_are_multiplied_as_they_are_stored(
     ops = list(all_ops(exported(f"{name}-{step}", **options)))
     products = [op for op in ops if op.kind in {"dot_general", "ragged_dot"}]
     small = [op for op in products if "f8E4M3FN" in str(op.operands[1].type)]
-    assert len(small) >= 4 * int(SMALL["layers"])
+    assert len(small) >= 4 * int(SERVED["layers"])
     transposed = [
         op
         for op in ops
@@ -344,13 +333,13 @@ def test_weights_of_8_bits_are_multiplied_as_they_are_stored(
 )
 def test_settings_that_do_not_fit(name: str, options: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        model_named(name).step(SMALL | options)
+        model_named(name).step(SERVED | options)
 
 
 def test_more_devices_than_heads_of_keys_and_values_hold_one_each() -> None:
     model = model_named("llama3-8b-decode")
     held = {
-        devices: model.step(SMALL | {"mesh": f"tp={devices}"}).argument_bytes(1)
+        devices: model.step(SERVED | {"mesh": f"tp={devices}"}).argument_bytes(1)
         for devices in (1, 2, 4)
     }
     assert held[1] == 2 * held[2]

@@ -30,34 +30,21 @@ from hespas.sources.function import export_model
 from hespas.sources.options import ModelOptions
 from hespas.sources.source import ModelSource, find_source
 from hespas.work.expand import expand, total
+from small_models import EXPERTS, LATENT, SMALL
 
-SMALL = {
-    "embedding": "64",
-    "heads": "4",
-    "kv_heads": "2",
-    "head_size": "16",
-    "layers": "4",
-    "mlp": "128",
-    "vocabulary": "256",
+ADAPTED = {
+    **SMALL,
     "sequence": "64",
     "attention": "unfused",
     "mesh": "data=1",
     "remat": "none",
     "lora_rank": "8",
 }
-EXPERTS = {"experts": "8", "expert_mlp": "64"}
-LATENT = {
-    "kv_heads": "4",
-    "query_rank": "32",
-    "kv_rank": "16",
-    "rope_size": "8",
-    "value_size": "16",
-}
 QKV = 4 * 16 + 2 * 2 * 16
 
 
 def settings(name: str, **options: str) -> LanguageModel:
-    model = model_named(name).with_options({**SMALL, **options})
+    model = model_named(name).with_options({**ADAPTED, **options})
     assert isinstance(model, LanguageModel)
     return model
 
@@ -85,7 +72,7 @@ def test_each_module_has_two_matrices_of_the_rank(modules: str, of_a_layer: int)
     """As peft has it, an adapter has the rank times (inputs + outputs)."""
     model = settings("llama3-8b", lora_modules=modules, same_rows="joined")
     assert trained_parameters(model) == 4 * 8 * of_a_layer
-    options = {**SMALL, "lora_modules": modules, "same_rows": "joined"}
+    options = {**ADAPTED, "lora_modules": modules, "same_rows": "joined"}
     state, _, frozen = model_named("llama3-8b").step(options).arguments
     assert size(state["weights"]) == size(state["first_moment"]) == trained_parameters(model)
     assert size(frozen) == parameters(model) - trained_parameters(model)
@@ -115,7 +102,7 @@ def test_frozen_weights_have_no_gradients(name: str, options: dict[str, str]) ->
     """Products are those of the closed form, nearly; with those of gradients a third more."""
     needed = model_flops(settings(name, **options))
     assert needed is not None
-    text = partitioned(export_model(name, {**SMALL, **options})).text
+    text = partitioned(export_model(name, {**ADAPTED, **options})).text
     assert products(load_source(text, name=name)) == pytest.approx(needed, rel=0.05)
 
 
@@ -123,7 +110,7 @@ def test_rows_of_the_first_layer_have_no_gradient() -> None:
     """The closed form counts one; it counts no product that looks up tokens."""
     needed = model_flops(settings("llama3-8b", same_rows="joined"))
     assert needed is not None
-    options = {**SMALL, "same_rows": "joined"}
+    options = {**ADAPTED, "same_rows": "joined"}
     text = partitioned(export_model("llama3-8b", options)).text
     looked_up, of_rows = 2 * 64 * 64 * 256, 2 * 64 * 64 * (QKV + 8)
     assert products(load_source(text, name="lora")) == needed + looked_up - of_rows
@@ -160,7 +147,7 @@ def test_frozen_products_in_8_bits_are_those_that_are_trained() -> None:
 def test_parts_of_a_pipeline_train_adapters_alone(product_dtype: str) -> None:
     mesh = MeshAxes(axes=(("fsdp", 1),))
     options = {
-        **SMALL,
+        **ADAPTED,
         "mesh": "fsdp=1",
         "remat": "elementwise",
         "same_rows": "joined",
@@ -179,7 +166,7 @@ def test_parts_of_a_pipeline_train_adapters_alone(product_dtype: str) -> None:
 @pytest.mark.parametrize("mesh", ["fsdp=2,tp=2", "data=4", "fsdp=2,context=2"])
 def test_gradients_of_adapters_alone_are_summed(mesh: str) -> None:
     """A step has no collective of a whole weight's gradient."""
-    options = {**SMALL, "mesh": mesh, "layers": "1"}
+    options = {**ADAPTED, "mesh": mesh, "layers": "1"}
     text = partitioned(export_model("llama3-8b", options)).text
     program = load_source(text, name="lora")
     summed = [
