@@ -10,10 +10,10 @@ from __future__ import annotations
 import hmac
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from hespas.base.files import write_file
+from hespas.base.frozen import frozen
 
 PAGE_HEADER = "x-hespas"
 """What the page sends with each request: another site's can't without being asked first."""
@@ -32,7 +32,7 @@ HEADERS = {
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]", "::1")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Guard:
     """What a request must show: ``token``, and a host of ``hosts`` with the ``port``."""
 

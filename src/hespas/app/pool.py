@@ -16,6 +16,7 @@ from threading import Condition, Lock, Thread
 from typing import Any
 
 from hespas.app.limits import MEMORY_VARIABLE
+from hespas.base.frozen import frozen
 from hespas.base.process import Worker
 from hespas.errors import HespasError
 
@@ -24,7 +25,7 @@ CANCELLED = "cancelled"
 BUSY = "busy"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Limits:
     """How many processes there are, and what a question of one may take."""
 

@@ -1,4 +1,4 @@
-"""Serve the page until it is stopped."""
+"""The options of ``hespas app``; serve the page until it is stopped."""
 
 from __future__ import annotations
 
@@ -7,17 +7,84 @@ import socket
 import webbrowser
 from collections.abc import Callable
 from importlib.util import find_spec
+from pathlib import Path
 from threading import Timer
+from typing import ClassVar
 
 from hespas.app.guard import LOOPBACK, Guard, kept_token
 from hespas.app.limits import LONG_TIME_S, TIME_S
-from hespas.app.options import PORT, AppOptions
 from hespas.app.pool import Limits, Pool
 from hespas.app.searches import Searches
+from hespas.base.fields import Group, Use, check_options, declare
+from hespas.base.frozen import frozen
 from hespas.base.home import data_home
 from hespas.errors import ConfigError, ExtraMissingError, option
 from hespas.study.executor import available_cores
 from hespas.study.search import SEARCHES
+
+PORT = 8642
+PAGE = Use(" without the page")
+STARTED = Use(" where a process is ended")
+RESIDENT = Use(" without a process in the background", "drop it, or add --background")
+
+
+@frozen
+class AppOptions:
+    """Where the page is served, and what its processes may take."""
+
+    GROUP: ClassVar[Group] = Group.MAIN
+
+    port: int | None = declare(
+        help="The port.",
+        least=1,
+        default_text=f"{PORT}, or a free one",
+        applies_to=(PAGE,),
+    )
+    host: str = declare(
+        help="The address to listen on; others than the loopback let other machines ask.",
+        metavar="ADDRESS",
+        default="127.0.0.1",
+        applies_to=(PAGE,),
+    )
+    browser: bool = declare(
+        help="Open a browser.", negatable=True, default=True, applies_to=(PAGE,)
+    )
+    workers: int | None = declare(
+        help="How many questions are answered at a time.",
+        least=1,
+        default_text="one a core, at most 4; 1 with --background",
+        applies_to=(STARTED,),
+    )
+    memory: float = declare(
+        help="Memory that a process of the page may address, as in 32GB.",
+        unit="B",
+        metavar="BYTES",
+        default=32e9,
+        applies_to=(PAGE,),
+    )
+    home: Path | None = declare(
+        help="Where uploads and searches live.",
+        metavar="DIR",
+        default_text="~/.local/share/hespas",
+        applies_to=(PAGE,),
+    )
+    background: bool = declare(
+        help="Start a process that answers the user's commands, instead of the page.",
+        one_of="process",
+        default=False,
+    )
+    stop: bool = declare(help="End that process.", one_of="process", default=False)
+    idle_s: float = declare(
+        name="idle",
+        help="After how long without a command that process ends, as in 30min.",
+        unit="s",
+        default=3600.0,
+        applies_to=(RESIDENT,),
+    )
+
+    def __post_init__(self) -> None:
+        check_options(self)
+
 
 _MOST_WORKERS = 4
 _EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104 - what a user asked for is recognised

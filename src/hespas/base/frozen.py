@@ -17,7 +17,8 @@ def frozen(cls: _Class) -> _Class:
 
     It is as ``@dataclass(frozen=True, slots=True, kw_only=True)`` makes it, in a fifth of the
     time: that compiles six methods for each class. Classes that inherit from one are made the same
-    way.
+    way. Values that inner loops compare and hash, and positional ones, stay dataclasses: those do
+    both in two thirds of the time.
 
     >>> @frozen
     ... class Point:

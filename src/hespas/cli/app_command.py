@@ -6,8 +6,7 @@ from typing import Any
 
 import click
 
-from hespas.app.options import PAGE, RESIDENT, STARTED, AppOptions
-from hespas.app.start import serve
+from hespas.app.start import PAGE, RESIDENT, STARTED, AppOptions, serve
 from hespas.base.fields import refuse_unused
 from hespas.cli import flags
 from hespas.cli.answers import Answer, answering

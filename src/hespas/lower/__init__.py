@@ -6,7 +6,7 @@ have no kernel for, and `fused.fused` does the rest: `simplify`; the rules of `f
 `reductions`, `collectives`, `convolutions`, `sorts`); layouts (`assign`, with the orders of
 `layouts`, and `loops`); kernels (`group`, with what is `written` in between and products'
 `epilogues`, and `merge`), written by `build`; then collectives that run beside them (`collectives`,
-`pipelined`, with FSDP2's copies of `shards`), as memory allows (`overlap`). `scales` has the passes
-that find scales of few bits. `loops` has libtpu's rules too. `beside` moves shared experts beside
-the all-to-alls of routed ones, in compiled programs as well.
+`pipelined`), as memory allows (`overlap`). `library` has kernels that only libraries have. `loops`
+has libtpu's rules too. `beside` moves shared experts beside the all-to-alls of routed ones, in
+compiled programs as well.
 """

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
+from hespas.base.frozen import frozen
 from hespas.lower.collectives import started
 from hespas.program.operations.traits import Category
 from hespas.program.program import Block, Op, Program, Value, is_communication_op, values_read
@@ -64,7 +65,7 @@ def with_experts_beside(program: Program) -> Program:
     return replace(program, functions=functions, assumptions=(*program.assumptions, assumption))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class _Exchange:
     """An all-to-all: its start and end in a schedule, and its module."""
 

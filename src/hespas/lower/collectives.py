@@ -13,11 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 from math import prod
 
 from msgspec.structs import replace
 
+from hespas.base.frozen import frozen
 from hespas.compile.options import CompileOptions
 from hespas.lower.build import Names, fusion_around
 from hespas.program.attrs import NO_ATTRS, CollectiveAttrs, DimensionsAttrs, DotAttrs
@@ -410,7 +410,7 @@ def with_norms_late(operations: Sequence[Op], results: Sequence[Value]) -> list[
 _CUTTING = frozenset({"reshape", "return", "slice"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class _Flight:
     """A collective's start and first need, as places in a schedule."""
 

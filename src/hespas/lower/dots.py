@@ -7,11 +7,11 @@ products that share an operand are one, and sizes that tensor cores don't take a
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from math import ceil, prod
 
 from msgspec.structs import replace
 
+from hespas.base.frozen import frozen
 from hespas.program.attrs import DotAttrs
 from hespas.program.operations.traits import Category
 from hespas.program.program import Block, Op, Value, shape_of, size_of, tensor_of, values_read
@@ -41,7 +41,7 @@ what jaxlib 0.10.2 compiles for H100."""
 _MOST_VISITED = 2000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Side:
     """The shape of a product's operand: batched, summed and kept dimensions."""
 
@@ -259,7 +259,7 @@ _SPREADING = (*_VIEWS, "broadcast_in_dim", "convert", "slice")
 SCALED_PRODUCTS = Pattern(kinds=("dot", "dot_general", "ragged_dot"), change=_scaled)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class _Dot:
     """A product: where it stands, and which of its operands is shared with others."""
 
@@ -400,7 +400,7 @@ def _merged(dots: Sequence[_Dot]) -> Iterator[Op]:
         start += width
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class _Padded:
     """A product as computed: operands reshaped to ``given``, padded to ``wide``."""
 

@@ -11,8 +11,8 @@ Source: openxla/xla, ``GemmRewriter`` (xla/service/gpu/transforms/gemm_rewriter.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
+from hespas.base.frozen import frozen
 from hespas.lower.roles import Role, fastest
 from hespas.program.attrs import DimensionsAttrs
 from hespas.program.operations.traits import Category
@@ -21,7 +21,7 @@ from hespas.program.program import Op, Value, size_of, tensor_of
 _MOST_OF_ACTIVATION = 12
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Epilogues:
     """Finds what products take in.
 

@@ -15,19 +15,28 @@ Source: NVIDIA, cuBLAS, section "cublasLtMatmul", FP8: the TN format on Ada and 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import field
 from enum import Flag, auto
 from functools import partial
 
 from msgspec.structs import replace
 
+from hespas.base.frozen import frozen
 from hespas.compile.options import DEFAULT_OPTIONS, CompileOptions
 from hespas.hardware.device import Device
-from hespas.lower import collectives, convolutions, dots, expand, reductions, scatters, sorts
+from hespas.lower import collectives, convolutions, dots, expand, reductions, sorts
 from hespas.lower.assign import Assignment
 from hespas.lower.build import Names, built, kept_arguments, with_copies, with_equal_together
 from hespas.lower.group import grouped
+from hespas.lower.library import (
+    SCALES_ASSUMPTION,
+    SHARDS_ASSUMPTION,
+    Groups,
+    with_routing_together,
+    with_scales,
+    with_shards_copied,
+)
 from hespas.lower.loops import (
     with_freed_first,
     with_layouts_before,
@@ -38,16 +47,12 @@ from hespas.lower.loops import (
 from hespas.lower.merge import nodes_of, stretches_of
 from hespas.lower.overlap import exceeded_limit, with_early_zeros
 from hespas.lower.pipelined import with_pipelined, with_starts_at_ends
-from hespas.lower.routing import with_routing_together
-from hespas.lower.scales import ASSUMPTION as SCALES_ASSUMPTION
-from hespas.lower.scales import with_scales
-from hespas.lower.shards import ASSUMPTION as SHARDS_ASSUMPTION
-from hespas.lower.shards import Groups, with_shards_copied
+from hespas.lower.roles import is_zero
 from hespas.lower.simplify import Simplifier
 from hespas.memory.usage import memory_use
-from hespas.program.program import Block, Function, Op, Program
-from hespas.program.rewrite import Pattern, each_block, with_calls_opened, with_patterns
-from hespas.program.uses import in_order
+from hespas.program.program import Block, Function, Op, Program, applied_ops
+from hespas.program.rewrite import Builder, Pattern, each_block, with_calls_opened, with_patterns
+from hespas.program.uses import Uses, in_order
 
 LIBRARY_WRITER = "library"
 """The `FusionAttrs.backend_kind` of a kernel of a library."""
@@ -78,6 +83,35 @@ class Writer(Flag):
     LIBRARY = auto()
 
 
+def _scattered_onto(op: Op, uses: Uses) -> Sequence[Op] | None:
+    """Return the scatter onto the other operand of a sum, if any.
+
+    ``a + scatter(b, places, updates)`` that adds to ``b`` is ``scatter(a + b, places, updates)``,
+    which moves the data of ``a`` once instead of three times. Of two scatters both stay. Source:
+    what jaxlib 0.10.2 compiles for H100 of 26 sums with a scatter.
+    """
+    makers = [uses.producer(value) for value in op.operands]
+    sums = [_is_sum(maker) for maker in makers]
+    if sum(sums) != 1:
+        return None
+    at = sums.index(True)
+    scatter, other = makers[at], op.operands[1 - at]
+    if scatter is None or uses.only_reader(scatter.results[0]) is not op:
+        return None
+    build = Builder(op)
+    start, *others = scatter.operands
+    onto = other if is_zero(start, uses) else build.add("add", (other, start), start.type)
+    made = replace(scatter, operands=(onto, *others), results=op.results)
+    return (*build.operations, made)
+
+
+def _is_sum(op: Op | None) -> bool:
+    if op is None or op.kind != "scatter" or len(op.results) != 1:
+        return False
+    return [each.kind for each in applied_ops(op)] == ["add"]
+
+
+_SCATTERED_ONTO = Pattern(kinds=("add",), change=_scattered_onto)
 _ALL = Writer.GPU | Writer.TPU | Writer.LIBRARY
 _OF_CUDA = Writer.GPU | Writer.LIBRARY
 
@@ -99,7 +133,7 @@ RULES: tuple[tuple[Writer, Pattern | Callable[[Block], Block]], ...] = (
     (_OF_CUDA, sorts.top_k(for_tpu=False)),
     (Writer.TPU, sorts.top_k(for_tpu=True)),
     (_OF_CUDA, sorts.LIBRARY_SORTS),
-    (Writer.GPU, scatters.SCATTERED_ONTO),
+    (Writer.GPU, _SCATTERED_ONTO),
     (_ALL, expand.OPENED_WINDOWS),
     (_ALL, dots.with_merged_dots),
     (Writer.GPU, dots.PADDED_SUMS),
@@ -224,7 +258,7 @@ def _scheduled(program: Program, main: Function, fuser: _Fuser) -> Program:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class _Fuser:
     options: CompileOptions
     writer: Writer

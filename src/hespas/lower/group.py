@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
+from hespas.base.frozen import frozen
 from hespas.lower.epilogues import Epilogues
 from hespas.lower.roles import (
     Role,
@@ -67,7 +68,7 @@ class Group:
     library: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Grouping:
     """The groups of a block, and which operations have results in memory.
 

@@ -22,10 +22,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from msgspec.structs import replace
 
+from hespas.base.frozen import frozen
 from hespas.lower.build import fusion_around
 from hespas.lower.collectives import like, narrower
 from hespas.program.operations.traits import Category
@@ -59,7 +59,7 @@ def with_layouts_before(block: Block) -> Block:
 _BETWEEN = frozenset({"convert", "reshape", "copy"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class _Moved:
     """A copy moved before a loop: of argument ``at``, then of type ``whole``.
 

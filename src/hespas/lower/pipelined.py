@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
+from hespas.base.frozen import frozen
 from hespas.lower.build import Names
 from hespas.program.attrs import CustomCallAttrs, WhileAttrs
 from hespas.program.operations.traits import Category
@@ -89,7 +90,7 @@ def _loop_of_ends(op: Op) -> Op:
     return replace(op, regions=(condition, inner))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class _Found:
     """What of a loop's body moves; operations in the order of the body.
 
@@ -288,7 +289,7 @@ class _Carried:
         return (*self.own, *self.gathered, *self.reduced, *self.before)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class _Writer:
     loop: Op
     found: _Found

@@ -14,13 +14,14 @@ A time that a method doesn't divide, such as one that was measured as a whole, i
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TypeVar
 
+from hespas.base.frozen import frozen
 from hespas.base.units import PS_PER_S
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Bound:
     """The parts of a time in seconds; they add as times do.
 
@@ -78,7 +79,7 @@ LAUNCH = "kernel launch"
 """The kind of launches among the operations of an estimate."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class TypeTotals:
     """FLOPs of one type, and their time at its peak rate."""
 
@@ -95,7 +96,7 @@ class TypeTotals:
         return TypeTotals(flops=self.flops * count, time_at_peak_s=self.time_at_peak_s * count)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class OpEstimate:
     """All executions of one kind of operation: count, time and work.
 
@@ -188,7 +189,7 @@ class OpEstimate:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Timing:
     """A duration, its limits, and the assumptions made for it."""
 
@@ -217,7 +218,7 @@ class Timing:
         return Timing(time_s=self.time_s + more_s, notes=self.notes, bound=bound)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Price:
     """The cost of one execution of an operation, with labels and notes.
 
@@ -237,7 +238,7 @@ class Price:
 T = TypeVar("T", TypeTotals, OpEstimate, float)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Estimate:
     """The cost of a piece of a program, by kind of operation.
 

@@ -21,13 +21,14 @@ or of the three matrices. A product that is limited by its arithmetic is not sca
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import lru_cache
 from itertools import product as combinations
 from math import ceil, exp, log, prod
 
 import msgspec
 
+from hespas.base.frozen import frozen
 from hespas.errors import HardwareError, MeasurementError, option
 from hespas.hardware.device import Device, factor_of, table_of
 from hespas.hardware.power import clock_in_loop
@@ -43,7 +44,7 @@ _SCALED_FROM = {"f4": ("f4", "f8"), "f8": ("f8",)}
 _RATED_AS = {"f4": "f4E2M1FN", "f8": "f8E4M3FN"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Product:
     """``batch`` products of an m x k by a k x n matrix."""
 
@@ -64,7 +65,7 @@ class Product:
         return self.batch * (self.m * self.k + self.n * self.k + self.m * self.n)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class GemmModel:
     """Times of matrix products on a device.
 
@@ -204,7 +205,7 @@ class GemmModel:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class _Rates:
     """Peak FLOP/s, bytes/s, and bytes an element."""
 

@@ -17,7 +17,6 @@ import lzma
 import struct
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache, lru_cache
 from itertools import accumulate, pairwise, product
 from math import exp, isnan, log, nan, prod
@@ -27,11 +26,12 @@ from types import MappingProxyType
 import msgspec
 
 from hespas.base.configs import CONFIGS
+from hespas.base.frozen import frozen
 from hespas.base.suggest import suggestion
 from hespas.errors import MeasurementError
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Axis:
     """The sizes along one side of a grid, ascending."""
 
@@ -44,7 +44,7 @@ class Axis:
             raise MeasurementError(f"the sizes of {self.name} don't ascend from 1")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Grid:
     """Logarithms of times in seconds, the last axis changing first; NaN if unknown."""
 
@@ -67,7 +67,7 @@ class Grid:
         return product(*(axis.sizes for axis in self.axes))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Reading:
     """A time read off a grid; ``outside`` names the axes that it leaves."""
 
@@ -189,7 +189,7 @@ def read(grid: Grid, sizes: Sequence[int]) -> Reading:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class _Location:
     """A size between cells: ``part`` of the way after cell ``at``."""
 
@@ -263,7 +263,7 @@ class PartWire(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     tables: tuple[TableWire, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Table:
     """Times as measured, gaps and noise included."""
 
@@ -272,7 +272,7 @@ class Table:
     grid: Grid
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Part:
     """All measurements of one part, and its datasheet."""
 

@@ -19,7 +19,7 @@ from hespas.program.attrs import (
 )
 from hespas.program.groups import DeviceOrder
 from hespas.program.kernels import CompiledKernels
-from hespas.program.operations.launched import LAUNCHED
+from hespas.program.operations.libraries import LAUNCHED
 from hespas.program.operations.table import TRAITS, UNKNOWN
 from hespas.program.operations.traits import Category, Traits
 from hespas.program.recorded import Storage

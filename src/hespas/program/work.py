@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from hespas.base.fields import parse_pairs
 from hespas.base.figures import amount
+from hespas.base.frozen import frozen
 from hespas.base.suggest import suggestion
 from hespas.errors import ConfigError, option
 from hespas.program.types import ELEMENT_TYPES
@@ -14,7 +14,7 @@ from hespas.program.types import ELEMENT_TYPES
 FlopCounts = tuple[tuple[str, int], ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Work:
     """Arithmetic and memory traffic; works add, with `ZERO` for nothing.
 
@@ -120,7 +120,7 @@ def _added(left: FlopCounts, right: FlopCounts) -> FlopCounts:
     return tuple(sorted(counts.items()))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class OperandTraffic:
     """A custom call that reads its operands and writes its results.
 
@@ -128,7 +128,7 @@ class OperandTraffic:
     """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class StatedWork:
     """A custom call whose work the user states."""
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated
 
 import msgspec
 import numpy as np
 from msgspec import Meta
 
+from hespas.base.frozen import frozen
 from hespas.errors import ConfigError, option
 from hespas.prediction.figures.schema import PublishedErrors
 from hespas.serve.load import PICOSECONDS, Requests
@@ -155,7 +155,7 @@ class ServingReport(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Objectives:
     """What a request should meet, in seconds; None is no objective."""
 
@@ -185,7 +185,7 @@ class Objectives:
 Seconds = np.ndarray[tuple[int], np.dtype[np.float64]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Figures:
     """Seconds of each request; ``tpot_s`` is NaN for single tokens."""
 

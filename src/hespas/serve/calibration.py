@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Callable
-from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
 
@@ -17,6 +16,7 @@ import msgspec
 import numpy as np
 
 from hespas.base.decode import read_text
+from hespas.base.frozen import frozen
 from hespas.errors import ConfigError
 from hespas.serve.answer import Figures, LogErrors, LogReport, Seconds, figures_of
 from hespas.serve.load import PICOSECONDS, Requests
@@ -55,7 +55,7 @@ def read_factors(path: Path) -> StepFactors:
     return StepFactors(decode=kept.decode, prompts=kept.prompts)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Log:
     """Measured requests, in the order of their arrival."""
 

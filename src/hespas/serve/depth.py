@@ -7,11 +7,11 @@ each round of them, so that two depths give any other one.
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 
 from msgspec.structs import asdict, replace
 
+from hespas.base.frozen import frozen
 from hespas.prediction.figures.schema import BoundShares, RunReport
 
 _LEAST = 4
@@ -20,7 +20,7 @@ _GAIN = 2
 """How many times as many layers as both depths a model has, for which two steps are less work."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Depths:
     """The depths of a model that are predicted, and its own, in layers."""
 

@@ -14,10 +14,11 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from importlib.metadata import entry_points
 
+from hespas.base.frozen import frozen
 from hespas.base.suggest import suggestion
 from hespas.errors import ConfigError, option
 from hespas.serve.load import PICOSECONDS
@@ -47,7 +48,7 @@ class MemoryRule(Enum):
     """Of what weights and workspace leave."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Engine:
     """How an engine fills iterations.
 

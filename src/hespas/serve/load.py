@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from enum import Enum
 from pathlib import Path
@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from hespas.base.frozen import frozen
 from hespas.errors import ConfigError, option
 
 PICOSECONDS = 10**12
@@ -32,7 +33,7 @@ class Arrivals(Enum):
     UNIFORM = "uniform"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Requests:
     """Requests in order of arrival: times in ps, lengths in tokens.
 
@@ -90,7 +91,7 @@ class Requests:
         return replace(self, arrivals_ps=(0,) * len(self), concurrency=None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Lengths:
     """Lengths in tokens: ``mean``, and how far they spread around it.
 
@@ -214,7 +215,7 @@ def _arrivals(
     return tuple(np.rint(np.cumsum(gaps)).astype(np.int64).tolist())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class _Row:
     """A line of a load file: a time in s, and lengths in tokens.
 

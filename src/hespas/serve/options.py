@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -16,6 +16,7 @@ from hespas.base.fields import (
     parse_pairs,
     refuse_unused,
 )
+from hespas.base.frozen import frozen
 from hespas.base.suggest import suggestion
 from hespas.base.units import parse_quantity
 from hespas.errors import ConfigError, option
@@ -92,7 +93,7 @@ def parse_factors(texts: Iterable[str] | str) -> StepFactors:
     return StepFactors(**factors)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class LoadOptions:
     """Requests: how they come, and their lengths in tokens."""
 
@@ -235,7 +236,7 @@ class LoadOptions:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class EngineOptions:
     """The engine, and what differs from its defaults."""
 
@@ -377,7 +378,7 @@ class EngineOptions:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ServeOptions:
     """What is served, on what, by what, and under which load."""
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from math import isqrt
 
+from hespas.base.frozen import frozen
 from hespas.errors import ConfigError
 from hespas.serve.engine import Engine, Reserve
 from hespas.serve.prefixes import Chain, Node, PrefixCache
@@ -21,7 +22,7 @@ _MOST_PREEMPTIONS = 1000
 """Of one request: a load that is preempted for ever is refused."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Setup:
     """What a replica runs: an engine, step times, and cache blocks.
 
@@ -52,7 +53,7 @@ class Setup:
         return -(-window // block) + more + self.state_blocks
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Speculation:
     """Tokens guessed ahead, accepted in order with a probability each.
 

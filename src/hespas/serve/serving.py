@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import ceil
 from typing import NamedTuple
 
 import msgspec
 
+from hespas.base.frozen import frozen
 from hespas.base.units import format_time
 from hespas.errors import ConfigError, option
 from hespas.hardware.presets import is_tpu, load_device
@@ -56,7 +57,7 @@ _EXPERTS = "expert"
 """The axis of devices that have experts of their own, and attention too."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Fleet:
     """Replicas on a cluster: ``part`` names the device, ``of_replica`` counts those of one.
 

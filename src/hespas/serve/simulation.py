@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from heapq import heapify, heappop, heappush
 
+from hespas.base.frozen import frozen
 from hespas.errors import ConfigError
 from hespas.serve.load import PICOSECONDS, Requests
 from hespas.serve.replica import Replica, Setup, Work
@@ -66,7 +67,7 @@ class Entry:
 NO_ENTRY = Entry()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ServingPlan:
     """Replicas of one setup, their router, and replicas that compute prompts."""
 

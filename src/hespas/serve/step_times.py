@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from hespas.base.frozen import frozen
 from hespas.serve.load import PICOSECONDS
 
 NEVER = 1 << 62
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class StepFactors:
     """How much longer iterations take than predicted: those that decode, and those of prompts."""
 

@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 
 from hespas.base.cache import ContentCache, installed_state
+from hespas.base.frozen import frozen
 from hespas.base.home import cache_home
 from hespas.errors import CacheError, ConfigError
 from hespas.models.language import LanguageModel
@@ -46,7 +47,7 @@ _FUSED = "stablehlo.custom_call"
 _MARK = b"hespas serving steps 1\n"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ServedModel:
     """What is served on one replica, as a study's candidate says it.
 
@@ -144,7 +145,7 @@ def sizes(
     return (*decoded, *attended, *whole, cut)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class CacheMemory:
     """Bytes of a device: weights, the largest workspace beside, and what sequences cache.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, cast
 
@@ -12,6 +12,7 @@ from msgspec import Meta
 
 from hespas.base.decode import read_yaml
 from hespas.base.fields import options_by_field, options_in, overridden
+from hespas.base.frozen import frozen
 from hespas.base.suggest import suggestion
 from hespas.base.units import HOUR_S
 from hespas.errors import ConfigError, HespasError, option
@@ -62,7 +63,7 @@ class TogetherReport(msgspec.Struct, frozen=True, kw_only=True):
     assumptions: list[str]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class _Member:
     name: str
     options: ServeOptions

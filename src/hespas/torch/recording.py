@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.distributed.fsdp._fully_shard._fsdp_state import _get_module_fsdp_state
 from torch.nn.modules.module import (
     register_module_module_registration_hook,
     register_module_parameter_registration_hook,
@@ -30,13 +31,17 @@ from hespas.torch.groups import Groups
 from hespas.torch.kernels import TritonKernels
 from hespas.torch.libraries import install_library_choices
 from hespas.torch.messages import StepRequest
-from hespas.torch.places import Places, user_frame, user_line
+from hespas.torch.places import Places, clean_name, user_frame, user_line
 from hespas.torch.recorder import Recorder
-from hespas.torch.replicas import install_replicas
-from hespas.torch.roles import mark_gradients, mark_lasting
+from hespas.torch.replicas import Replicas, install_replicas
 from hespas.torch.script import in_words, load_function, make_step, read_arguments
 from hespas.torch.streams import Streams
 from hespas.torch.tape import Tape, recorded_storages
+
+_PARAMETER, _GRADIENT, _OPTIMIZER_STATE = "parameter", "gradient", "optimizer_state"
+_GATHERED = "gathered_parameter"
+_BUFFER, _INPUT = "buffer", "input"
+"""What storages are for."""
 
 
 def record_step(request: StepRequest) -> tuple[bytes, list[str]]:
@@ -101,7 +106,7 @@ def _run(request: StepRequest, places: Places, groups: Groups) -> int | None:
         places.name_modules()
         tape.start()
         step()
-        mark_lasting(tape, places)
+        _mark_lasting(tape, places)
         tape.stop()
     return getattr(step, "tokens", None)
 
@@ -140,7 +145,7 @@ def _follow_optimizers(places: Places, tape: Tape) -> None:
     """Note when an optimiser's step runs, and which gradients it reads."""
 
     def before(optimizer: Any, *_arguments: Any) -> None:
-        mark_gradients(tape, places, optimizer)
+        _mark_gradients(tape, places, optimizer)
         places.begin_optimizer(optimizer)
 
     def after(optimizer: Any, *_arguments: Any) -> None:
@@ -191,3 +196,59 @@ def _user_files() -> list[str]:
         if (file := getattr(module, "__file__", None)) and "site-packages" not in file
     }
     return sorted(file for file in files if not file.startswith(sys.base_prefix))
+
+
+def _mark_gradients(tape: Tape, places: Places, optimizer: Any) -> None:
+    """Mark the gradients that an optimiser is about to read."""
+    names = _parameter_names(places)
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            _mark(tape, parameter.grad, _GRADIENT, names.get(id(parameter), ""))
+
+
+def _mark_lasting(tape: Tape, places: Places) -> None:
+    """Mark storages held at a step's end and those from before it."""
+    names = _parameter_names(places)
+    for _, path, module in places.named_modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            _mark(tape, parameter, _PARAMETER, clean_name(f"{path}.{name}".removeprefix(".")))
+            _mark(tape, parameter.grad, _GRADIENT, names.get(id(parameter), ""))
+        for name, buffer in module.named_buffers(recurse=False):
+            _mark(tape, buffer, _BUFFER, clean_name(f"{path}.{name}".removeprefix(".")))
+        _mark_parallel(tape, module, path)
+    for optimizer in list(places.optimizers):
+        for parameter, state in optimizer.state.items():
+            for value in state.values():
+                _mark(tape, value, _OPTIMIZER_STATE, names.get(id(parameter), ""))
+    for record in tape.storages:
+        if record.allocated is None and not record.role:
+            record.role = _INPUT
+
+
+def _mark_parallel(tape: Tape, module: Any, path: str) -> None:
+    """Mark buckets of gradients, and whole parameters that FSDP2 gathers and frees again."""
+    if isinstance(module, Replicas):
+        for buffer in module.bucket_buffers():
+            _mark(tape, buffer, _GRADIENT, "DistributedDataParallel's bucket")
+    state = _get_module_fsdp_state(module)
+    group = None if state is None else state._fsdp_param_group
+    for parameter in () if group is None else group.fsdp_params:
+        for output in parameter.all_gather_outputs:
+            name = clean_name(parameter._param_fqn or path)
+            _mark(tape, output, _GATHERED, name)
+
+
+def _parameter_names(places: Places) -> dict[int, str]:
+    return {
+        id(parameter): clean_name(f"{path}.{name}".removeprefix("."))
+        for _, path, module in places.named_modules()
+        for name, parameter in module.named_parameters(recurse=False)
+    }
+
+
+def _mark(tape: Tape, value: Any, role: str, name: str) -> None:
+    if not isinstance(value, torch.Tensor):
+        return
+    record = tape.held(value)
+    if record is not None and not record.role:
+        record.role, record.name = role, name

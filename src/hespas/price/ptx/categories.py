@@ -6,10 +6,11 @@ XLA's emitters write few categories of kernels (`hespas.price.kernel.Kernel.cate
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from math import ceil, gcd, prod
 
+from hespas.base.frozen import frozen
 from hespas.hardware.presets import Microarchitecture
 from hespas.lower.roles import weight
 from hespas.price.kernel import (
@@ -151,7 +152,7 @@ _ACCESSES_OF_TILE = 4
 _TILE_RUN = 8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class _TransposeCosts:
     """The costs of a kernel's transposes beside memory.
 
@@ -269,7 +270,7 @@ an exponential, or more than one operand is read (as jaxlib 0.10.2 compiles for 
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Columns:
     """The blocks of a column reduction, and their costs beside memory.
 
@@ -312,7 +313,7 @@ def columns_of(kernel: Kernel) -> Columns:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Indexed:
     """Bytes that a kernel moves at data-dependent addresses.
 

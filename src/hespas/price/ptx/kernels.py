@@ -15,6 +15,7 @@ import msgspec
 
 from hespas.base.cache import code_digest
 from hespas.base.files import write_file
+from hespas.base.frozen import frozen
 from hespas.base.version import __version__
 from hespas.errors import OutputError, ProgramError
 from hespas.hardware.device import Device
@@ -48,7 +49,7 @@ _DIGEST_BYTES = 32
 _SUFFIX = ".kernel"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class AnalysisCache:
     """A directory of kernel analyses, one small file each; None keeps nothing.
 
@@ -126,7 +127,7 @@ _NO_KERNELS = CompiledKernels(launches=(), ptx={})
 _NO_CACHE = AnalysisCache()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Reading:
     """A kernel's terms and analysis; the analysis is None without PTX.
 
@@ -358,7 +359,7 @@ _UNCOMPILED = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class KernelEstimator:
     """Prices regions by reading their kernels."""
 

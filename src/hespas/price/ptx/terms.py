@@ -18,11 +18,12 @@ that they add as the root of their squares; starting blocks overlaps with everyt
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from math import ceil, hypot
 
 import msgspec
 
+from hespas.base.frozen import frozen
 from hespas.base.units import format_bytes_binary
 from hespas.hardware.presets import Microarchitecture
 from hespas.price.estimate import UNDIVIDED, Bound
@@ -128,7 +129,7 @@ class KernelAnalysis(msgspec.Struct, frozen=True, kw_only=True):
         return -(-self.threads // WARP)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class KernelTerms:
     """The time that each limit alone would need, in seconds.
 

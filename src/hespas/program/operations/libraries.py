@@ -11,7 +11,8 @@ from math import log2, prod
 from typing import TYPE_CHECKING
 
 from hespas.errors import CostError
-from hespas.program.attrs import DimensionAttrs, FftAttrs
+from hespas.program.attrs import DimensionAttrs, FftAttrs, KernelAttrs
+from hespas.program.operations.movement import nothing
 from hespas.program.operations.traits import (
     Category,
     Traits,
@@ -23,7 +24,7 @@ from hespas.program.operations.traits import (
     traffic,
 )
 from hespas.program.types import NumberKind, TensorType, tensors
-from hespas.program.work import Work, flop_counts
+from hespas.program.work import ZERO, Work, flop_counts
 
 if TYPE_CHECKING:
     from hespas.program.program import Op
@@ -236,3 +237,17 @@ SORTING_TRAITS = {
     ),
     "topk": Traits(category=Category.SORTING, work=top_k),
 }
+
+
+def moved_bytes(op: Op) -> Work:
+    """Return the work of kernels known only by the bytes they move."""
+    if not isinstance(op.attrs, KernelAttrs):
+        return ZERO
+    return Work(bytes_read=op.attrs.bytes_read, bytes_written=op.attrs.bytes_written)
+
+
+LAUNCHED = Traits(category=Category.KERNEL, work=moved_bytes, has_effect=True)
+"""The traits of all operations with `hespas.program.attrs.KernelAttrs`, under any name."""
+
+_EVENT = Traits(category=Category.STRUCTURE, work=nothing, runs_nothing=True, has_effect=True)
+EVENT_TRAITS = {"host_wait": _EVENT, "record_event": _EVENT, "wait_event": _EVENT}

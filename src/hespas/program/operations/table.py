@@ -8,7 +8,6 @@ from types import MappingProxyType
 from hespas.program.operations import (
     contraction,
     elementwise,
-    launched,
     libraries,
     movement,
     reduction,
@@ -35,7 +34,7 @@ TRAITS: Mapping[str, Traits] = MappingProxyType(
         (
             contraction.TRAITS,
             elementwise.TRAITS,
-            launched.TRAITS,
+            libraries.EVENT_TRAITS,
             libraries.TRAITS,
             libraries.RANDOM_TRAITS,
             libraries.SORTING_TRAITS,

@@ -5,7 +5,7 @@ from importlib import import_module
 import pytest
 
 from hespas.frontend.hlo.attributes import OPCODES
-from hespas.program.operations import launched
+from hespas.program.operations import libraries
 from hespas.program.operations.table import TRAITS, joined, kinds_of
 from hespas.program.operations.traits import Category, Traits
 
@@ -49,7 +49,7 @@ def test_every_record_is_of_an_operation_that_exists() -> None:
     of_hlo = {opcode.kind for opcode in OPCODES.values()}
     existing = _dialect_kinds("stablehlo") | _dialect_kinds("mhlo") | {"call"} | of_hlo
 
-    events = set(launched.TRAITS)
+    events = set(libraries.EVENT_TRAITS)
     own = {"async_done", "async_start", "async_update", "fusion"}
     assert TRAITS.keys() - existing - events == own or (
         TRAITS.keys() <= existing | events | {"custom_call", "case", "if", "while"}

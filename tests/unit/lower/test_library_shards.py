@@ -8,7 +8,7 @@ import pytest
 
 from hespas.frontend.load import load_source
 from hespas.lower.fused import Writer, fused
-from hespas.lower.shards import ASSUMPTION
+from hespas.lower.library import SHARDS_ASSUMPTION
 from hespas.models.model import parse_mesh
 from hespas.prediction.loading import load
 from hespas.prediction.options import (
@@ -63,12 +63,12 @@ def test_each_array_is_copied_once_and_gradients_are_summed_in_f32() -> None:
         "tensor<2x6xbf16>",
         "tensor<8x6xf32>",
     ]
-    assert ASSUMPTION in program.assumptions
+    assert SHARDS_ASSUMPTION in program.assumptions
 
 
 def test_collectives_of_other_groups_have_none() -> None:
     assert not copies(made(frozenset({frozenset({0, 1}), frozenset({2, 3})})))
-    assert ASSUMPTION not in made(frozenset()).assumptions
+    assert SHARDS_ASSUMPTION not in made(frozenset()).assumptions
 
 
 @pytest.mark.parametrize(
@@ -90,4 +90,4 @@ def test_the_framework_and_the_mesh_decide(software: str, mesh: str, is_copied: 
         estimate=EstimateOptions(node="H100_80GB"),
         network=NetworkOptions(system="4xH100_80GB"),
     )
-    assert (ASSUMPTION in load(options).assumptions) is is_copied
+    assert (SHARDS_ASSUMPTION in load(options).assumptions) is is_copied

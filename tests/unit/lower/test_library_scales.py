@@ -7,7 +7,7 @@ import pytest
 from hespas.frontend.load import load_source
 from hespas.hardware.presets import load_device
 from hespas.lower.fused import Writer, fused
-from hespas.lower.scales import ASSUMPTION
+from hespas.lower.library import SCALES_ASSUMPTION
 from hespas.models.software import software_named
 from hespas.program.program import Op, Program
 from hespas.work.expand import expand, total
@@ -48,14 +48,14 @@ def test_a_tensor_in_memory_is_read_once_more_before_it_is_rounded() -> None:
     assert bytes_of(made(CAST, SMALL, scales_tensors=False)) == [(2 + 1) * COUNT]
     program = made(CAST, SMALL, scales_tensors=True)
     assert bytes_of(program) == [2 * COUNT + 2, (2 + 1) * COUNT]
-    assert ASSUMPTION in program.assumptions
+    assert SCALES_ASSUMPTION in program.assumptions
 
 
 def test_what_makes_a_tensor_writes_it_and_another_kernel_rounds_it() -> None:
     results = f"{SMALL}, {WIDE}"
     together = made(ACTIVATION, results, scales_tensors=False)
     assert bytes_of(together) == [(2 + 1 + 2) * COUNT]
-    assert ASSUMPTION not in together.assumptions
+    assert SCALES_ASSUMPTION not in together.assumptions
     apart = made(ACTIVATION, results, scales_tensors=True)
     assert bytes_of(apart) == [(2 + 2 + 2) * COUNT, (2 + 1) * COUNT]
 

@@ -1,0 +1,357 @@
+"""Kernels of libraries that no compiler makes: routing, scales of tensors, FSDP2's copies.
+
+Frameworks that serve choose and weigh experts in one kernel, and sort the choices by expert in
+another, each with one block of threads whose data are in shared memory. Sources: vLLM,
+csrc/moe/topk_softmax_kernels.cu and csrc/moe/moe_align_sum_kernels.cu; TensorRT-LLM,
+cpp/tensorrt_llm/kernels/cutlass_kernels/moe_gemm (fusedBuildExpertMapsSortFirstToken).
+
+torchao's tensor-wise scaling, Transformer Engine's current scaling and NVFP4 divide a tensor by a
+scale that follows from its largest absolute number. So what makes the tensor writes it, and another
+kernel reads and rounds it; a tensor that is in memory already is read once more before. MXFP8 has
+a scale for each 32 numbers, which its kernel finds as it rounds. Sources: pytorch/ao,
+torchao/float8/float8_scaling_utils.py, ``hp_tensor_to_float8_dynamic``; NVIDIA/TransformerEngine,
+``Float8CurrentScaling`` and ``NVFP4BlockScaling``.
+
+FSDP2 gathers a layer's weights into one flat buffer, and copies them out of it, each into an array
+of its own; it copies gradients into another, which is scattered. Gradients are summed in f32 where
+weights are smaller. Source: pytorch/pytorch, torch/distributed/fsdp/_fully_shard/
+_fsdp_collectives.py, ``foreach_all_gather_copy_out`` and ``foreach_reduce``; torchtitan,
+``mixed_precision_reduce``, float32 by default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+
+from msgspec.structs import replace
+
+from hespas.lower.build import Names, fusion_around
+from hespas.lower.roles import bytes_of
+from hespas.program.attrs import CollectiveAttrs, FusionAttrs
+from hespas.program.operations.traits import Category
+from hespas.program.program import Block, Op, Value, needed_for, tensor_of, values_read
+from hespas.program.rewrite import Builder, Renaming, copied_op, plain_op
+from hespas.program.types import NumberKind, TensorType, element_type
+from hespas.program.uses import in_order
+from hespas.work.gemm import gemms
+
+_SHARED_BYTES = 48 * 1024
+"""Of all that a kernel reads and writes: the shared memory that a block has without asking."""
+
+_CHOOSING = ("topk", "sort")
+_INDICES = (NumberKind.INTEGER, NumberKind.BOOLEAN)
+
+
+def with_routing_together(
+    operations: Sequence[Op], needed: Iterable[Value], names: Names, *, writer: str
+) -> list[Op]:
+    """Return kernels of which one chooses experts, and one sorts the choices.
+
+    ``needed`` are the values that the block returns.
+    """
+    around = _Around(operations)
+    kept_values = frozenset(needed)
+    made: dict[int, Op] = {}
+    gone = set[int]()
+    for place, op in enumerate(operations):
+        if not _chooses(op):
+            continue
+        choice = around.choosing(place)
+        groups = {"indices": around.sorting(choice), "choice": choice}
+        for name, group in groups.items():
+            places = sorted(group - gone)
+            if len(places) > 1:
+                joined = _joined(places, around, kept_values, writer)
+                made[places[-1]] = replace(joined, instruction=names.next(f"custom_{name}_fusion"))
+                gone.update(places)
+    kept = [at for at in range(len(operations)) if at in made or at not in gone]
+    return list(in_order([made.get(at, operations[at]) for at in kept], kept))
+
+
+class _Around:
+    """Operations of a block, with each value's maker and readers, by place."""
+
+    def __init__(self, operations: Sequence[Op]) -> None:
+        self.operations = operations
+        self.maker = {value: at for at, op in enumerate(operations) for value in op.results}
+        self.readers: dict[Value, list[int]] = {}
+        for at, op in enumerate(operations):
+            for value in dict.fromkeys(values_read(op)):
+                self.readers.setdefault(value, []).append(at)
+
+    def sorting(self, choice: AbstractSet[int]) -> set[int]:
+        """Return the kernels that make indices of what was chosen."""
+        results = [value for at in choice for value in self.operations[at].results]
+        behind = self._behind(filter(_is_index, results), max(choice), _indexes)
+        return behind - choice
+
+    def choosing(self, place: int) -> set[int]:
+        """Return a choosing operation with the kernels around it that weigh or cut."""
+        op = self.operations[place]
+        members = {place}
+        for value in op.operands:
+            before = self.maker.get(value)
+            if before is not None and self.readers[value] == [place]:
+                maker = self.operations[before]
+                if _weighs(maker) and maker.kind != "constant" and len(maker.results) == 1:
+                    members.add(before)
+        own = set(op.results)
+        for at in {at for value in own for at in self.readers.get(value, ())}:
+            reader = self.operations[at]
+            if _is_alone(reader) and own.issuperset(values_read(reader)):
+                members.add(at)
+        weights = [value for value in own if not _is_index(value)]
+        return members | self._behind(weights, place, _weighs)
+
+    def _behind(
+        self, values: Iterable[Value], place: int, belongs: Callable[[Op], bool]
+    ) -> set[int]:
+        """Return kernels that read values and wait for no other later one."""
+        members, reached = set[int](), set(values)
+        waiting = sorted({at for value in reached for at in self.readers.get(value, ())})
+        while waiting:
+            at = waiting.pop(0)
+            op = self.operations[at]
+            if at in members or not belongs(op):
+                continue
+            others = [value for value in values_read(op) if value not in reached]
+            if any(self._is_behind(value, place) for value in others):
+                continue
+            members.add(at)
+            reached.update(op.results)
+            waiting = sorted({*waiting, *(r for v in op.results for r in self.readers.get(v, ()))})
+        return members
+
+    def _is_behind(self, value: Value, place: int) -> bool:
+        """Return whether a value is made behind a place, of something."""
+        at = self.maker.get(value, -1)
+        return at > place and bool(values_read(self.operations[at]))
+
+
+def _chooses(op: Op) -> bool:
+    """Return whether an operation chooses experts: numbers and their places, the best first."""
+    if op.kind not in _CHOOSING or not _is_alone(op):
+        return False
+    are_indices = [_is_index(value) for value in op.results]
+    return any(are_indices) and not all(are_indices)
+
+
+def _joined(places: Sequence[int], around: _Around, needed: AbstractSet[Value], writer: str) -> Op:
+    """Return the kernel that operations are together."""
+    members, own = [around.operations[at] for at in places], set(places)
+    renaming: Renaming = {}
+    inside = [inner for op in members for inner in _opened(op, renaming)]
+    results = [
+        value
+        for op in members
+        for value in op.results
+        if value in needed or not own.issuperset(around.readers.get(value, ()))
+    ]
+    read = [renaming[value] for value in results]
+    fusion = fusion_around(inside, read, members[-1], "", kind="kCustom", writer=writer)
+    return replace(fusion, results=tuple(results))
+
+
+def _opened(op: Op, renaming: Renaming) -> Sequence[Op]:
+    """Return copies of an operation, or of a fusion's body, for a larger block."""
+    if not isinstance(op.attrs, FusionAttrs):
+        return (copied_op(op, renaming),)
+    (block,) = op.regions
+    *inner, end = block.operations
+    for argument, operand in zip(block.arguments, op.operands, strict=True):
+        renaming[argument] = renaming.get(operand, operand)
+    copies = [copied_op(each, renaming) for each in inner]
+    for made, result in zip(end.operands, op.results, strict=True):
+        renaming[result] = renaming.get(made, made)
+    return copies
+
+
+def _is_alone(op: Op) -> bool:
+    """Return whether an operation is a kernel of numbers that multiplies no matrices."""
+    if op.traits.category is Category.ASYNCHRONOUS or gemms(op):
+        return False
+    if op.regions and not (isinstance(op.attrs, FusionAttrs) or op.kind == "sort"):
+        return False
+    return all(isinstance(value.type, TensorType) for value in (*values_read(op), *op.results))
+
+
+def _weighs(op: Op) -> bool:
+    """Return whether a kernel makes weights of experts, those of each token by themselves."""
+    if not _is_alone(op) or op.kind == "sort" or any(map(_is_index, op.results)):
+        return False
+    return sum(map(bytes_of, op.results)) <= _SHARED_BYTES
+
+
+def _indexes(op: Op) -> bool:
+    """Return whether a kernel makes only indices from data that fit shared memory."""
+    if not _is_alone(op) or not all(map(_is_index, op.results)):
+        return False
+    return sum(map(bytes_of, {*values_read(op), *op.results})) <= _SHARED_BYTES
+
+
+def _is_index(value: Value) -> bool:
+    return isinstance(value.type, TensorType) and value.type.element.kind in _INDICES
+
+
+SCALES_ASSUMPTION = (
+    "tensors are rounded to few bits by a scale of the whole: a pass over memory finds their "
+    "largest number before"
+)
+_SMALL = frozenset({"f8E4M3FN", "f8E5M2", "f4E2M1FN"})
+_ROUNDING = frozenset({"convert", "copy", "divide", "maximum", "minimum", "reshape", "transpose"})
+_CASTING = frozenset({"convert", "copy", "reduce_precision", "reshape", "transpose"})
+_FEWEST = 1 << 16
+"""Elements below which a tensor's rounding is not worth a look."""
+
+
+def with_scales(operations: Sequence[Op], names: Names, *, writer: str) -> Iterator[Op]:
+    """Yield kernels; none makes a tensor and rounds it by the tensor's scale."""
+    for op in operations:
+        yield from _scaled(op, names, writer) if _may_round(op) else (op,)
+
+
+def _may_round(op: Op) -> bool:
+    return (
+        isinstance(op.attrs, FusionAttrs)
+        and not op.attrs.in_place
+        and any(map(_is_small, op.results))
+    )
+
+
+def _is_small(value: Value) -> bool:
+    kind = value.type
+    if not isinstance(kind, TensorType):
+        return False
+    return kind.element.name in _SMALL and kind.element_count >= _FEWEST
+
+
+def _scaled(op: Op, names: Names, writer: str) -> Iterator[Op]:
+    (block,) = op.regions
+    maker = {value: each for each in block.operations for value in each.results}
+    outside = dict(zip(block.arguments, op.operands, strict=True))
+    places: dict[Value, list[int]] = {}
+    for at, value in enumerate(block.operations[-1].operands):
+        source = _source(value, maker) if _is_small(value) else None
+        if source is not None:
+            places.setdefault(source, []).append(at)
+    made: list[Value] = []
+    for source in places:
+        read = outside.get(_behind(source, maker, _CASTING))
+        if read is None:
+            made.append(source)
+        else:
+            yield _largest(op, read, names, writer)
+    if not made:
+        yield op
+        return
+    yield from _apart(op, {source: places[source] for source in made}, names, writer)
+
+
+def _source(value: Value, maker: Mapping[Value, Op]) -> Value | None:
+    """Return the wide value that one of few bits is rounded from; None without one here."""
+    source = _behind(value, maker, _ROUNDING)
+    return None if tensor_of(source).element.name in _SMALL else source
+
+
+def _behind(value: Value, maker: Mapping[Value, Op], kinds: AbstractSet[str]) -> Value:
+    """Return what a value is before operations of some kinds, of first operands each."""
+    op = maker.get(value)
+    while op is not None and op.kind in kinds:
+        large = [each for each in op.operands if isinstance(each.type, TensorType)]
+        value = next((each for each in large if not _is_spread(each, maker)), large[0])
+        op = maker.get(value)
+    return value
+
+
+def _is_spread(value: Value, maker: Mapping[Value, Op]) -> bool:
+    op = maker.get(value)
+    return op is not None and op.kind in {"broadcast_in_dim", "constant"}
+
+
+def _largest(op: Op, value: Value, names: Names, writer: str) -> Op:
+    """Return the kernel that reads a tensor for its largest number."""
+    build = Builder(op)
+    largest = build.largest(value)
+    name = names.next("largest_fusion")
+    return fusion_around(build.operations, [largest], op, name, kind="kInput", writer=writer)
+
+
+def _apart(
+    op: Op, places: Mapping[Value, Sequence[int]], names: Names, writer: str
+) -> Iterator[Op]:
+    """Yield a kernel that writes what it rounded, in 16 bits, and those that round it."""
+    (block,) = op.regions
+    *inner, end = block.operations
+    moved = {at for each in places.values() for at in each}
+    wide, narrow = dict[Value, Value](), list[Op]()
+    for source in places:
+        kind = tensor_of(source)
+        half = Value(type=replace(kind, element=element_type("bf16")))
+        narrow.append(plain_op(op, "convert", (source,), half))
+        wide[source] = Value(type=half.type)
+    kept = [at for at in range(len(op.results)) if at not in moved]
+    operands = (
+        *[end.operands[at] for at in kept],
+        *[each.results[0] for each in narrow],
+    )
+    last = replace(end, operands=operands)
+    body = Block(
+        arguments=block.arguments,
+        operations=(*needed_for((*inner, *narrow), operands), last),
+    )
+    results = (*[op.results[at] for at in kept], *wide.values())
+    yield replace(op, results=results, regions=(body,))
+    for source, own in places.items():
+        values = [end.operands[at] for at in own]
+        rounding = needed_for(inner, values, given=source)
+        again = plain_op(op, "convert", (wide[source],), source)
+        made = fusion_around(
+            [again, *rounding], values, op, names.next("rounding_fusion"), writer=writer
+        )
+        yield replace(made, results=tuple([op.results[at] for at in own]))
+
+
+Groups = frozenset[frozenset[int]]
+
+SHARDS_ASSUMPTION = (
+    "FSDP2 copies gathered weights out of one buffer, and gradients into another, in which they "
+    "are summed in f32"
+)
+
+
+def with_shards_copied(operations: Sequence[Op], groups: Groups, names: Names) -> Iterator[Op]:
+    """Yield operations with FSDP2's copies around collectives among ``groups``."""
+    for op in operations:
+        if not isinstance(op.attrs, CollectiveAttrs) or _device_groups(op.attrs) != groups:
+            yield op
+        elif op.kind == "all_gather":
+            buffers = tuple([Value(type=value.type) for value in op.results])
+            yield replace(op, results=buffers)
+            for buffer, result in zip(buffers, op.results, strict=True):
+                yield _copied(op, buffer, result, names)
+        elif op.kind == "reduce_scatter":
+            buffers, sums = (tuple(map(_in_f32, values)) for values in (op.operands, op.results))
+            for operand, buffer in zip(op.operands, buffers, strict=True):
+                yield _copied(op, operand, buffer, names)
+            yield replace(op, operands=buffers, results=sums)
+            for total, result in zip(sums, op.results, strict=True):
+                yield _copied(op, total, result, names)
+        else:
+            yield op
+
+
+def _device_groups(attrs: CollectiveAttrs) -> Groups:
+    return frozenset(map(frozenset, attrs.groups.listed()))
+
+
+def _in_f32(value: Value) -> Value:
+    kind = tensor_of(value)
+    return Value(type=replace(kind, element=element_type("f32")))
+
+
+def _copied(at: Op, value: Value, result: Value, names: Names) -> Op:
+    """Return the kernel that reads a value and writes it elsewhere, in the type of ``result``."""
+    kind = "copy" if value.type == result.type else "convert"
+    copied = plain_op(at, kind, (value,), result)
+    return fusion_around([copied], [result], at, names.next(f"fsdp_{kind}"))
