@@ -182,7 +182,7 @@ def _check_tokens(model: LanguageModel) -> None:
             "take them out of the mesh",
         )
         _refuse(
-            sequence % SELECTING != 0,
+            model.run.attention != "flashmla" and sequence % SELECTING != 0,
             f"sequence = {sequence}: the tokens that each query sees are chosen for {SELECTING} "
             "queries at a time",
             f"give a multiple of {SELECTING}",
@@ -404,9 +404,17 @@ def _lacks_of_flash(model: LanguageModel) -> list[tuple[bool, str]]:
 
 def _lacks_of_flash_mla(model: LanguageModel) -> list[tuple[bool, str]]:
     """Return what FlashMLA may lack, and whether a model needs it."""
-    run = model.run
-    if not isinstance(run, Decode) or model.latent is None:
-        return [(True, "is for new tokens over a cache of latent vectors")]
+    run, latent = model.run, model.latent
+    if model.is_longer_than_index and isinstance(run, Prefill):
+        return []
+    if not isinstance(run, Decode) or latent is None:
+        return [
+            (
+                True,
+                "is for new tokens over a cache of latent vectors, and for longer prompts than an "
+                "index chooses tokens",
+            )
+        ]
     return [
         (run.new_tokens > 1, f"was measured for one new token, not {run.new_tokens}"),
         (

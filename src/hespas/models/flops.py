@@ -97,7 +97,7 @@ def _mixing(settings: LanguageModel, kind: LayerKind) -> int:
         return attention_flops(settings, kind) * seen
     index = _index_flops(latent)
     chosen = 2 * settings.sizes_of_layers.heads * (2 * latent.kv_rank + latent.rope_size)
-    return chosen * latent.indexed_tokens + index * seen
+    return chosen * min(latent.indexed_tokens, seen) + index * seen
 
 
 def layer_flops(settings: LanguageModel, kind: LayerKind) -> int:
@@ -121,7 +121,7 @@ def attention_flops(settings: LanguageModel, kind: LayerKind) -> int:
     if latent is not None and isinstance(settings.run, Decode):
         # The vectors themselves are keys and values.
         query, value = latent.kv_rank + latent.rope_size, latent.kv_rank
-    index = _index_flops(latent) if latent is not None else 0
+    index = _index_flops(latent) if latent is not None and settings.masks_tokens else 0
     return 2 * settings.sizes_of_layers.heads * (query + value) + index
 
 

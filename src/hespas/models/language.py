@@ -234,18 +234,38 @@ class LanguageModel:
     def selects_tokens(self) -> bool:
         """Whether attention reads the tokens alone that an index rates highest.
 
-        New tokens over a cache do. Prompts and training do where that is fewer FLOPs: vectors of
-        ``kv_rank`` for each of the chosen tokens, against keys and values of heads for half of all.
-        In shorter sequences all are multiplied, and others masked. Source: DeepSeek-AI,
-        DeepSeek-V3.2, 2025, section 2.3 (masked multi-head mode for short prompts).
+        New tokens over a cache do, and prompts by FlashMLA's kernels. Other prompts and training do
+        where that is fewer FLOPs: vectors of ``kv_rank`` for each of the chosen tokens, against
+        keys and values of heads for half of all. In shorter sequences all are multiplied, and
+        others masked. Source: DeepSeek-AI, DeepSeek-V3.2, 2025, section 2.3 (masked multi-head mode
+        for short prompts).
         """
         latent = self.latent
-        if latent is None or not 0 < latent.indexed_tokens < self.context:
+        if latent is None or not self.is_longer_than_index:
             return False
         if isinstance(self.run, Decode):
             return self.run.new_tokens == 1
+        if self.run.attention == "flashmla":
+            return True
         chosen = (2 * latent.kv_rank + latent.rope_size) * latent.indexed_tokens
         return chosen < sum(self.head_sizes) * self.sequence / 2
+
+    @property
+    def masks_tokens(self) -> bool:
+        """Whether an index rates tokens while attention reads all of them.
+
+        Engines do not ask it in steps over no more tokens than it chooses.
+        """
+        latent = self.latent
+        if latent is None or not latent.indexed_tokens or self.selects_tokens:
+            return False
+        return isinstance(self.run, Training) or self.is_longer_than_index
+
+    @property
+    def is_longer_than_index(self) -> bool:
+        """Whether there are more tokens than an index chooses."""
+        latent = self.latent
+        return latent is not None and 0 < latent.indexed_tokens < self.context
 
     @property
     def plan(self) -> Plan[LayerKind]:

@@ -175,6 +175,26 @@ _BY_KERNEL = {
 """Rates of implementations other than those of the tables, by kernel and part."""
 _LATENT_BYTES = 2
 """Of a number of the caches of latent vectors that were measured."""
+
+
+@frozen
+class ChosenRate:
+    """The part of the peak of attention to chosen vectors, whose ``heads`` come in blocks.
+
+    Source: deepseek-ai/FlashMLA, README: prompts reach 640 TFLOP/s on an H800 of 989.5, and 1,450
+    on a B200 of 2,250; vLLM, ``flashmla_sparse.py``: heads are filled up.
+    """
+
+    of_peak: float
+    heads: int
+
+    def filled(self, heads: int) -> int:
+        return -(-heads // self.heads) * self.heads
+
+
+_CHOSEN_ON_HOPPER = ChosenRate(of_peak=0.65, heads=64)
+_CHOSEN_ON_BLACKWELL = ChosenRate(of_peak=0.64, heads=128)
+_BLACKWELL = frozenset({"B200_SXM", *_NEAREST_FITTED})
 _SMALLER_HEADS = {"A100_SXM": "L40S"}
 """Parts whose table lacks small heads, and the part of the nearest generation that has them."""
 
@@ -196,8 +216,25 @@ class AttentionModel:
         It is the table's time of the same head size, heads of all batches, and number of keys,
         times the FLOPs of this attention over those of the table's; never faster than the peak.
         """
-        kind = self._price_decoding if attention.is_decoding else self._price_full
+        kind = self._price_chosen if attention.is_of_chosen else self._price_full
+        if attention.is_decoding:
+            kind = self._price_decoding
         return kind(attention).slowed(1 / self.clock)
+
+    def _price_chosen(self, attention: Attention) -> Timing:
+        is_blackwell = self.part.about.part in _BLACKWELL
+        rate = _CHOSEN_ON_BLACKWELL if is_blackwell else _CHOSEN_ON_HOPPER
+        heads = rate.filled(attention.heads)
+        flops = attention.flops * heads / attention.heads
+        reached = rate.of_peak * self.device.rate(attention.multiplied)
+        time_s = flops / reached * self.device.factor("attention")
+        notes = [
+            f"attention to chosen tokens reaches {100 * rate.of_peak:.0f} % of the peak, as "
+            "FlashMLA's README says of prompts"
+        ]
+        if heads > attention.heads:
+            notes.append(f"its heads are filled up to {heads}, as its blocks are")
+        return Timing(time_s=time_s, notes=tuple(notes), bound=Bound(compute_s=time_s))
 
     def _price_full(self, attention: Attention) -> Timing:
         base, heads = self._base(attention)
@@ -283,6 +320,8 @@ class AttentionModel:
         fits, of_peak = self._fits, 1.0
         latency_s, share = fits.decode_latency_s, fits.decode_bandwidth_share
         subject = f"attention of {attention.query_length} over a cache"
+        if attention.only_rates:
+            subject = "an index that rates what is cached"
         if attention.shares_values:
             latency_s, share = fits.latent.latency_s, fits.latent.bandwidth_share
             of_peak = fits.latent.peak_share
@@ -305,6 +344,11 @@ class AttentionModel:
 
     def _notes(self, attention: Attention, outside: tuple[str, ...]) -> tuple[str, ...]:
         notes = [f"fused attention from tables measured on {self.part.about.measured_on}"]
+        if attention.only_rates:
+            notes = [
+                "an index rates tokens as fast as fused attention multiplies, by tables measured on "
+                f"{self.part.about.measured_on}"
+            ]
         if attention.is_backward:
             notes.append(_backward_note(self.part.about.part))
         whose = fitted_part(self.part.about.part)

@@ -24,6 +24,9 @@ FLASH_FORWARD, FLASH_BACKWARD = "__flash_attention$forward", "__flash_attention$
 FLASH_MLA = "__flash_mla$decode"
 """FlashMLA: new tokens over a cache of latent vectors (`hespas.xla.flash`)."""
 
+FLASH_MLA_SPARSE, INDEX_SCORES = "__flash_mla$sparse", "__deep_gemm$mqa_logits"
+"""FlashMLA to the vectors that an index rates highest, and its ratings (`hespas.xla.flash`)."""
+
 MOSAIC = "tpu_custom_call"
 """A TPU's kernel that its author wrote, in Pallas."""
 

@@ -41,7 +41,7 @@ ROUTED = (16, 32)
 PROMPTS = (1024, 4096, 8192)
 """Tokens of a prompt."""
 _CUT = 8
-"""In as many prompts the longest is cut, to tell products from attention."""
+"""In at most as many prompts the longest is cut, to tell products from attention."""
 _FUSED = "stablehlo.custom_call"
 """The operation that is fused attention."""
 _MARK = b"hespas serving steps 1\n"
@@ -126,8 +126,8 @@ def sizes(
 ) -> tuple[Size, ...]:
     """Return the steps that are predicted; contexts stay below the model's ``longest``.
 
-    Where attention reads ``selected`` tokens, both contexts are longer than them: what it takes
-    grows by the index alone from there. Of a longer ``window`` than the short context there is one
+    Where attention reads ``selected`` tokens, both contexts and what the longest prompt is cut in
+    are longer than them: what it takes grows by the index alone from there. Of a longer ``window`` than the short context there is one
     context more: there some layers stop to read more.
     """
     contexts = [SHORT, LONG]
@@ -141,7 +141,8 @@ def sizes(
     decoded = [Size(batch=batch, tokens=short) for batch in batches]
     attended = [Size(batch=batch, tokens=long) for long in longer for batch in ATTENDED]
     whole = [Size(batch=1, tokens=tokens, is_prompt=True) for tokens in prompts]
-    cut = Size(batch=_CUT, tokens=prompts[-1] // _CUT, is_prompt=True)
+    parts = min(_CUT, max(2, prompts[-1] // (2 * selected))) if selected else _CUT
+    cut = Size(batch=parts, tokens=prompts[-1] // parts, is_prompt=True)
     return (*decoded, *attended, *whole, cut)
 
 

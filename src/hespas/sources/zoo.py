@@ -27,7 +27,7 @@ from hespas.models.model import TYPE_BYTES, MeshAxes, Model
 from hespas.models.network_model import Learning, Network
 from hespas.models.part import PIPE, REDUCED
 from hespas.models.recommender import Dlrm
-from hespas.models.runs import Decode, Training
+from hespas.models.runs import Decode, Prefill, Training
 from hespas.models.software import software_named
 from hespas.models.weights import parameters, trained_parameters
 from hespas.sources.options import ModelOptions
@@ -274,7 +274,7 @@ _ROWS = "activation_dtype"
 _SAID = {
     "flash2": "attention is FlashAttention-2's, fused, which {target} has",
     "cudnn": "attention is that of cuDNN, fused, which {target} has",
-    "flashmla": "attention is that of FlashMLA, fused, over a cache of latent vectors",
+    "flashmla": "attention is that of FlashMLA, fused, over latent vectors",
     "splash": "attention is splash attention, JAX's kernels for TPUs, in blocks of 512 or less",
 }
 
@@ -341,10 +341,14 @@ def _usual_kernels(target: str | None, settings: Any) -> str:
     """Return the usual attention kernels of such a step on such a device."""
     if target is not None and _is_tpu(target):
         return "splash"
-    is_language = isinstance(settings, LanguageModel)
-    is_latent = is_language and settings.latent is not None and isinstance(settings.run, Decode)
+    if isinstance(settings, LanguageModel) and settings.latent is not None:
+        if isinstance(settings.run, Decode):
+            return "flashmla"
+        is_selecting = settings.is_longer_than_index and isinstance(settings.run, Prefill)
+        if is_selecting and not _missing_kernels("flashmla", target):
+            return "flashmla"
     usual = _vendors_kernels(target)[:1]
-    return "flashmla" if is_latent else usual[0] if usual else "cudnn"
+    return usual[0] if usual else "cudnn"
 
 
 def _vendors_kernels(target: str | None) -> tuple[str, ...]:

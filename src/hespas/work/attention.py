@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from hespas.base.frozen import frozen
 from hespas.errors import CostError
-from hespas.program.attrs import FLASH_BACKWARD, FLASH_FORWARD, FLASH_MLA, CustomCallAttrs
+from hespas.program.attrs import (
+    FLASH_BACKWARD,
+    FLASH_FORWARD,
+    FLASH_MLA,
+    FLASH_MLA_SPARSE,
+    INDEX_SCORES,
+    CustomCallAttrs,
+)
 from hespas.program.operations.contraction import multiplier_of
 from hespas.program.operations.traits import operand
 from hespas.program.program import Op
@@ -12,7 +19,7 @@ from hespas.program.types import TensorType, tensors
 from hespas.work.library_config import attention_config, flash_config
 
 _PREFIX = "__cudnn$fmha"
-_FLASH = (FLASH_FORWARD, FLASH_BACKWARD, FLASH_MLA)
+_FLASH = (FLASH_FORWARD, FLASH_BACKWARD, FLASH_MLA, FLASH_MLA_SPARSE, INDEX_SCORES)
 _MASKS = {"NO_MASK": False, "PADDING": False, "CAUSAL": True, "PADDING_CAUSAL": True}
 """cuDNN's masks, and whether they are causal."""
 _DECODED = 64
@@ -28,7 +35,8 @@ class Attention:
     that a query sees, 0 for all. ``multiplied`` is a key of `Work.flops`. ``segments`` is the most
     packed sequences in a row, ``is_paged`` says that tables name the pages of keys and values,
     ``element_bytes`` is the size of one of their numbers. With ``shares_values`` the values are the
-    first numbers of the keys. ``kernel`` names the implementation if the call requires one.
+    first numbers of the keys. Each query of attention that ``is_of_chosen`` has keys of its own,
+    chosen among more. ``kernel`` names the implementation if the call requires one.
     """
 
     batch: int
@@ -48,6 +56,7 @@ class Attention:
     is_paged: bool = False
     element_bytes: float = 2.0
     shares_values: bool = False
+    is_of_chosen: bool = False
     kernel: str = ""
 
     @property
@@ -56,9 +65,16 @@ class Attention:
         return not self.is_backward and _DECODED * self.query_length <= self.key_length
 
     @property
+    def only_rates(self) -> bool:
+        """Whether scores are the result, added up over heads, and no values are read."""
+        return self.value_size == 0
+
+    @property
     def cache_bytes(self) -> int:
         """The bytes of the keys and values that queries see."""
         seen = min(self.key_length, self.window or self.key_length)
+        if self.is_of_chosen:
+            seen *= self.query_length
         values = 0 if self.shares_values else self.value_size
         token_bytes = self.key_heads * (self.head_size + values) * self.element_bytes
         return round(self.batch * seen * token_bytes)
@@ -104,8 +120,10 @@ def attentions(op: Op) -> tuple[Attention, ...]:
     attrs = op.attrs
     if not isinstance(attrs, CustomCallAttrs) or not is_attention(attrs.target):
         return ()
-    if attrs.target == FLASH_MLA:
-        return (_flash_mla(op),)
+    if attrs.target in {FLASH_MLA, FLASH_MLA_SPARSE}:
+        return (_flash_mla(op, is_of_chosen=attrs.target == FLASH_MLA_SPARSE),)
+    if attrs.target == INDEX_SCORES:
+        return (_index_scores(op),)
     if attrs.target in _FLASH:
         return (_flash(op, is_backward=attrs.target == FLASH_BACKWARD),)
     config = attention_config(op)
@@ -168,10 +186,11 @@ def _flash(op: Op, *, is_backward: bool) -> Attention:
     )
 
 
-def _flash_mla(op: Op) -> Attention:
+def _flash_mla(op: Op, *, is_of_chosen: bool) -> Attention:
     """Describe a FlashMLA call.
 
-    Queries are (batch, new, heads, size), and the cache is (batch, 1, tokens, size).
+    Queries are (batch, new, heads, size), and the cache is (batch, 1, tokens, size). Where each
+    query has tokens of its own, their places are (batch, new, chosen).
     """
     query, cached = (_four_dimensional(op, position) for position in range(2))
     (attended,) = tensors(op.results[0].type)
@@ -181,12 +200,35 @@ def _flash_mla(op: Op) -> Attention:
         heads=heads,
         key_heads=1,
         query_length=new,
-        key_length=cached.shape[2],
+        key_length=tensors(op.operands[2].type)[0].shape[2] if is_of_chosen else cached.shape[2],
         head_size=size,
         value_size=attended.shape[-1],
         multiplied=multiplier_of(query.element, cached.element).type_name,
         element_bytes=cached.element.bits / 8,
         shares_values=True,
+        is_of_chosen=is_of_chosen,
+    )
+
+
+def _index_scores(op: Op) -> Attention:
+    """Describe an index' ratings.
+
+    Queries are (batch, new, heads, size), and keys are (batch, 1, tokens, size). A whole prompt
+    rates earlier tokens alone.
+    """
+    query, key = (_four_dimensional(op, position) for position in range(2))
+    batch, new, heads, size = query.shape
+    return Attention(
+        batch=batch,
+        heads=heads,
+        key_heads=1,
+        query_length=new,
+        key_length=key.shape[2],
+        head_size=size,
+        value_size=0,
+        is_causal=new == key.shape[2],
+        multiplied=multiplier_of(query.element, key.element).type_name,
+        element_bytes=key.element.bits / 8,
     )
 
 

@@ -9,6 +9,8 @@ from hespas.program.attrs import (
     FLASH_BACKWARD,
     FLASH_FORWARD,
     FLASH_MLA,
+    FLASH_MLA_SPARSE,
+    INDEX_SCORES,
     MOSAIC,
     PARTITIONER_MARKERS,
     TOP_K,
@@ -203,20 +205,31 @@ def convolution(op: Op) -> Work:
 # Backward: scale, subtract the log of the sum; then subtract the row's dot product, multiply by p,
 # scale.
 _SOFTMAX_FLOPS, _SOFTMAX_GRADIENT_FLOPS = 4, 5
+_RATING_FLOPS = 3
 
 
 def attention(op: Op) -> Work:
-    """Count the unmasked scores' matrix products and softmax, one exp each."""
+    """Count the unmasked scores' matrix products and softmax, one exp each.
+
+    The scores of an index are cut off at zero, weighed and added up instead.
+    """
     (fused,) = attentions(op)
+    product = Work(flops=flop_counts(fused.multiplied, fused.flops))
+    if fused.only_rates:
+        weighed = Work(flops=flop_counts("f32", _RATING_FLOPS * fused.scores))
+        return summed((product, weighed, _traffic(op)))
     steps = _SOFTMAX_GRADIENT_FLOPS if fused.is_backward else _SOFTMAX_FLOPS
     steps += fused.has_bias
-    product = Work(flops=flop_counts(fused.multiplied, fused.flops))
     softmax = Work(flops=flop_counts("f32", steps * fused.scores), transcendentals=fused.scores)
     memory_traffic = _traffic(op)
     if fused.is_paged:
         # Only the pages that the tables name are read.
         pages = bytes_of(op.operands[1:3])
         read = memory_traffic.bytes_read - pages + min(pages, fused.cache_bytes)
+        memory_traffic = Work(bytes_read=read, bytes_written=memory_traffic.bytes_written)
+    elif fused.is_of_chosen:
+        vectors = bytes_of(op.operands[1:2])
+        read = memory_traffic.bytes_read - vectors + min(vectors, fused.cache_bytes)
         memory_traffic = Work(bytes_read=read, bytes_written=memory_traffic.bytes_written)
     return summed((product, softmax, memory_traffic))
 
@@ -287,6 +300,8 @@ TARGETS = {
             FLASH_FORWARD,
             FLASH_BACKWARD,
             FLASH_MLA,
+            FLASH_MLA_SPARSE,
+            INDEX_SCORES,
         ),
         attention,
     ),

@@ -1,11 +1,13 @@
-"""FlashAttention's kernels for JAX programs, and FlashMLA's for decoding.
+"""FlashAttention's kernels for JAX programs, FlashMLA's, and DeepGEMM's of an index.
 
 FlashAttention has forward and backward. The custom calls have names of their own, since no library
 of JAX's has these kernels: a program with them is priced, and optimised by XLA up to the
 executable, but does not run. Source of the kernels' operands and memory: Dao-AILab/flash-attention,
 ``mha_fwd`` and ``mha_bwd`` of ``csrc/flash_attn/flash_api.cpp``; deepseek-ai/FlashMLA,
 ``flash_mla_with_kvcache``: keys are whole latent vectors, values their first numbers, for all heads
-of the queries.
+of the queries, and ``flash_mla_sparse_fwd``: each query has the places of its own keys;
+deepseek-ai/DeepGEMM, ``fp8_mqa_logits``: scores of heads in 8 bits, cut off at zero, weighed and
+added up.
 """
 
 from __future__ import annotations
@@ -21,7 +23,13 @@ from jax.core import ShapedArray
 from jax.extend.core import Primitive
 from jax.interpreters.mlir import register_lowering
 
-from hespas.program.attrs import FLASH_BACKWARD, FLASH_FORWARD, FLASH_MLA
+from hespas.program.attrs import (
+    FLASH_BACKWARD,
+    FLASH_FORWARD,
+    FLASH_MLA,
+    FLASH_MLA_SPARSE,
+    INDEX_SCORES,
+)
 
 _PLATFORM = "cuda"
 _ROWS, _COLUMNS = 128, 32
@@ -145,13 +153,46 @@ def latent_decoding(query: jax.Array, cache: jax.Array, *, value_size: int) -> j
     return context
 
 
-def _decoding_shapes(query: Any, _cache: Any, *, value_size: int) -> tuple[ShapedArray, ...]:
+def attention_to_chosen(
+    query: jax.Array, vectors: jax.Array, places: jax.Array, *, value_size: int
+) -> jax.Array:
+    """Return `latent_decoding` of queries that see the vectors at ``places`` alone.
+
+    ``query`` is (batch, queries, heads, vector), ``vectors`` are (batch, 1, tokens, vector), and
+    ``places`` (batch, queries, chosen).
+    """
+    (context,) = _sparse.bind(query, vectors, places, value_size=value_size)
+    return context
+
+
+def index_scores(query: jax.Array, keys: jax.Array, shares: jax.Array) -> jax.Array:
+    """Return how each query's index rates each token, (batch, queries, tokens) in f32.
+
+    ``query`` is (batch, queries, heads, size), ``keys`` are (batch, 1, tokens, size), and the
+    ``shares`` of heads (batch, queries, heads). As many queries as tokens rate earlier ones alone.
+    """
+    (scores,) = _ratings.bind(query, keys, shares)
+    return scores
+
+
+def _latent_shapes(query: Any, *_: Any, value_size: int) -> tuple[ShapedArray, ...]:
     return (ShapedArray((*query.shape[:-1], value_size), query.dtype),)
 
 
-def _lower_decoding(ctx: Any, *operands: Any, value_size: int) -> Any:
-    del value_size
-    return call_by_rows(ctx, FLASH_MLA, operands)
+def _rating_shapes(query: Any, keys: Any, _shares: Any) -> tuple[ShapedArray, ...]:
+    return (ShapedArray((*query.shape[:2], keys.shape[2]), jnp.dtype("float32")),)
+
+
+def _latent_lowering(target: str) -> Any:
+    def lower(ctx: Any, *operands: Any, value_size: int) -> Any:
+        del value_size
+        return call_by_rows(ctx, target, operands)
+
+    return lower
+
+
+def _lower_ratings(ctx: Any, *operands: Any) -> Any:
+    return call_by_rows(ctx, INDEX_SCORES, operands)
 
 
 def _primitive(name: str, shapes: Any, lowering: Any) -> Primitive:
@@ -164,4 +205,6 @@ def _primitive(name: str, shapes: Any, lowering: Any) -> Primitive:
 
 _forward = _primitive("flash_attention", _forward_shapes, _lowering(FLASH_FORWARD))
 _backward = _primitive("flash_attention_gradients", _backward_shapes, _lowering(FLASH_BACKWARD))
-_decoding = _primitive("flash_mla", _decoding_shapes, _lower_decoding)
+_decoding = _primitive("flash_mla", _latent_shapes, _latent_lowering(FLASH_MLA))
+_sparse = _primitive("flash_mla_sparse", _latent_shapes, _latent_lowering(FLASH_MLA_SPARSE))
+_ratings = _primitive("mqa_logits", _rating_shapes, _lower_ratings)

@@ -178,6 +178,51 @@ def test_earlier_kernels_run_at_their_published_rates(
     assert any(kernel in note for note in priced[0].notes)
 
 
+def test_attention_to_chosen_tokens_reaches_its_published_share_of_full_blocks(
+    model: AttentionModel,
+) -> None:
+    chosen = Attention(
+        batch=1,
+        heads=128,
+        key_heads=1,
+        query_length=4096,
+        key_length=2048,
+        head_size=576,
+        value_size=512,
+        multiplied="bf16",
+        shares_values=True,
+        is_of_chosen=True,
+    )
+    time_s = model.price(chosen).time_s
+    assert chosen.flops / time_s == pytest.approx(640e12, rel=0.02)
+    # 16 heads are a quarter of a block.
+    assert model.price(replace(chosen, heads=16)).time_s == pytest.approx(time_s / 2)
+    on_blackwell = attention_model(load_device("B200_180GB"))
+    assert chosen.flops / on_blackwell.price(chosen).time_s == pytest.approx(1450e12, rel=0.02)
+
+
+def test_an_index_rates_below_the_peak_and_grows_with_the_pairs(model: AttentionModel) -> None:
+    rating = Attention(
+        batch=1,
+        heads=64,
+        key_heads=1,
+        query_length=8192,
+        key_length=8192,
+        head_size=128,
+        value_size=0,
+        multiplied="f8E4M3FN",
+        is_causal=True,
+        element_bytes=1,
+    )
+    time_s = model.price(rating).time_s
+    assert rating.flops / time_s <= model.device.rate("f8E4M3FN")
+    longer = replace(rating, query_length=16384, key_length=16384)
+    assert model.price(longer).time_s == pytest.approx(4 * time_s, rel=0.1)
+    decoding = replace(rating, batch=32, query_length=1)
+    least_s = decoding.cache_bytes / model.device.memory_bandwidth_bytes_per_s
+    assert least_s < model.price(decoding).time_s < 2 * least_s + 10e-6
+
+
 def test_few_keys_take_as_long_as_more_heads(model: AttentionModel) -> None:
     # Of images that attend to a text: blocks of queries are computed on their own.
     square = replace(CAUSAL, batch=1, heads=16 * 8, query_length=128, key_length=128)

@@ -190,6 +190,8 @@ def test_a_size_is_a_candidate_of_a_study() -> None:
 
 
 def test_contexts_of_selected_tokens_are_longer_than_those() -> None:
+    (cut,) = (size for size in sizes(selected=2048) if size.is_prompt and size.batch > 1)
+    assert (cut.batch, cut.tokens) == (2, 4096)
     decoded = {size.tokens for size in sizes(selected=2048) if not size.is_prompt}
     assert decoded == {4096, 8192}
     assert {size.tokens for size in sizes(selected=2048, longest=6000) if not size.is_prompt} == {

@@ -227,6 +227,21 @@ def test_attention_is_what_the_node_has(
 
 
 @pytest.mark.parametrize(
+    ("target", "sequence", "attention"),
+    [
+        ("H200_141GB", 4096, "flashmla"),
+        ("H200_141GB", 2048, "cudnn"),
+        ("A100_SXM_80GB", 4096, "unfused"),
+    ],
+)
+def test_prompts_longer_than_an_index_chooses_run_by_flash_mla(
+    target: str, sequence: int, attention: str
+) -> None:
+    source = on_target("deepseek-ai/DeepSeek-V3.2:prefill", target, sequence=sequence)
+    assert source.settings.attention == attention
+
+
+@pytest.mark.parametrize(
     "name", [name for name, model in models().items() if "attention" in model.options()]
 )
 def test_no_model_has_an_attention_of_its_own(name: str) -> None:

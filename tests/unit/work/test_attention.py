@@ -71,6 +71,43 @@ def test_latent_vectors_are_read_once_for_keys_and_values() -> None:
     assert work.bytes_written == 4 * 16 * 512 * 2
 
 
+def test_chosen_vectors_are_read_for_each_query_or_once_if_fewer() -> None:
+    op, *_ = entry_ops(
+        """
+        q = bf16[1,64,16,576] parameter(0)
+        c = bf16[1,1,8192,576] parameter(1)
+        p = s32[1,64,32] parameter(2)
+        ROOT a = bf16[1,64,16,512] custom-call(q, c, p), custom_call_target="__flash_mla$sparse"
+        """
+    )
+    (found,) = attentions(op)
+    assert (found.query_length, found.key_length, found.is_of_chosen) == (64, 32, True)
+    work = _work(op)
+    assert dict(work.flops)["bf16"] == 2 * 64 * 16 * 32 * (576 + 512)
+    chosen = 64 * 32 * 576 * 2
+    assert work.bytes_read == chosen + 64 * 16 * 576 * 2 + 64 * 32 * 4
+
+
+@pytest.mark.parametrize(("new", "pairs"), [(1, 4096), (4096, 4096 * 4097 // 2)])
+def test_an_index_rates_what_is_earlier_and_reads_no_values(new: int, pairs: int) -> None:
+    op, *_ = entry_ops(
+        f"""
+        q = f8e4m3fn[2,{new},64,128] parameter(0)
+        k = f8e4m3fn[2,1,4096,128] parameter(1)
+        s = bf16[2,{new},64] parameter(2)
+        ROOT a = f32[2,{new},4096] custom-call(q, k, s),
+          custom_call_target="__deep_gemm$mqa_logits"
+        """
+    )
+    (found,) = attentions(op)
+    assert found.only_rates
+    assert found.cache_bytes == 2 * 4096 * 128
+    work = _work(op)
+    assert dict(work.flops) == {"f8E4M3FN": 2 * 128 * 2 * 64 * pairs, "f32": 3 * 2 * 64 * pairs}
+    assert work.transcendentals == 0
+    assert work.bytes_written == 2 * new * 4096 * 4
+
+
 def _attention(target: str = "Softmax", mask: str = "NO_MASK", more: str = "") -> Op:
     numbers = (
         '"bmm2_dot_dimension_numbers":{"lhs_contracting_dimensions":["3"],'

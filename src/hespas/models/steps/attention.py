@@ -205,19 +205,50 @@ def fused_over_cache(
 
 
 def fused_over_latents(
-    divided: Divided, query: jax.Array, cached: jax.Array, *, value_size: int
+    divided: Divided,
+    query: jax.Array,
+    cached: jax.Array,
+    places: jax.Array | None = None,
+    *,
+    value_size: int,
 ) -> jax.Array:
-    """Return softmax(query cached^T) value for one new token of each sequence, by FlashMLA.
+    """Return softmax(query cached^T) value by FlashMLA, of tokens at ``places`` or of all.
 
     ``query`` is scaled; ``cached`` are vectors that all heads share, whose first ``value_size``
-    numbers are the value.
+    numbers are the value. Without places a sequence has one new token.
     """
-    decode = partial(import_module(FUSED["flashmla"].module).latent_decoding, value_size=value_size)
-    queries = divided.spec("batch", None, "attended_heads", None)
-    specs = (queries, divided.spec("batch", None, None, None))
-    axes = divided.used("batch", "attended_heads")
+    kernels = import_module(FUSED["flashmla"].module)
+    queries, whole = divided.spec("batch", None, "attended_heads", None), divided.spec("batch")
+    function, arrays = kernels.latent_decoding, (query, cached)
+    if places is not None:
+        function, arrays = kernels.attention_to_chosen, (query, cached, places)
     with jax.named_scope("fused"):
-        return _divided(decode, (query, cached), axes=axes, in_specs=specs, out_spec=queries)
+        return _divided(
+            partial(function, value_size=value_size),
+            arrays,
+            axes=divided.used("batch", "attended_heads"),
+            in_specs=(queries, whole, whole)[: len(arrays)],
+            out_spec=queries,
+        )
+
+
+def fused_index(
+    divided: Divided, query: jax.Array, keys: jax.Array, shares: jax.Array
+) -> jax.Array:
+    """Return how an index rates tokens for each query, (batch, queries, tokens), in 8 bits.
+
+    Each device that attends rates for all heads of the index.
+    """
+    kernels, whole = import_module(FUSED["flashmla"].module), divided.spec("batch")
+    small = keys if keys.dtype == SMALL else in_8_bits(keys)
+    with jax.named_scope("fused"):
+        return _divided(
+            kernels.index_scores,
+            (in_8_bits(query), small, shares),
+            axes=divided.used("batch", "attended_heads"),
+            in_specs=(whole, whole, whole),
+            out_spec=whole,
+        )
 
 
 def _small_over_cache(query: jax.Array, keys: jax.Array, values: jax.Array) -> jax.Array:

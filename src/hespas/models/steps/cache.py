@@ -47,7 +47,9 @@ def cache_shapes(model: LanguageModel, divided: Divided, kind: LayerKind) -> dic
         latents = divided.array(tokens[0], "one", tokens[2], "latent", dtype=dtype)
         if not model.latent.indexed_tokens:
             return {"latents": latents}
-        keys = divided.array(tokens[0], "one", tokens[2], "index_size", dtype=dtype)
+        # Kernels that rate tokens read keys of 8 bits.
+        rated = SMALL if run.attention == "flashmla" else dtype
+        keys = divided.array(tokens[0], "one", tokens[2], "index_size", dtype=rated)
         return {"latents": latents, "index_keys": keys}
     array = divided.array(*tokens, "head_size", dtype=dtype)
     return {"keys": array, "values": array}

@@ -19,7 +19,12 @@ from hespas.models.architecture import Latent, LayerKind, Style
 from hespas.models.checks import SELECTING
 from hespas.models.language import LanguageModel
 from hespas.models.runs import Decode
-from hespas.models.steps.attention import cached_attention, causal_attention, fused_over_latents
+from hespas.models.steps.attention import (
+    cached_attention,
+    causal_attention,
+    fused_index,
+    fused_over_latents,
+)
 from hespas.models.steps.cache import Cache
 from hespas.models.steps.norms import Places, normalised, rotated, scaled
 from hespas.models.steps.products import product
@@ -83,9 +88,11 @@ class _Layer:
             with jax.named_scope("projections"):
                 query = self._absorbed(query)
             keys = jnp.concatenate((vectors, rotary), -1)
-            made = self._divided_by_heads(_among_selected(latent, query, keys, indexes))
-            with jax.named_scope("projections"):
-                made = product("bshr,rhd->bshd", made, weights["value_up"])
+            if model.run.attention == "flashmla":
+                made = self._among_chosen(query, keys[:, None], indexes, indexes[1][:, None])
+            else:
+                made = _among_selected(latent, query, keys, indexes)
+            made = self._of_heads(self._divided_by_heads(made))
             return checkpoint_name(made, "context"), cache
         with jax.named_scope("projections"):
             key = product("bsr,rhd->bshd", vectors, weights["key_up"])
@@ -95,7 +102,7 @@ class _Layer:
             key = jnp.concatenate((key, shared), -1)
         arrays = (query, key, value)
         made = causal_attention(model, self.divided, self.kind, arrays, self.places)
-        if indexes is not None:
+        if indexes is not None and model.masks_tokens:
             # In short sequences all tokens are multiplied, and those that are not chosen masked.
             made, _ = jax.lax.optimization_barrier((made, _most_rated(latent, indexes, indexes[1])))
         return made, cache
@@ -151,13 +158,37 @@ class _Layer:
         with jax.named_scope("projections"):
             query = self._absorbed(query)
         keys = cache.read(_CACHED)
+        is_fused = self.model.run.attention == "flashmla"
         if indexes is not None and self.model.selects_tokens:
-            places = _most_rated(self.latent, indexes, cache.read(_INDEXED)[:, 0])
+            rated = cache.read(_INDEXED)
+            if is_fused:
+                made = self._among_chosen(query, keys, indexes, rated)
+                return self._of_heads(made)
+            places = _most_rated(self.latent, indexes, rated[:, 0])
             keys = jnp.take_along_axis(keys, places[:, :, :, None], 2)
-        if self.model.run.attention == "flashmla":
+        if is_fused:
             made = fused_over_latents(self.divided, query, keys, value_size=rank)
         else:
             made = cached_attention(self.model, self.kind, query, (keys, keys[..., :rank]))
+        return self._of_heads(made)
+
+    def _among_chosen(
+        self, query: jax.Array, vectors: jax.Array, indexes: Indexes, keys: jax.Array
+    ) -> jax.Array:
+        """Attend from each query to its chosen tokens, by kernels for it.
+
+        ``vectors`` and the index' ``keys`` are (batch, 1, tokens, size).
+        """
+        index_query, _, share = indexes
+        with jax.named_scope("indexer"):
+            scores = fused_index(self.divided, index_query, keys, share)
+            places = jax.lax.top_k(scores, min(self.latent.indexed_tokens, keys.shape[2]))[1]
+        return fused_over_latents(
+            self.divided, query, vectors, places, value_size=self.latent.kv_rank
+        )
+
+    def _of_heads(self, made: jax.Array) -> jax.Array:
+        """Return each head's values of attended vectors."""
         with jax.named_scope("projections"):
             return product("bshr,rhd->bshd", made, self.weights["value_up"])
 

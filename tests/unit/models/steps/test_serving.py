@@ -265,6 +265,35 @@ def test_a_fused_kernel_reads_latent_vectors_once() -> None:
         assert each.cache_bytes == 4 * 64 * size * 2
 
 
+@pytest.mark.parametrize(("step", "length"), [("prefill", "sequence"), ("decode", "context")])
+def test_kernels_of_an_index_rate_on_each_device_and_attend_by_head(step: str, length: str) -> None:
+    options = {**SELECTED, "dtype": "bf16", "weight_dtype": "bf16", "layers": "2", "mesh": "tp=2"}
+    options |= {"attention": "flashmla", "batch": "4", length: str(LONG)}
+    program = exported(f"deepseek-v3-{step}", **options)
+    found = [each for op in all_ops(program) for each in attentions(op)]
+    rated, attended = found[::2], found[1::2]
+    assert [each.only_rates for each in rated] == [True, True]
+    assert [each.is_of_chosen for each in attended] == [True, True]
+    new = LONG if step == "prefill" else 1
+    for each in rated:
+        assert (each.heads, each.query_length, each.key_length) == (2, new, LONG)
+        assert (each.multiplied, each.element_bytes) == ("f8E4M3FN", 1)
+    for each in attended:
+        assert (each.heads, each.query_length, each.key_length) == (2, new, 64)
+    scores = [op for op in all_ops(program) if op.kind == "dot_general" and "indexer" in op.scope]
+    assert all(f"{LONG}x{LONG}" not in str(op.results[0].type) for op in scores)
+
+
+def test_prompts_no_longer_than_what_an_index_chooses_are_not_rated() -> None:
+    def sorts(sequence: int) -> int:
+        options = {**SELECTED, "batch": "4", "sequence": str(sequence)}
+        ops = all_ops(exported("deepseek-v3-prefill", **options))
+        return sum(op.kind == "sort" and "indexer" in op.scope for op in ops)
+
+    assert sorts(LONG) > 0
+    assert sorts(64) == 0
+
+
 def test_of_a_window_what_it_leaves_out_is_cut_off() -> None:
     options = {"context": "2048", "batch": "4", "attention": "cudnn", "layers": "6"}
     program = exported("gemma3-12b-decode", **options)
@@ -301,7 +330,11 @@ def test_weights_of_8_bits_are_multiplied_as_they_are_stored(
         ("gemma2-2b-decode", {"attention": "cudnn", "dtype": "bf16"}, "no cap of scores"),
         ("deepseek-v3-decode", {**LATENT, "attention": "cudnn"}, "no heads of 24"),
         ("llama3-8b-decode", {"attention": "flashmla"}, "a cache of latent vectors"),
-        ("deepseek-v3-prefill", {**LATENT, "attention": "flashmla"}, "a cache of latent vectors"),
+        (
+            "deepseek-v3-prefill",
+            {**LATENT, "attention": "flashmla"},
+            "longer prompts than an index",
+        ),
         (
             "deepseek-v3-decode",
             {**LATENT, "attention": "flashmla", "new_tokens": "2"},
