@@ -408,13 +408,8 @@ def _lacks_of_flash_mla(model: LanguageModel) -> list[tuple[bool, str]]:
     if model.is_longer_than_index and isinstance(run, Prefill):
         return []
     if not isinstance(run, Decode) or latent is None:
-        return [
-            (
-                True,
-                "is for new tokens over a cache of latent vectors, and for longer prompts than an "
-                "index chooses tokens",
-            )
-        ]
+        what = "new tokens over a cache of latent vectors, and longer prompts than an index chooses"
+        return [(True, f"is for {what}")]
     return [
         (run.new_tokens > 1, f"was measured for one new token, not {run.new_tokens}"),
         (

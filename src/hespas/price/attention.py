@@ -189,6 +189,7 @@ class ChosenRate:
     heads: int
 
     def filled(self, heads: int) -> int:
+        """Return the heads of whole blocks."""
         return -(-heads // self.heads) * self.heads
 
 
@@ -228,13 +229,13 @@ class AttentionModel:
         flops = attention.flops * heads / attention.heads
         reached = rate.of_peak * self.device.rate(attention.multiplied)
         time_s = flops / reached * self.device.factor("attention")
-        notes = [
+        note = (
             f"attention to chosen tokens reaches {100 * rate.of_peak:.0f} % of the peak, as "
             "FlashMLA's README says of prompts"
-        ]
+        )
         if heads > attention.heads:
-            notes.append(f"its heads are filled up to {heads}, as its blocks are")
-        return Timing(time_s=time_s, notes=tuple(notes), bound=Bound(compute_s=time_s))
+            note += f", with {attention.heads} heads in a block of {heads}"
+        return Timing(time_s=time_s, notes=(note,), bound=Bound(compute_s=time_s))
 
     def _price_full(self, attention: Attention) -> Timing:
         base, heads = self._base(attention)
@@ -343,12 +344,10 @@ class AttentionModel:
         return Timing(time_s=time_s, notes=(note,), bound=busy + Bound(launch_s=latency_s * factor))
 
     def _notes(self, attention: Attention, outside: tuple[str, ...]) -> tuple[str, ...]:
-        notes = [f"fused attention from tables measured on {self.part.about.measured_on}"]
+        what = "fused attention"
         if attention.only_rates:
-            notes = [
-                "an index rates tokens as fast as fused attention multiplies, by tables measured on "
-                f"{self.part.about.measured_on}"
-            ]
+            what = "an index that rates tokens as fast as fused attention multiplies"
+        notes = [f"{what} from tables measured on {self.part.about.measured_on}"]
         if attention.is_backward:
             notes.append(_backward_note(self.part.about.part))
         whose = fitted_part(self.part.about.part)

@@ -127,8 +127,8 @@ def sizes(
     """Return the steps that are predicted; contexts stay below the model's ``longest``.
 
     Where attention reads ``selected`` tokens, both contexts and what the longest prompt is cut in
-    are longer than them: what it takes grows by the index alone from there. Of a longer ``window`` than the short context there is one
-    context more: there some layers stop to read more.
+    are longer than them: what it takes grows by the index alone from there. Of a longer ``window``
+    than the short context there is one context more: there some layers stop to read more.
     """
     contexts = [SHORT, LONG]
     if selected:

@@ -68,7 +68,8 @@ class ModelOptions:
     attention: str | None = declare(
         help="How attention is computed: unfused, by cudnn or flash (fused, on NVIDIA's GPUs; "
         "flash2 and flash_triton are earlier kernels), by splash (on TPUs), by flashmla (over "
-        "latent vectors: decode steps, and prompts with an index), or auto: fused where a large model's node has it.",
+        "latent vectors: decode steps, and prompts with an index), or auto: fused where a large "
+        "model's node has it.",
         metavar="KERNEL",
         default_text="auto",
     )
