@@ -484,7 +484,9 @@ def local_weights(
 
     def local(shapes: Shapes, sizes: Mapping[str, int]) -> int:
         named = shapes.items()
-        return sum(_local(model, shape, sizes, axes) for name, shape in named if counts(name))
+        return sum(
+            local_elements(model, shape, sizes, axes) for name, shape in named if counts(name)
+        )
 
     total = local(outer_weights(model), sizes)
     for kind, count in Counter(model.kinds).items():
@@ -511,7 +513,7 @@ def least_kept_bytes(model: LanguageModel) -> int:
     """
     axes = model.axes
     sizes = model.sizes
-    elements = sum(_local(model, names, sizes, axes) for names in _arrays(model))
+    elements = sum(local_elements(model, names, sizes, axes) for names in _arrays(model))
     return elements * TYPE_BYTES[model.dtype]
 
 
@@ -528,7 +530,7 @@ def _arrays(model: LanguageModel) -> Arrays:
     return (*arrays, width, width) if model.style.gated else (*arrays, width)
 
 
-def _local(
+def local_elements(
     model: LanguageModel,
     names: tuple[str, ...],
     sizes: Mapping[str, int],

@@ -11,6 +11,7 @@ from importlib import metadata
 from hespas.base.frozen import frozen
 from hespas.base.version import __version__
 from hespas.hardware.device import Device, at_fastest
+from hespas.hardware.system import System
 from hespas.models.flops import mixing_flops, model_flops
 from hespas.models.language import LanguageModel
 from hespas.models.model import TYPE_BYTES
@@ -25,6 +26,7 @@ from hespas.price.methods import DeviceUse, method_named
 from hespas.sources.source import ModelSource
 from hespas.sources.workload import model_key
 from hespas.study.executor import Phase
+from hespas.study.expected import expected_s
 from hespas.study.goal import Price, price_of
 from hespas.study.keys import canonical
 from hespas.study.space import Candidate
@@ -148,12 +150,14 @@ class Entry:
     device and every option. ``compiles`` says whether a compiler of its part is installed,
     ``is_model`` whether its program is a model of the zoo, ``is_served`` whether an engine's
     kernels run it, ``runs_operations`` whether its operations run on this machine to be timed.
-    ``part`` names the device, None if it has no name.
+    ``part`` names the device, None if it has no name. ``expected_s`` estimates its step's time, to
+    predict promising candidates first.
     """
 
     number: int
     candidate: Candidate
     bounds: Bounds
+    expected_s: float
     devices: int
     part: str | None
     capacity_bytes: int | None
@@ -224,6 +228,7 @@ def entry_of(number: int, candidate: Candidate) -> Entry:
         number=number,
         candidate=candidate,
         bounds=bounds,
+        expected_s=_expected_s(source, device, system, bounds, cut),
         devices=devices,
         part=part,
         capacity_bytes=None if device is None else device.memory_capacity_bytes,
@@ -234,6 +239,22 @@ def entry_of(number: int, candidate: Candidate) -> Entry:
         is_served=cut is None and options.compile.asked is Fidelity.LIBRARY,
         runs_operations=_runs_operations(options.estimate.method),
     )
+
+
+def _expected_s(
+    source: object, device: Device | None, system: System | None, bounds: Bounds, cut: Cut | None
+) -> float:
+    """Estimate a step's time; it is the bound where only that is known.
+
+    The stages of a pipeline compute a share of all layers each, at the same time.
+    """
+    settings = source.settings if isinstance(source, ModelSource) else None
+    if device is None or not isinstance(settings, LanguageModel):
+        return bounds.time_s
+    if cut is None:
+        return expected_s(settings, device, system, bounds.time_s)
+    whole_s = bounds.time_s * cut.stages
+    return expected_s(settings, device, system, whole_s) / cut.stages
 
 
 def _runs_operations(method: str | None) -> bool:

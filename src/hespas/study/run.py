@@ -36,6 +36,8 @@ from hespas.study.study import Study, StudyFidelity, study_of
 
 _WAVE = 16
 """Candidates that are screened before bounds are compared with the best again."""
+_LIKELY_MEMORY = 1.5
+"""How many times its bound a step's memory often takes; it decides the order of predictions."""
 _MOST_COMPILED = 2
 """The most compilations, as a multiple of the requested count; some of the best drop out."""
 Listener = Callable[[Sequence[Row]], None]
@@ -145,7 +147,7 @@ def _apply_bounds(run: _Run, row: Row, entry: Entry) -> Row:
 
 def _screen(run: _Run) -> None:
     waiting = [number for number, row in run.rows.items() if row.status is Status.WAITING]
-    waiting.sort(key=lambda number: (run.entries[number].bounds.time_s, number))
+    waiting.sort(key=lambda number: (_promise(run, run.entries[number]), number))
     budget, sampling = run.study.budget.evaluations, run.study.sampling
     if budget is not None and sampling is not None and len(waiting) > sampling.past:
         _sample(run, waiting, budget, sampling.seed)
@@ -165,6 +167,14 @@ def _screen(run: _Run) -> None:
             [candidate for candidate in wave if candidate not in slower],
             lambda candidate: _phase_and_status(run, candidate),
         )
+
+
+def _promise(run: _Run, entry: Entry) -> tuple[bool, tuple[float, ...], float]:
+    """Return what sorts promising candidates first; likely too large ones are last."""
+    likely_bytes = _LIKELY_MEMORY * entry.bounds.memory_bytes
+    is_large = entry.capacity_bytes is not None and likely_bytes > entry.capacity_bytes
+    figures = entry.completed({"step_time_s": entry.expected_s}, run.study.prices)
+    return is_large, run.study.goal.keys(figures), entry.expected_s
 
 
 def _sample(run: _Run, left: Sequence[int], budget: int, seed: int) -> None:

@@ -1,0 +1,135 @@
+"""Estimate from sizes alone how long a candidate's step takes.
+
+A study predicts the most promising candidates first. An estimate takes half a millisecond, where a
+prediction takes seconds; it decides the order of predictions and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hespas.base.frozen import frozen
+from hespas.hardware.device import Device
+from hespas.hardware.system import System, interconnect_of
+from hespas.models.language import LanguageModel
+from hespas.models.model import TYPE_BYTES
+from hespas.models.runs import Training
+from hespas.models.weights import local_elements, local_weights
+
+_ROWS_MOVED, _CHOSEN_ROWS_MOVED = 16, 8
+"""How many arrays of rows a layer reads and writes in a pass beside products.
+
+Norms, residuals, rotation and activations are counted, and for each chosen expert what brings rows
+to it and back.
+"""
+_ALL_REDUCE = 2
+"""An all-reduce moves as much as a reduce-scatter and an all-gather."""
+
+
+def expected_s(
+    settings: LanguageModel, device: Device, system: System | None, computing_s: float
+) -> float:
+    """Estimate a step's time; no part of it hides another.
+
+    ``computing_s`` is that of the FLOPs that every program needs. Links of the mesh's axes, weights
+    and rows in memory, and what ``remat`` computes again are added. Sequences that are divided, and
+    gradients of weights that experts' devices share, are not counted.
+    """
+    run = settings.run
+    is_trained = isinstance(run, Training)
+    is_repeated = isinstance(run, Training) and run.remat == "full"
+    passes = (3 if is_trained else 1) + is_repeated
+    rows = local_elements(settings, ("batch", "sequence", "row"), settings.sizes, settings.axes)
+    step = _Step(
+        settings=settings,
+        system=system,
+        passes=passes,
+        crossings=2 * (1 + is_trained + is_repeated),
+        rows_bytes=rows * settings.accumulation * settings.layers * TYPE_BYTES[settings.dtype],
+    )
+    repeated_s = computing_s / 3 if is_repeated else 0.0
+    moved_s = step.moved_bytes() / device.memory_bandwidth_bytes_per_s
+    return computing_s + repeated_s + moved_s + step.communicating_s()
+
+
+@frozen
+class _Step:
+    """A step's passes over its layers, and the rows of one device in all layers and rounds.
+
+    ``crossings`` counts how often a layer's rows are summed over ``tp``, or go to experts or back.
+    """
+
+    settings: LanguageModel
+    system: System | None
+    passes: int
+    crossings: int
+    rows_bytes: int
+
+    @property
+    def gathered_bytes(self) -> int:
+        """The weights of all rounds that a device multiplies, gathered along ``fsdp``."""
+        settings = self.settings
+        elements = local_weights(settings, {**settings.axes, **settings.sharded(())})
+        return elements * TYPE_BYTES[settings.dtype] * settings.accumulation
+
+    def moved_bytes(self) -> int:
+        """Return what a device reads and writes: weights, rows, and states twice."""
+        settings, routing = self.settings, self.settings.routing
+        chosen = 0 if routing is None else routing.chosen
+        arrays = _ROWS_MOVED + _CHOSEN_ROWS_MOVED * chosen
+        moved = self.passes * (self.gathered_bytes + arrays * self.rows_bytes)
+        if not isinstance(settings.run, Training):
+            return moved
+        states = 3 * local_weights(settings, settings.state_axes)
+        return moved + 2 * states * TYPE_BYTES[settings.state_dtype]
+
+    def communicating_s(self) -> float:
+        """Return the time of all collectives, one after another."""
+        settings, axes = self.settings, self.settings.axes
+        chosen = 0 if settings.routing is None else settings.routing.chosen
+        summed_bytes = _ALL_REDUCE * self.crossings * self.rows_bytes
+        communicating_s = self._ring_s(("tp",), summed_bytes)
+        sent_bytes = chosen * self.crossings * self.rows_bytes
+        communicating_s += self._exchange_s(axes.get("experts", ()), sent_bytes)
+        if not isinstance(settings.run, Training):
+            return communicating_s
+        # Weights are gathered for the passes forward and backward, and their gradients scattered.
+        gathering = axes["embedding"]
+        communicating_s += self._ring_s(gathering, 3 * self.gathered_bytes)
+        replicated = [axis for axis in axes["batch"] if axis not in {*gathering, "expert"}]
+        gradients = local_weights(settings, axes) * TYPE_BYTES[settings.state_dtype]
+        return communicating_s + self._ring_s(replicated, _ALL_REDUCE * gradients)
+
+    def _ring_s(self, axes: Sequence[str], size_bytes: int) -> float:
+        """Return the time to gather or scatter: devices next to each other share their links."""
+        crossed, count = self._crossed(axes)
+        share = size_bytes * (count - 1) / count
+        return max((share / (rate * nearer) for rate, nearer in crossed), default=0.0)
+
+    def _exchange_s(self, axes: Sequence[str], size_bytes: int) -> float:
+        """Return the time to send an equal part to each device, through a device's own link."""
+        crossed, count = self._crossed(axes)
+        return max(
+            (size_bytes * (count - nearer) / count / rate for rate, nearer in crossed), default=0.0
+        )
+
+    def _crossed(self, axes: Sequence[str]) -> tuple[list[tuple[float, int]], int]:
+        """Return the network's dimensions that a group crosses, and its devices.
+
+        Of each dimension it is a link's rate, and how many devices of the group are nearer to each
+        other. A network without dimensions takes no time.
+        """
+        members, stride = [0], 1
+        for axis, size in reversed(self.settings.mesh.axes):
+            if axis in axes:
+                members = [member + index * stride for index in range(size) for member in members]
+            stride *= size
+        system = self.system
+        dimensions = () if system is None else interconnect_of(system).dimensions
+        reach, crossed = 1, list[tuple[float, int]]()
+        for dimension in dimensions:
+            nearer = sum(member < reach for member in members)
+            reach *= dimension.size
+            if sum(member < reach for member in members) > nearer:
+                crossed.append((dimension.bandwidth_bytes_per_s, nearer))
+        return crossed, len(members)
