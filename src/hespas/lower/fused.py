@@ -47,6 +47,7 @@ from hespas.lower.loops import (
 from hespas.lower.merge import nodes_of, stretches_of
 from hespas.lower.overlap import exceeded_limit, with_early_zeros
 from hespas.lower.pipelined import with_pipelined, with_starts_at_ends
+from hespas.lower.recurrences import RECURRENCES
 from hespas.lower.roles import is_zero
 from hespas.lower.simplify import Simplifier
 from hespas.memory.usage import memory_use
@@ -117,6 +118,7 @@ _OF_CUDA = Writer.GPU | Writer.LIBRARY
 
 RULES: tuple[tuple[Writer, Pattern | Callable[[Block], Block]], ...] = (
     (Writer.GPU, dots.OPENED_VECTORS),
+    (Writer.LIBRARY, RECURRENCES),
     (Writer.LIBRARY, dots.OPENED_SMALL),
     (Writer.LIBRARY, dots.SCALED_PRODUCTS),
     (_ALL, reductions.SCANS),

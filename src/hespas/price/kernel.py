@@ -138,6 +138,16 @@ class Kernel:
             return self.op.attrs.launches, 1
         return launches_of(self.op)
 
+    @property
+    def rounds(self) -> int:
+        """The dependent steps of each block of threads; 0 where they are not known."""
+        return self.op.attrs.rounds if isinstance(self.op.attrs, KernelAttrs) else 0
+
+    @property
+    def blocks(self) -> int:
+        """The blocks of threads with dependent steps."""
+        return self.op.attrs.blocks if isinstance(self.op.attrs, KernelAttrs) else 0
+
     @cached_property
     def category(self) -> str:
         """The category of the kernel that XLA's GPU emitters write.

@@ -10,6 +10,7 @@ import msgspec
 from hespas.base.frozen import frozen
 from hespas.base.units import format_time
 from hespas.hardware.device import Device, table_of
+from hespas.hardware.presets import load_microarchitecture
 from hespas.price.attention import AttentionModel, attention_fits, attention_model
 from hespas.price.driver import estimate_region
 from hespas.price.estimate import Bound, Estimate, Price, Timing, larger_of
@@ -102,6 +103,13 @@ class Streaming:
         return Timing(time_s=overhead_s + busy_s, bound=bound + Bound(launch_s=overhead_s))
 
 
+_MEMORY_LATENCY_S = 0.27e-6
+"""478.8 cycles of an H100 at 1.755 GHz. Source: W. Luo et al., Benchmarking and Dissecting the
+Nvidia Hopper GPU Architecture via Microbenchmarking, arXiv 2402.13499, table of latencies."""
+_RECURRENCE = (
+    "a loop that carries states along a sequence is one kernel: each state has a multiprocessor, "
+    "at its part of the peak, which waits for memory once a turn"
+)
 _LARGE = 8192
 _OF_PRODUCTS = frozenset({"bf16", "f8", "tf32"})
 _TRITON = (
@@ -249,6 +257,8 @@ class Measured:
     def time(self, leaf: Leaf, *, is_kernel: bool) -> Timing:
         """Return the time of one operation, with its assumptions."""
         kernel = kernel_of(leaf.op)
+        if kernel.rounds:
+            return self._recurrence(leaf, kernel)
         if kernel.multiplies:
             is_alone = is_kernel and not (kernel.grouped and self.experts)
             return self._library_time(leaf, self._products_of(leaf, kernel), is_alone=is_alone)
@@ -263,6 +273,28 @@ class Measured:
         if is_kernel and self.kernels is not None and kernel.writer is not Writer.COMPILER:
             return self._with_arithmetic(leaf, moving)
         return moving
+
+    def _recurrence(self, leaf: Leaf, kernel: Kernel) -> Timing:
+        """Return the time of a kernel whose blocks go through dependent rounds.
+
+        Blocks that are fewer than multiprocessors leave the others idle; each round waits for
+        memory once.
+        """
+        moving = self.streaming.price(leaf, is_kernel=True)
+        share = 1.0
+        if self.device.microarchitecture is not None:
+            gpu = load_microarchitecture(self.device)
+            share = min(1.0, kernel.blocks / gpu.multiprocessors)
+        peak = self.streaming.roofline.at_peaks(leaf.op.name, leaf.work)
+        overhead_s, compute_s = moving.bound.launch_s, peak.compute_time_at_peak_s / share
+        waiting_s = kernel.rounds * _MEMORY_LATENCY_S
+        busy_s = max(moving.time_s - overhead_s, compute_s)
+        bound = larger_of(busy_s, compute_s=compute_s, memory_s=moving.time_s - overhead_s)
+        return Timing(
+            time_s=overhead_s + busy_s + waiting_s,
+            notes=(_RECURRENCE,),
+            bound=bound + Bound(launch_s=overhead_s, memory_s=waiting_s),
+        )
 
     def _products_of(self, leaf: Leaf, kernel: Kernel) -> Timing:
         timings = [self.attention.price(attention) for attention in kernel.attentions]

@@ -273,7 +273,8 @@ class KernelAttrs(msgspec.Struct, frozen=True, kw_only=True):
     ``label`` is their name in reports. ``kernel`` names an author's kernel with PTX; ``grids`` has
     the blocks of each of its configurations; both are empty elsewhere. ``is_reduction`` says that
     they reduce rows. ``is_known`` is False if no rule exists and the bytes are those of all
-    tensors.
+    tensors. A kernel with ``rounds`` has blocks of threads that each go through as many dependent
+    steps, ``blocks`` side by side, with ``flops`` in all by type.
     """
 
     bytes_read: int
@@ -284,6 +285,9 @@ class KernelAttrs(msgspec.Struct, frozen=True, kw_only=True):
     grids: tuple[tuple[int, int, int], ...] = ()
     is_reduction: bool = False
     is_known: bool = True
+    flops: tuple[tuple[str, int], ...] = ()
+    rounds: int = 0
+    blocks: int = 0
 
 
 class EventAttrs(msgspec.Struct, frozen=True, kw_only=True):

@@ -240,10 +240,14 @@ SORTING_TRAITS = {
 
 
 def moved_bytes(op: Op) -> Work:
-    """Return the work of kernels known only by the bytes they move."""
+    """Return the work of kernels known by the bytes they move, and by some their FLOPs."""
     if not isinstance(op.attrs, KernelAttrs):
         return ZERO
-    return Work(bytes_read=op.attrs.bytes_read, bytes_written=op.attrs.bytes_written)
+    return Work(
+        flops=op.attrs.flops,
+        bytes_read=op.attrs.bytes_read,
+        bytes_written=op.attrs.bytes_written,
+    )
 
 
 LAUNCHED = Traits(category=Category.KERNEL, work=moved_bytes, has_effect=True)

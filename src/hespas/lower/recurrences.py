@@ -1,0 +1,138 @@
+"""Loops that carry a state along a sequence: each is one kernel of a library.
+
+Frameworks run state spaces and delta rules by kernels in which a block of threads holds the state
+of one head on chip, goes through the chunks of the sequence, and writes what it makes of each.
+Sources: fla-org/flash-linear-attention, fla/ops/common/chunk_delta_h.py,
+``chunk_gated_delta_rule_fwd_kernel_h``; state-spaces/mamba,
+mamba_ssm/ops/triton/ssd_state_passing.py, ``_state_passing_fwd_kernel``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from msgspec.structs import replace
+
+from hespas.base.frozen import frozen
+from hespas.lower.roles import bytes_of
+from hespas.program.attrs import DotAttrs, KernelAttrs, WhileAttrs
+from hespas.program.operations.traits import Category
+from hespas.program.program import Block, Op, tensor_of, values_read
+from hespas.program.rewrite import Builder, Pattern
+from hespas.program.types import TensorType, size_bytes
+from hespas.program.uses import Uses
+from hespas.work.expand import expand, total
+
+RECURRENCE = "recurrence"
+"""The kind of such a kernel, and its name in reports."""
+
+_MOST_STATE_BYTES = 256 * 1024
+"""What a multiprocessor's registers hold; source: NVIDIA, CUDA C++ Programming Guide, table of
+compute capabilities: 64 K of 32 bits, from 7.0 on."""
+_INSIDE = frozenset(
+    {
+        Category.BROADCAST,
+        Category.CREATION,
+        Category.ELEMENTWISE,
+        Category.MOVEMENT,
+        Category.REDUCTION,
+        Category.STRUCTURE,
+        Category.UPDATE,
+    }
+)
+
+
+@frozen
+class _Carried:
+    """What a body is given: by what it is read and written in all turns.
+
+    ``stacks`` are written a part in each turn, ``states`` are changed as wholes, and the rest is
+    handed on as it is; these are numbers of arguments.
+    """
+
+    states: tuple[int, ...]
+    stacks: tuple[int, ...]
+    handed_on: tuple[int, ...]
+    counters: tuple[int, ...]
+
+
+def _as_kernel(op: Op, uses: Uses) -> Sequence[Op] | None:
+    """Return the kernel of a loop that carries states, if it is one."""
+    turns = op.attrs.trip_count if isinstance(op.attrs, WhileAttrs) else None
+    if turns is None or turns < 2:
+        return None
+    carried = _carried(op.regions[1])
+    blocks = _blocks(op.regions[1], carried)
+    if not blocks or any(uses.readers(op.results[at]) for at in carried.counters):
+        return None
+    read = [op.operands[at] for at in (*carried.states, *carried.handed_on)]
+    read.extend(values_read(op)[len(op.operands) :])
+    written = [op.results[at] for at in (*carried.states, *carried.stacks)]
+    kernel = replace(
+        op,
+        kind=RECURRENCE,
+        attrs=KernelAttrs(
+            bytes_read=sum(map(bytes_of, read)),
+            bytes_written=sum(map(bytes_of, written)),
+            label=RECURRENCE,
+            flops=tuple(total(expand(op)).flops),
+            rounds=turns,
+            blocks=blocks,
+        ),
+        operands=tuple(read),
+        results=tuple(written),
+        regions=(),
+    )
+    build = Builder(op)
+    made = [kernel]
+    for at in carried.handed_on:
+        if uses.readers(op.results[at]):
+            made.extend(build.making(op.results[at], op.operands[at]))
+    return made
+
+
+RECURRENCES = Pattern(kinds=("while",), change=_as_kernel)
+
+
+def _carried(body: Block) -> _Carried:
+    makers = {value: op for op in body.operations for value in op.results}
+    found: dict[str, list[int]] = {"states": [], "stacks": [], "handed_on": [], "counters": []}
+    for at, (argument, value) in enumerate(
+        zip(body.arguments, body.operations[-1].operands, strict=True)
+    ):
+        maker = makers.get(value)
+        if value is argument:
+            found["handed_on"].append(at)
+        elif isinstance(argument.type, TensorType) and argument.type.rank == 0:
+            found["counters"].append(at)
+        elif maker is not None and maker.kind == "dynamic_update_slice":
+            found["stacks"].append(at)
+        else:
+            found["states"].append(at)
+    return _Carried(**{name: tuple(numbers) for name, numbers in found.items()})
+
+
+def _blocks(body: Block, carried: _Carried) -> int:
+    """Return how many states a loop carries side by side; 0 for another loop.
+
+    Each is a matrix that a multiprocessor holds, and all products are of as many.
+    """
+    shapes = {tensor_of(body.arguments[at]).shape[:-2] for at in carried.states}
+    if len(shapes) != 1:
+        return 0
+    blocks = prod(shapes.pop())
+    held = sum(bytes_of(body.arguments[at]) for at in carried.states)
+    if held > blocks * _MOST_STATE_BYTES:
+        return 0
+    fits = all(_fits(op, blocks) for op in body.operations)
+    return blocks if fits else 0
+
+
+def _fits(op: Op, blocks: int) -> bool:
+    if isinstance(op.attrs, DotAttrs):
+        lhs = tensor_of(op.operands[0])
+        shared = prod(lhs.shape[at] for at in op.attrs.lhs_batching)
+        parts = [size_bytes(tensor_of(each)) for each in (*op.operands, *op.results)]
+        return shared == blocks and max(parts) <= blocks * _MOST_STATE_BYTES
+    return op.traits.category in _INSIDE
