@@ -7,6 +7,7 @@ the page. Without a file it writes the page from what is kept.
 
 from __future__ import annotations
 
+import csv
 import json
 import sys
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ ROOT = Path(__file__).resolve().parents[1]
 DATA = ROOT / "docs" / "data" / "serving_points.json"
 PAGE = ROOT / "docs" / "evidence" / "serving.md"
 ERRORS = ROOT / "src" / "hespas" / "configs" / "published" / "serving_errors.json"
+POINTS = ERRORS.with_name("serving_points.csv")
 _FAR = 0.15
 _BEGIN, _END = "<!-- engines: begin -->", "<!-- engines: end -->"
 
@@ -60,15 +62,18 @@ def _lines(answer: dict[str, Any]) -> Iterator[str]:
         )
 
 
-def engine_errors(answer: dict[str, Any]) -> dict[str, dict[str, float]]:
-    """Return the median sizes of errors by engine."""
+def engine_errors(answer: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the median sizes of errors by engine, and the parts that its points are of."""
     engines = {point["engine"] for point in answer["points"]}
+    with POINTS.open(newline="") as lines:
+        used = {(row["engine"], row["hardware"]) for row in csv.DictReader(lines)}
     return {
         row["group"]: {
             "points": row["points"],
             "tpot": row["median_tpot_error"],
             "output_tokens_per_s": row["median_throughput_error"],
             "ttft": row["median_ttft_error"],
+            "parts": sorted(part for engine, part in used if engine == row["group"]),
         }
         for row in answer["summary"]
         if row["group"] in engines

@@ -127,6 +127,38 @@ def test_prefixes_prompts_apart_and_guesses_are_served_and_drawn(
     assert "First token against rate" in page.read_text()
 
 
+def test_layers_are_cut_into_stages(call: Call, small: str, tmp_path: Path) -> None:
+    given = json.loads((Path(small) / "config.json").read_bytes()) | {"num_hidden_layers": 3}
+    (Path(small) / "config.json").write_text(json.dumps(given))
+
+    def answered(mesh: str, *more: str) -> dict[str, Any]:
+        arguments = ("--cluster", "4xH100_80GB", "--replicas", "1", "--mesh", mesh, *more)
+        done = call("hespas", "serve", small, *arguments, "--json")
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    alone = ("--concurrency", "1", "--isl", "256", "--osl", "32", "--requests", "10")
+    whole, cut = answered("tp=2", *alone), answered("pipe=2,tp=2", *alone)
+    assert [stage["layers"] for stage in cut["stages"]] == [2, 1]
+    assert (cut["devices"], cut["stages"][0]["receive_s"], whole["stages"]) == (4, 0, [])
+    # A token goes through the same layers, and from one stage to the next.
+    assert cut["tpot_s"]["mean"] > whole["tpot_s"]["mean"]
+    assert cut["tpot_s"]["mean"] < 1.5 * whole["tpot_s"]["mean"]
+    assert cut["kv_blocks"] == min(stage["kv_blocks"] for stage in cut["stages"])
+    assert "--tensor-parallel-size 2 " in cut["launch"]
+    assert "--pipeline-parallel-size 2" in cut["launch"]
+    served = answered("tp=2,pipe=2", *LOAD, "--engine", "sglang")
+    assert [stage["layers"] for stage in served["stages"]] == [1, 2]
+    assert served["launch"].startswith("python -m sglang.launch_server")
+    assert "--tp 2 " in served["launch"]
+    assert served["launch"].endswith("--pp-size 2")
+    text = call(
+        "hespas", "serve", small, "--cluster", "4xH100_80GB", "--mesh", "pipe=2,tp=2", *LOAD
+    )
+    assert "Stages                of 2, 1 layers" in text.stdout
+    assert "(none with stages)" in text.stdout
+
+
 def test_several_models_are_served_on_one_cluster(call: Call, small: str, tmp_path: Path) -> None:
     file, result, page = (tmp_path / name for name in ("models.yaml", "serve.json", "serve.html"))
     file.write_text(f"a: {{model: {small}, mesh: tp=2, rate: 50}}\nb: {{model: {small}, rate: 9}}")

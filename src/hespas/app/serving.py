@@ -13,7 +13,7 @@ from hespas.base.fields import build
 from hespas.base.units import format_quantity, format_time
 from hespas.errors import ConfigError
 from hespas.models.model import parse_mesh
-from hespas.serve.answer import Latency, ServingReport
+from hespas.serve.answer import Latency, ServingReport, unlike_published
 from hespas.serve.options import ServeOptions, parse_objectives
 from hespas.serve.serving import serving
 
@@ -111,9 +111,13 @@ def _rows(report: ServingReport) -> list[tuple[str, str]]:
         ("Decoding is bound by", report.bound.decode),
         ("Replicas", f"{report.replicas}, of {report.devices // report.replicas} devices each"),
     ]
+    if report.stages:
+        layers = ", ".join(str(stage.layers) for stage in report.stages)
+        rows.append(("Stages", f"{len(report.stages)} of a replica, of {layers} layers"))
     if (errors := report.published_errors) is not None:
         text = f"{errors.ttft:.0%} to the first token, {errors.tpot:.0%} between tokens"
-        rows.append(("Expected error", text))
+        points = f"medians of {errors.points} points{unlike_published(report)}"
+        rows.append(("Expected error", f"{text}: {points}"))
     else:
         rows.append(("Expected error", "not known: no point of its kind is published"))
     if met is not None:

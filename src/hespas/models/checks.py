@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from hespas.errors import ConfigError
 from hespas.models.kernels import FUSED
 from hespas.models.model import check_division, check_heads, check_tokens
-from hespas.models.runs import Decode, Prefill, Training
+from hespas.models.runs import Decode, Prefill, Training, has_embedding
 
 if TYPE_CHECKING:
     from hespas.models.architecture import Routing
@@ -36,9 +36,11 @@ def check(model: LanguageModel) -> None:
             _check_training(model, run)
         case Prefill():
             _check_types(model, run)
+            _check_stage(model, run)
             _check_pages(run.page_size, run.sequence, "sequence")
         case Decode():
             _check_types(model, run)
+            _check_stage(model, run)
             _check_pages(run.page_size, run.context, "context")
             _refuse(
                 run.new_tokens > run.context,
@@ -209,6 +211,21 @@ def _check_types(model: LanguageModel, run: Prefill | Decode) -> None:
         and "nvfp4" not in {precision.attention, precision.dense, precision.experts},
         "activation_dtype = nvfp4 has no effect: no weights are in nvfp4",
         "drop it, or give weight_dtype nvfp4",
+    )
+
+
+def _check_stage(model: LanguageModel, run: Prefill | Decode) -> None:
+    """Raise `ConfigError` for a stage of a pipeline that is no stage of the model."""
+    _refuse(
+        has_embedding(run) and run.first_layer > 0,
+        f"first_layer = {run.first_layer} of what begins with the model's first layer",
+        "give stage middle or last",
+    )
+    needs_others = model.style.layer_input or any(kind.keys != "own" for kind in model.kinds)
+    _refuse(
+        run.stage != "whole" and bool(needs_others),
+        "layers that have inputs or keys of other layers are not cut into a pipeline",
+        "drop stage",
     )
 
 

@@ -13,7 +13,7 @@ from hespas.models.catalogue import Experts, Gemm
 from hespas.models.language import LanguageModel
 from hespas.models.network_model import Learning, Network
 from hespas.models.resnet_layers import ResNet
-from hespas.models.runs import Decode, Prefill, Training
+from hespas.models.runs import Decode, Prefill, Training, has_head
 from hespas.models.weights import layer_products, state_elements
 
 
@@ -63,6 +63,8 @@ def _language(settings: LanguageModel) -> int:
     layers += further * 2 * sizes.embedding * 2 * sizes.embedding
     logits = 2 * sizes.embedding * sizes.vocabulary
     with_logits = 1 if isinstance(run, Prefill) else tokens * (1 + further)
+    if not has_head(run):
+        with_logits = 0
     forward = tokens * layers + with_logits * logits
     if not isinstance(run, Training):
         return forward

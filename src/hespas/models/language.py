@@ -186,12 +186,14 @@ class LanguageModel:
     @property
     def kinds(self) -> tuple[LayerKind, ...]:
         """The kind of each layer; attention is within documents where sequences have several."""
-        if self.pattern:
-            kinds = tuple(islice(cycle(self.pattern), self.layers))
-        else:
-            dense = self.layers if self.routing is None else self.routing.dense_layers
-            kinds = _kinds(self.layers, self.style.window, self.style.global_every, dense)
         run = self.run
+        first = 0 if isinstance(run, Training) else run.first_layer
+        until = first + self.layers
+        if self.pattern:
+            kinds = tuple(islice(cycle(self.pattern), first, until))
+        else:
+            dense = until if self.routing is None else self.routing.dense_layers
+            kinds = _kinds(until, self.style.window, self.style.global_every, dense)[first:]
         if not isinstance(run, Training) or not run.document_length:
             return kinds
         return _within_documents(kinds, run.document_length)

@@ -187,6 +187,7 @@ CHOICES = {
     "rotary_kernels": ("fused", "eager"),
     "same_rows": ("auto", "joined", "apart"),
     "lora_modules": ("all", *LORA_MODULES),
+    "stage": ("whole", "first", "middle", "last"),
     "divided": ("rows", "columns", "contracting", "scattered"),
 }
 """The values of the settings that have only a few."""

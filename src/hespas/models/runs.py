@@ -70,7 +70,9 @@ class Prefill:
     cache is in pages of ``page_size`` tokens, or contiguous where that is 0. Weights of products
     are of ``weight_dtype``, those of mixers and of experts of types of their own unless these are
     ``same``. Rows are rounded to 4 bits where they meet weights in NVFP4, on parts that multiply
-    such numbers (``activation_dtype`` auto), always (nvfp4) or never (same).
+    such numbers (``activation_dtype`` auto), always (nvfp4) or never (same). One ``stage`` of a
+    pipeline has as many layers as it says, of the model's from ``first_layer`` on, the first with
+    the embedding and the last with the head.
     """
 
     mesh: MeshAxes
@@ -84,6 +86,8 @@ class Prefill:
     attention_dtype: str = "same"
     expert_dtype: str = "same"
     activation_dtype: str = "auto"
+    stage: str = "whole"
+    first_layer: int = 0
 
 
 @frozen
@@ -106,6 +110,18 @@ class Decode:
     attention_dtype: str = "same"
     expert_dtype: str = "same"
     activation_dtype: str = "auto"
+    stage: str = "whole"
+    first_layer: int = 0
 
 
 Run = Training | Prefill | Decode
+
+
+def has_embedding(run: Run) -> bool:
+    """Return whether a step begins with tokens: stages behind the first don't."""
+    return isinstance(run, Training) or run.stage in {"whole", "first"}
+
+
+def has_head(run: Run) -> bool:
+    """Return whether a step makes tokens: stages before the last don't."""
+    return isinstance(run, Training) or run.stage in {"whole", "last"}

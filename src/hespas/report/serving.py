@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from hespas.base.units import format_amount, format_time
 from hespas.report.text import assumption_lines, table_lines
-from hespas.serve.answer import Latency, LogReport, ServingReport
+from hespas.serve.answer import Latency, LogReport, ServingReport, unlike_published
 from hespas.serve.search import Layout, ServingSearch, layout_name
 from hespas.serve.together import ServedTogether, TogetherReport
 
@@ -74,7 +74,8 @@ def _figures(report: ServingReport) -> Iterator[tuple[str, str]]:
     if (errors := report.published_errors) is not None:
         sizes = f"{errors.tpot:.1%} between tokens, {errors.output_tokens_per_s:.1%} of tokens/s"
         first = f"{errors.ttft:.1%} to the first token"
-        yield "Expected error", f"{sizes}, {first}: medians of {errors.points} published points"
+        points = f"medians of {errors.points} published points{unlike_published(report)}"
+        yield "Expected error", f"{sizes}, {first}: {points}"
     else:
         yield "Expected error", "not known: no point of its kind is published"
     if report.goodput == 0:
@@ -88,6 +89,10 @@ def _figures(report: ServingReport) -> Iterator[tuple[str, str]]:
     blocks = f"{report.kv_blocks:,} blocks of {report.block_tokens} tokens"
     batch = f"{report.mean_batch:.1f} sequences decode at a time on a replica"
     yield "Batch", f"{batch}; {blocks}, {report.preemptions:,} preemptions"
+    if report.stages:
+        layers = ", ".join(str(stage.layers) for stage in report.stages)
+        times = ", ".join(format_time(stage.decode_s) for stage in report.stages)
+        yield "Stages", f"of {layers} layers; a batch of the mean size decodes in {times}"
     if report.prefix_hit_rate is not None:
         yield "Prefixes", f"{report.prefix_hit_rate:.1%} of the tokens of prompts were kept"
     bound = report.bound

@@ -13,8 +13,9 @@ from hespas.base.frozen import frozen
 from hespas.errors import ConfigError, option
 from hespas.prediction.figures.schema import PublishedErrors
 from hespas.serve.load import PICOSECONDS, Requests
-from hespas.serve.replica import Setup
+from hespas.serve.setup import Setup
 from hespas.serve.simulation import Served, ServingPlan
+from hespas.serve.step_times import StepTimes
 from hespas.serve.surface import Surface
 
 _BISECTIONS = 8
@@ -62,6 +63,19 @@ class StateRow(msgspec.Struct, frozen=True, kw_only=True):
     decoding: int
     waiting: int
     kv_blocks: int
+
+
+class StageRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A stage of a pipeline; seconds are of a batch of the mean size that decodes.
+
+    ``decode_s`` has ``receive_s`` in it.
+    """
+
+    layers: int
+    weight_bytes: int
+    kv_blocks: int
+    decode_s: float
+    receive_s: float
 
 
 class LogErrors(msgspec.Struct, frozen=True, kw_only=True):
@@ -146,6 +160,9 @@ class ServingReport(msgspec.Struct, frozen=True, kw_only=True):
     steps: SurfaceReport
     states: list[StateRow]
     assumptions: list[str]
+    stages: Annotated[
+        list[StageRow], Meta(description="of a replica's pipeline; none without one")
+    ] = []
     published_errors: Annotated[
         PublishedErrors | None,
         Meta(description="of published points of the engine; null where there are none"),
@@ -153,6 +170,19 @@ class ServingReport(msgspec.Struct, frozen=True, kw_only=True):
     log: Annotated[
         LogReport | None, Meta(description="measured requests beside predicted ones; null without")
     ] = None
+
+
+def unlike_published(report: ServingReport) -> str:
+    """Say in what an answer differs from all published points of its engine; empty if in nothing.
+
+    Points with stages of a pipeline were looked for, and none found.
+    """
+    part = report.cluster.partition("x")[2]
+    known = () if report.published_errors is None else report.published_errors.parts
+    missing = [f"on {part}"] if part not in known else []
+    if report.stages:
+        missing.append("with stages")
+    return f" (none {' or '.join(missing)})" if missing else ""
 
 
 @frozen
@@ -262,33 +292,46 @@ def sustained_rate(requests: Requests, plan: ServingPlan, *, cached: int = 0) ->
     """Return a rate in 1/s that replicas cannot go beyond for long.
 
     They compute tokens of prompts, but for ``cached`` ones, and of outputs, as fast as the best
-    iteration does, and attention beside them.
+    iteration does, and attention beside them; a pipeline as fast as its slowest stage.
     """
-    count = len(requests)
-    prompts, outputs = sum(requests.prompts) / count, sum(requests.outputs) / count
-    computed = prompts - cached / count
     decoding, prefill = plan.setup, plan.prefill
-    prompts_s = _token_s(decoding) * computed + decoding.times.pair_s * computed * prompts / 2
-    outputs_s = _token_s(decoding) * (outputs - 1)
-    context_s = min((each for _, each in decoding.times.context_s), default=0.0)
-    outputs_s += context_s * outputs * (prompts + outputs / 2)
-    if decoding.speculation is not None:
-        outputs_s /= decoding.speculation.made
+    pairs = [_request_s(decoding, each, requests, cached) for each in _stages(decoding)]
     if prefill is None:
-        return plan.replicas * decoding.parts / (prompts_s + outputs_s)
+        return plan.replicas * decoding.parts / max(map(sum, pairs))
     own = prefill.setup
-    prompts_s = _token_s(own) * computed + own.times.pair_s * computed * prompts / 2
+    prompts_s = max(_request_s(own, each, requests, cached)[0] for each in _stages(own))
     rates = [prefill.replicas * own.parts / prompts_s]
-    if outputs_s:
+    if outputs_s := max(each[1] for each in pairs):
         rates.append(plan.replicas * decoding.parts / outputs_s)
     return min(rates)
 
 
-def _token_s(setup: Setup) -> float:
+def _stages(setup: Setup) -> tuple[StepTimes, ...]:
+    return setup.stages or (setup.times,)
+
+
+def _request_s(
+    setup: Setup, times: StepTimes, requests: Requests, cached: int
+) -> tuple[float, float]:
+    """Return the least seconds that a stage takes for a mean request's prompt, and its output."""
+    count = len(requests)
+    prompts, outputs = sum(requests.prompts) / count, sum(requests.outputs) / count
+    computed = prompts - cached / count
+    token_s = _token_s(setup, times)
+    prompts_s = token_s * computed + times.pair_s * computed * prompts / 2
+    outputs_s = token_s * (outputs - 1)
+    context_s = min((each for _, each in times.context_s), default=0.0)
+    outputs_s += context_s * outputs * (prompts + outputs / 2)
+    if setup.speculation is not None:
+        outputs_s /= setup.speculation.made
+    return prompts_s, outputs_s
+
+
+def _token_s(setup: Setup, times: StepTimes) -> float:
     """Return the seconds per token of the iteration that has the least."""
     most = max(setup.engine.token_budget, setup.engine.most_sequences)
-    sizes = {size for size, _ in setup.times.tokens_s if size < most} | {most}
-    return min(setup.times.of_tokens(size) / size for size in sizes) / PICOSECONDS
+    sizes = {size for size, _ in times.tokens_s if size < most} | {most}
+    return min(times.of_tokens(size) / size for size in sizes) / PICOSECONDS
 
 
 def at_rates(

@@ -7,7 +7,9 @@ divides chunked_prefill_size by dp_size); TensorRT-LLM, llm_args.py
 (SchedulerConfig, KvCacheConfig with its reuse of blocks, max_batch_size 2048 and max_num_tokens
 8192). All three share prefixes by default. vLLM frees blocks of layers with a window
 (v1/core/single_type_kv_cache_manager.py, SlidingWindowManager); SGLang divides its memory in
-advance (swa_full_tokens_ratio).
+advance (swa_full_tokens_ratio). Pipelines: vLLM 0.33, v1/core/sched/scheduler.py (max_num_seqs
+are those of all batches); SGLang 0.5.9, managers/scheduler.py (pp_max_micro_batch_size);
+TensorRT-LLM, get_max_num_sequences of pyexecutor/model_engine.py.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from hespas.base.frozen import frozen
 from hespas.base.suggest import suggestion
 from hespas.errors import ConfigError, option
 from hespas.serve.load import PICOSECONDS
+from hespas.serve.stages import MoreLayers
 
 _LARGE_BYTES = 70 * 2**30
 """vLLM's defaults are those of large parts from so much memory on, but on A100."""
@@ -35,6 +38,17 @@ class Reserve(Enum):
     """The prompt: the last request admitted is preempted where blocks run out, and recomputed."""
     OUTPUT = "output"
     """All of it: nothing is ever preempted."""
+
+
+class BatchLimit(Enum):
+    """What of a pipeline has ``Engine.most_sequences`` at most."""
+
+    TOGETHER = "together"
+    """All batches that are under way."""
+    SHARED = "shared"
+    """All batches: each has an even share."""
+    EACH = "each"
+    """Each batch."""
 
 
 class MemoryRule(Enum):
@@ -63,7 +77,8 @@ class Engine:
     own have a ``token_budget`` each, or together where the engine ``divides_budget``. Blocks of
     layers that attend to a window are free beyond it where the engine ``frees_windows``. One looks
     for requests in each iteration with prompts, and once in ``poll_interval`` others. One that does
-    not plan ahead waits ``unhidden_s`` in each iteration, and for each sequence of it.
+    not plan ahead waits ``unhidden_s`` in each iteration, and for each sequence of it. A pipeline's
+    batches are limited by ``batch_limit``, and ``more_layers`` says which stages are longer.
     """
 
     name: str
@@ -83,6 +98,8 @@ class Engine:
     frees_windows: bool = False
     poll_interval: int = 1
     unhidden_s: tuple[float, float] = (0.0, 0.0)
+    batch_limit: BatchLimit = BatchLimit.TOGETHER
+    more_layers: MoreLayers = MoreLayers.MIDDLE
     launch: str = ""
     flags: Mapping[str, str] = field(default_factory=dict[str, str])
     """What the launch command has beside, by what is served; a missing one is not known."""
@@ -159,6 +176,7 @@ def vllm(*, memory_bytes: int, part: str, devices: int = 1) -> Engine:
             "cache in 8 bits": "--kv-cache-dtype fp8",
             "whole experts": "--enable-expert-parallel",
             "attention in parts": "--data-parallel-size {parts} --enable-expert-parallel",
+            "pipeline": "--pipeline-parallel-size {stages}",
             "two batches": "--enable-dbo",
             "type": "--dtype {dtype}",
             "memory share": "--gpu-memory-utilization {share:g}",
@@ -216,6 +234,8 @@ def sglang(*, memory_bytes: int, part: str, devices: int = 1) -> Engine:
         memory_share=_sglang_share(memory_bytes, budget=budget, graphs=graphs, devices=devices),
         graph_sizes=tuple(size for size in sizes if size <= graphs),
         divides_budget=True,
+        batch_limit=BatchLimit.SHARED,
+        more_layers=MoreLayers.LAST,
         launch="python -m sglang.launch_server --model-path {model} --tp {devices} "
         "--chunked-prefill-size {budget}",
         flags={
@@ -224,6 +244,7 @@ def sglang(*, memory_bytes: int, part: str, devices: int = 1) -> Engine:
             "whole experts": "--ep-size {tensor}",
             "attention in parts": "--dp-size {parts} --enable-dp-attention "
             "--moe-a2a-backend deepep",
+            "pipeline": "--pp-size {stages}",
             "two batches": "--enable-two-batch-overlap",
             "polls": "--scheduler-recv-interval {polls}",
             "type": "--dtype {dtype}",
@@ -254,7 +275,10 @@ def tensorrt_llm(*, memory_bytes: int, part: str, devices: int = 1) -> Engine:
         graph_sizes=_capture_sizes(64, 128),
         launch="trtllm-serve {model} --tp_size {tensor} --max_batch_size {sequences} "
         "--max_num_tokens {budget}",
+        batch_limit=BatchLimit.EACH,
+        more_layers=MoreLayers.FIRST,
         flags={
+            "pipeline": "--pp_size {stages}",
             "whole experts": "--ep_size {tensor}",
             "memory share": "--kv_cache_free_gpu_memory_fraction {share:g}",
         },

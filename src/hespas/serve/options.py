@@ -32,7 +32,7 @@ from hespas.serve.load import (
     in_conversations,
     read_requests,
 )
-from hespas.serve.replica import Speculation
+from hespas.serve.setup import Speculation
 from hespas.serve.simulation import Entry, Router
 from hespas.serve.step_times import StepFactors
 from hespas.sources.options import NO_MODEL_OPTIONS, ModelOptions

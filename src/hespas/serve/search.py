@@ -11,7 +11,9 @@ from msgspec import Meta
 
 from hespas.errors import ConfigError, HespasError, option
 from hespas.hardware.sized import find_system
+from hespas.hardware.system import System
 from hespas.models.model import MeshAxes
+from hespas.models.part import PIPE
 from hespas.serve.answer import IDLE_QUEUE, ServingReport
 from hespas.serve.options import LoadOptions, ServeOptions
 from hespas.serve.serving import serving
@@ -39,13 +41,15 @@ class TradeOff(msgspec.Struct, frozen=True, kw_only=True):
 class Layout(msgspec.Struct, frozen=True, kw_only=True):
     """One way to serve: replicas of ``tp`` devices; refused ones have no ``report``.
 
-    Of those beside them, ``prefill_replicas`` compute prompts alone. Weights are of
-    ``weight_dtype``, empty for the model's own; a batch has at most ``max_sequences``, the engine's
-    where it is None. ``reason`` says why it is not the best, empty for the best.
+    Those with layers cut into ``pipe`` stages have as many devices for each. Of those beside them,
+    ``prefill_replicas`` compute prompts alone. Weights are of ``weight_dtype``, empty for the
+    model's own; a batch has at most ``max_sequences``, the engine's where it is None. ``reason``
+    says why it is not the best, empty for the best.
     """
 
     tp: int
     replicas: int
+    pipe: int = 1
     prefill_replicas: int = 0
     weight_dtype: str = ""
     max_sequences: int | None = None
@@ -56,7 +60,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
 
 def layout_name(layout: Layout) -> str:
     """Return what tables call a layout."""
-    parts = [f"tp={layout.tp}"]
+    parts = [f"tp={layout.tp}"] if layout.pipe == 1 else [f"pipe={layout.pipe}", f"tp={layout.tp}"]
     if layout.weight_dtype:
         parts.append(layout.weight_dtype)
     if layout.prefill_replicas:
@@ -77,7 +81,8 @@ class ServingSearch(msgspec.Struct, frozen=True, kw_only=True):
 def search_serving(options: ServeOptions, *, weights: Sequence[str] = ("",)) -> ServingSearch:
     """Rank a cluster's layouts by the largest rate served within the objectives.
 
-    Layouts are the powers of two of ``tp``, with ``weights`` of each type, with as many replicas as
+    Layouts are the powers of two of ``tp``, beside those that are more than a node stages of a
+    node each, with ``weights`` of each type, with as many replicas as
     there is room for; of these about as many that compute prompts alone as prompts are of the work;
     and, where it meets objectives better, a smaller limit of a batch. Raises `ConfigError` for a
     load without a rate, and where the options fix a layout.
@@ -118,25 +123,39 @@ def _with_weights(options: ServeOptions, weight: str) -> ServeOptions:
     return replace(options, model=replace(options.model, settings=settings))
 
 
+def _meshes(system: System) -> Iterator[MeshAxes]:
+    """Yield the meshes of a replica: powers of two of devices, and stages of a node each."""
+    node = system.dimensions[0].size if system.dimensions else system.device_count
+    tensor = 1
+    while tensor <= system.device_count:
+        yield MeshAxes(axes=(("tp", tensor),))
+        if tensor > node and tensor % node == 0:
+            yield MeshAxes(axes=((PIPE, tensor // node), ("tp", node)))
+        tensor *= 2
+
+
 def _layouts(options: ServeOptions) -> Iterator[Layout]:
-    count, tensor, surfaces = find_system(options.cluster).device_count, 1, Surfaces()
+    system, surfaces = find_system(options.cluster), Surfaces()
     weight = str(options.model.settings.get("weight_dtype", ""))
-    while tensor <= count:
-        mesh = MeshAxes(axes=(("tp", tensor),))
+    for mesh in _meshes(system):
         own = replace(options, model=replace(options.model, mesh=mesh))
-        layout = Layout(tp=tensor, replicas=count // tensor, weight_dtype=weight)
+        layout = Layout(
+            tp=mesh.size("tp"),
+            pipe=mesh.size(PIPE),
+            replicas=system.device_count // mesh.device_count,
+            weight_dtype=weight,
+        )
         try:
             report = serving(own, surfaces)
         except HespasError as error:
             yield msgspec.structs.replace(layout, reason=error.message)
-        else:
-            trade_offs = tuple(_trade_offs(own, layout.replicas, surfaces))
-            whole = msgspec.structs.replace(layout, report=report, trade_offs=trade_offs)
-            yield whole
-            yield from _limited(own, whole, surfaces)
-            if layout.replicas > 1:
-                yield _divided(own, whole, report, surfaces)
-        tensor *= 2
+            continue
+        trade_offs = tuple(_trade_offs(own, layout.replicas, surfaces))
+        whole = msgspec.structs.replace(layout, report=report, trade_offs=trade_offs)
+        yield whole
+        yield from _limited(own, whole, surfaces)
+        if layout.replicas > 1:
+            yield _divided(own, whole, report, surfaces)
 
 
 def _limited(options: ServeOptions, layout: Layout, surfaces: Surfaces) -> Iterator[Layout]:

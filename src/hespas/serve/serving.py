@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import replace
-from math import ceil
-from typing import NamedTuple
 
 import msgspec
 
@@ -16,9 +14,9 @@ from hespas.hardware.presets import is_tpu, load_device
 from hespas.hardware.sized import SIZED, find_system
 from hespas.models.catalogue import find_model
 from hespas.models.configured import configuration_of
-from hespas.models.figures import state_bytes, windowed_share
 from hespas.models.language import LanguageModel
 from hespas.models.model import MeshAxes
+from hespas.models.part import PIPE
 from hespas.prediction.served import without_capacity
 from hespas.serve.answer import (
     Figures,
@@ -39,12 +37,12 @@ from hespas.serve.engine import Engine, engine_named
 from hespas.serve.expected import published_errors
 from hespas.serve.load import PICOSECONDS, Requests
 from hespas.serve.options import ServeOptions
-from hespas.serve.replica import Setup
+from hespas.serve.setup import Setup
 from hespas.serve.simulation import NO_ENTRY, Prefill, ServingPlan
+from hespas.serve.stage_models import ReplicaSteps, stage_models
 from hespas.serve.step_times import StepFactors, interpolated
-from hespas.serve.surface import ServedModel, Surface, Surfaces, Window
+from hespas.serve.surface import Surface, Surfaces
 from hespas.study.executor import Phase
-from hespas.study.keys import Scalar
 
 _S_PER_HOUR = 3600.0
 _HALVES = ("bf16", "f16")
@@ -146,44 +144,37 @@ def serving(options: ServeOptions, surfaces: Surfaces | None = None) -> ServingR
     if model is not None:
         options = replace(options, model=without_capacity(options.model, model))
         _check_type(options, model, fleet.part)
-    layers = None if model is None else model.layers
     _check_halves(options, fleet)
+    _check_pipeline(options, fleet)
     requests = options.load.made()
     check_lengths(requests, longest)
+    dimensions = find_system(options.cluster).dimensions
+    speculation = options.engine.speculation(None if model is None else model.layers)
 
-    def surface_on(mesh: MeshAxes) -> Surface:
-        return surfaces.of(
-            _served_model(options, fleet, mesh, model),
-            fidelity=fidelity,
-            executor=options.executor,
-            longest=longest,
+    def steps_on(mesh: MeshAxes) -> ReplicaSteps:
+        models = stage_models(
+            options, fleet.part, mesh, model, engine=engine, dimensions=dimensions
         )
+        found = [
+            surfaces.of(each.model, fidelity=fidelity, executor=options.executor, longest=longest)
+            for each in models
+        ]
+        return ReplicaSteps(name=options.model_name, models=models, surfaces=tuple(found))
 
-    def setup_of(surface: Surface, mesh: MeshAxes, factors: StepFactors) -> Setup:
-        cached = _cache_of(engine, surface, capacity, options, mesh)
-        # Whole prefixes are kept: of layers with windows too, as far as is known here.
-        shares = requests.chains is not None and engine.caches_prefixes
-        has_tokens = surface.memory.kv_bytes_per_token > 0
-        return Setup(
-            engine=replace(engine, caches_prefixes=engine.caches_prefixes and has_tokens),
-            times=surface.times.scaled(factors, most_decoded=surface.most_decoded),
-            blocks=cached.blocks,
-            tokens_beyond=None if shares and has_tokens else cached.tokens_beyond,
-            state_blocks=cached.state_blocks,
-            parts=surface.parts,
-            speculation=options.engine.speculation(layers),
-        )
+    def setup_of(steps: ReplicaSteps, factors: StepFactors) -> Setup:
+        shares = requests.chains is not None
+        setup = steps.setup(engine, capacity, shares=shares, factors=factors)
+        return replace(setup, speculation=speculation)
 
-    surface = surface_on(fleet.mesh)
+    steps = steps_on(fleet.mesh)
 
     def plan_of(factors: StepFactors) -> ServingPlan:
         prefill = None
         if fleet.prefills:
-            own = surface if fleet.prefill_mesh == fleet.mesh else surface_on(fleet.prefill_mesh)
-            setup = setup_of(own, fleet.prefill_mesh, factors)
-            prefill = _prefill(options, fleet, setup, surface)
+            own = steps if fleet.prefill_mesh == fleet.mesh else steps_on(fleet.prefill_mesh)
+            prefill = _prefill(options, fleet, setup_of(own, factors), steps)
         return ServingPlan(
-            setup=setup_of(surface, fleet.mesh, factors),
+            setup=setup_of(steps, factors),
             replicas=fleet.replicas,
             router=options.router,
             prefill=prefill,
@@ -195,7 +186,7 @@ def serving(options: ServeOptions, surfaces: Surfaces | None = None) -> ServingR
         fitted = StepFactors(decode=log.decode_factor, prompts=log.prompts_factor)
         options = replace(options, step_factors=fitted)
     plan = plan_of(options.step_factors)
-    return msgspec.structs.replace(_report(options, fleet, requests, plan, surface), log=log)
+    return msgspec.structs.replace(_report(options, fleet, requests, plan, steps), log=log)
 
 
 def _capacity_bytes(part: str) -> int:
@@ -226,7 +217,25 @@ def _check_halves(options: ServeOptions, fleet: Fleet) -> None:
         )
 
 
-def _prefill(options: ServeOptions, fleet: Fleet, setup: Setup, surface: Surface) -> Prefill:
+def _check_pipeline(options: ServeOptions, fleet: Fleet) -> None:
+    """Raise `ConfigError` for what is not known of engines whose layers are cut into stages."""
+    if all(mesh.size(PIPE) == 1 for mesh in (fleet.mesh, fleet.prefill_mesh)):
+        return
+    own = options.engine
+    given = {
+        "two_batches": own.two_batches,
+        "speculative_tokens": own.speculative_tokens > 0,
+        "poll_interval": own.poll_interval > 1,
+    }
+    for name, is_given in given.items():
+        if is_given:
+            raise ConfigError(
+                f"{option(name)} is not predicted with stages of a pipeline",
+                hint=f"drop it, or {PIPE} of {option('mesh')}",
+            )
+
+
+def _prefill(options: ServeOptions, fleet: Fleet, setup: Setup, steps: ReplicaSteps) -> Prefill:
     """Return the replicas that compute prompts, and the links that they send over.
 
     All devices of the smaller replica have a part of the keys and values, and send at a time over
@@ -242,7 +251,7 @@ def _prefill(options: ServeOptions, fleet: Fleet, setup: Setup, surface: Surface
     return Prefill(
         setup=setup,
         replicas=fleet.prefills,
-        bytes_per_token=surface.memory.kv_bytes_per_token * fleet.of_replica / surface.parts,
+        bytes_per_token=steps.kv_bytes_per_token,
         bytes_per_s=link.bandwidth_bytes_per_s * senders,
         latency_s=link.latency_s,
     )
@@ -254,93 +263,14 @@ def _language_model(name: str) -> LanguageModel | None:
     return model.settings if model and isinstance(model.settings, LanguageModel) else None
 
 
-def _served_model(
-    options: ServeOptions, fleet: Fleet, mesh: MeshAxes, model: LanguageModel | None
-) -> ServedModel:
-    given = options.model
-    values: dict[str, Scalar] = {}
-    if given.dtype is not None:
-        values["dtype"] = given.dtype
-    if given.attention is not None:
-        values["attention"] = given.attention
-    latent = None if model is None else model.latent
-    return ServedModel(
-        name=options.model_name,
-        cluster=f"{mesh.device_count}x{fleet.part}",
-        mesh=mesh.axes,
-        settings=dict(given.settings),
-        values=values,
-        routes=model is not None and model.routing is not None,
-        selected=0 if latent is None else latent.indexed_tokens,
-        window=None if model is None else _window_of(model),
-        in_halves=options.engine.two_batches,
-        state_bytes=0 if model is None else state_bytes(model) // dict(mesh.axes).get("tp", 1),
-    )
-
-
-def _window_of(model: LanguageModel) -> Window | None:
-    """Return the longest window or chunk that layers of a model attend to; None without."""
-    kinds = [kind for kind in model.kinds if kind.mixer == "attention"]
-    seen = [kind.window or kind.chunk for kind in kinds]
-    layers = sum(map(bool, seen))
-    if not layers or model.latent is not None:
-        return None
-    return Window(
-        tokens=max(seen),
-        layers=layers,
-        others=len(kinds) - layers,
-        cached_share=windowed_share(model),
-    )
-
-
-class _Cached(NamedTuple):
-    """The blocks of a replica, and what sequences hold of them, as `Setup` says."""
-
-    blocks: int
-    tokens_beyond: int | None
-    state_blocks: int
-
-
-def _cache_of(
-    engine: Engine, surface: Surface, capacity: int, options: ServeOptions, mesh: MeshAxes
-) -> _Cached:
-    """Return the blocks of a replica; `ConfigError` where it has none."""
-    memory = surface.memory
-    left = engine.cache_bytes(
-        capacity=capacity, weights=memory.weights_bytes, workspace=memory.workspace_bytes
-    )
-    block_bytes = memory.kv_bytes_per_token * engine.block_tokens
-    if block_bytes:
-        blocks = int(left // block_bytes) * surface.parts
-        states = ceil(memory.state_bytes / block_bytes)
-        frees = engine.frees_windows and surface.times.window > 0
-        beyond = memory.kv_bytes_beyond
-        period = round(block_bytes / beyond) if beyond else 0
-        cached = _Cached(
-            blocks=blocks, state_blocks=states, tokens_beyond=period if frees else None
-        )
-    else:
-        # Nothing is cached of a token: a block is a sequence's state.
-        blocks = left // max(1, memory.state_bytes) * surface.parts
-        cached = _Cached(blocks, 0, 1)
-    if cached.blocks:
-        return cached
-    needed = memory.weights_bytes + memory.workspace_bytes
-    more = 2 * mesh.device_count
-    raise ConfigError(
-        f"{options.model_name} does not fit: a device needs {needed / 1e9:.1f} GB for weights and "
-        f"workspace, and {engine.name} takes {engine.memory_share:.0%} of {capacity / 1e9:.1f} GB",
-        hint=f"divide it over more devices, as in {option('mesh')} tp={more}",
-    )
-
-
 def _report(
     options: ServeOptions,
     fleet: Fleet,
     requests: Requests,
     plan: ServingPlan,
-    surface: Surface,
+    steps: ReplicaSteps,
 ) -> ServingReport:
+    surface, stages = steps.joined, len(steps.models)
     setup, served = plan.setup, plan.serve(requests)
     figures = figures_of(requests, served)
     most = largest_rate(requests, plan, options.slo)
@@ -352,7 +282,7 @@ def _report(
     assert ttft is not None and whole is not None and queue is not None  # noqa: S101, PT018
     met = options.slo.met(figures) if options.slo.are_given else None
     good = None if met is None else float(met.sum()) / figures.duration_s
-    energy_j = _energy(surface, batch, fleet, figures, tokens)
+    energy_j = _energy(surface, batch / stages, fleet, figures, tokens)
     hits = served.cached_tokens / sum(requests.prompts) if requests.chains is not None else None
     usd = options.device_hour_usd
     cost = usd and usd * fleet.devices * figures.duration_s / _S_PER_HOUR / tokens * 1e6
@@ -383,7 +313,7 @@ def _report(
         prompt_share=_prompt_share(requests, surface, batch),
         preemptions=served.preemptions,
         iterations=served.iterations,
-        bound=bound_of(surface, served, batch, sum(requests.prompts) // len(requests)),
+        bound=bound_of(surface, served, batch / stages, sum(requests.prompts) // len(requests)),
         expected_error=surface.times.left_out_error,
         published_errors=published_errors(setup.engine.name, fleet.part),
         energy_j_per_output_token=energy_j,
@@ -391,7 +321,8 @@ def _report(
         launch="\n".join(_launches(options, fleet, setup.engine)),
         steps=_steps_of(surface),
         states=states(served),
-        assumptions=list(_assumptions(options, plan, requests, surface)),
+        stages=steps.rows(setup, batch / stages, _capacity_bytes(fleet.part)) if stages > 1 else [],
+        assumptions=list(_assumptions(options, plan, requests, steps)),
     )
 
 
@@ -441,15 +372,21 @@ def _launches(options: ServeOptions, fleet: Fleet, engine: Engine) -> Iterator[s
         roles = {"decode": fleet.mesh, "prefill": fleet.prefill_mesh}
     for role, mesh in roles.items():
         parts = dict(mesh.axes).get(_EXPERTS, 1)
-        of_role = {**wanted, "attention in parts": parts > 1, role: bool(role)}
+        of_role = {
+            **wanted,
+            "pipeline": mesh.size(PIPE) > 1,
+            "attention in parts": parts > 1,
+            role: bool(role),
+        }
         asked = [name for name, is_wanted in of_role.items() if is_wanted]
         missing = [name for name in asked if name not in engine.flags]
         command = " ".join([engine.launch, *(engine.flags.get(name, "") for name in asked)])
         yield command.format(
             model=options.model_name,
             tensor=dict(mesh.axes).get("tp", 1),
-            devices=mesh.device_count,
+            devices=mesh.device_count // mesh.size(PIPE),
             parts=parts,
+            stages=mesh.size(PIPE),
             sequences=engine.most_sequences,
             budget=engine.token_budget,
             share=engine.memory_share,
@@ -460,8 +397,9 @@ def _launches(options: ServeOptions, fleet: Fleet, engine: Engine) -> Iterator[s
 
 
 def _assumptions(
-    options: ServeOptions, plan: ServingPlan, requests: Requests, surface: Surface
+    options: ServeOptions, plan: ServingPlan, requests: Requests, steps: ReplicaSteps
 ) -> Iterator[str]:
+    surface = steps.joined
     setup, engine = plan.setup, plan.setup.engine
     configuration = configuration_of(options.model_name)
     notes = () if configuration is None else configuration.notes
@@ -482,6 +420,7 @@ def _assumptions(
         "before"
     )
     yield from _cache_assumptions(plan, surface)
+    yield from _stage_assumptions(steps, engine)
     if options.step_factors != StepFactors():
         factors = options.step_factors
         given = "given" if options.load.log is None else "fitted to every other request of the log"
@@ -511,7 +450,7 @@ def _assumptions(
         )
     if engine.mixes and engine.cuts_prompts:
         yield "blocks of a whole prompt are taken when its first chunk is"
-    if engine.plans_ahead:
+    if engine.plans_ahead and not setup.stages:
         yield (
             f"{engine.name} plans an iteration as the one before it starts: what comes while one "
             "runs waits for the next to end"
@@ -530,6 +469,27 @@ def _assumptions(
             "another"
         )
     yield "no time passes between a user, a router and a server"
+
+
+def _stage_assumptions(steps: ReplicaSteps, engine: Engine) -> Iterator[str]:
+    """Say how layers are cut into stages, and what goes from one to the next."""
+    if len(steps.models) == 1:
+        return
+    layers = ", ".join(str(each.layers) for each in steps.models)
+    yield (
+        f"layers are cut into stages of {layers}, as {engine.name} does; the first has the "
+        "embedding, the last the head"
+    )
+    yield (
+        f"{len(steps.models)} batches are under way, each of requests of its own: one takes what "
+        "waits when it has been through all stages, and no time passes until it goes through again"
+    )
+    slowest = max((each.link for each in steps.models), key=lambda link: link.token_s)
+    yield (
+        "a stage works on nothing else while it receives hidden states and residuals: "
+        f"{format_time(slowest.fixed_s)}, and {format_time(slowest.token_s)} for each token"
+    )
+    yield "blocks are those of the stage with the fewest; all stages draw the power of working ones"
 
 
 def _step_assumptions(surface: Surface, *, known: Collection[str]) -> Iterator[str]:

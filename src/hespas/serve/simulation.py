@@ -13,12 +13,23 @@ from heapq import heapify, heappop, heappush
 from hespas.base.frozen import frozen
 from hespas.errors import ConfigError
 from hespas.serve.load import PICOSECONDS, Requests
-from hespas.serve.replica import Replica, Setup, Work
+from hespas.serve.pipeline import Pipeline
+from hespas.serve.pool import Work
+from hespas.serve.replica import Replica
+from hespas.serve.setup import Setup
 from hespas.serve.step_times import NEVER
 
 _MOST_AHEAD = 32
 """Requests that a replica may have more than the least loaded and still get those whose prefix it
 keeps. Source: SGLang's router (sgl-router, cache_aware: balance_abs_threshold)."""
+
+
+Server = Replica | Pipeline
+"""What a request goes to."""
+
+
+def _server(setup: Setup, work: Work, number: int) -> Server:
+    return (Pipeline if setup.stages else Replica)(setup, work, number)
 
 
 class Router(Enum):
@@ -153,7 +164,7 @@ def serve(
     fleet = _Fleet(
         requests=requests,
         work=work,
-        decoders=[Replica(setup, work, number) for number in range(replicas)],
+        decoders=[_server(setup, work, number) for number in range(replicas)],
         prefill=prefill,
         router=router,
         entry=entry,
@@ -189,7 +200,7 @@ def _check(requests: Requests, setup: Setup) -> None:
         )
 
 
-def _router(router: Router, engines: Sequence[Replica]) -> _Chooser:
+def _router(router: Router, engines: Sequence[Server]) -> _Chooser:
     match router:
         case Router.ROUND_ROBIN:
             return lambda request: engines[request % len(engines)]
@@ -199,18 +210,18 @@ def _router(router: Router, engines: Sequence[Replica]) -> _Chooser:
             return lambda request: _nearest(request, engines)
 
 
-def _nearest(request: int, engines: Sequence[Replica]) -> Replica:
+def _nearest(request: int, engines: Sequence[Server]) -> Server:
     """Return the replica with most of a prompt, unless it's far behind."""
     most = min(replica.load for replica in engines) + _MOST_AHEAD
     near = [replica for replica in engines if replica.load <= most]
     return min(near, key=lambda each: (-each.cached_tokens(request), each.load, each.number))
 
 
-def _sampler(samples: list[Sample], most: int) -> Callable[[Replica], None]:
+def _sampler(samples: list[Sample], most: int) -> Callable[[Server], None]:
     """Return a sampler of a replica's state that thins out as samples grow."""
     every, seen = 1, 0
 
-    def sample(replica: Replica) -> None:
+    def sample(replica: Server) -> None:
         nonlocal every, seen
         seen += 1
         if seen % every:
@@ -220,8 +231,8 @@ def _sampler(samples: list[Sample], most: int) -> Callable[[Replica], None]:
                 time_ps=replica.now,
                 replica=replica.number,
                 decoding=replica.decoding,
-                waiting=len(replica.waiting),
-                blocks=replica.setup.blocks - replica.free,
+                waiting=len(replica.pool.waiting),
+                blocks=replica.setup.blocks - replica.pool.free,
             )
         )
         if len(samples) >= 2 * most:
@@ -231,7 +242,7 @@ def _sampler(samples: list[Sample], most: int) -> Callable[[Replica], None]:
     return sample
 
 
-_Chooser = Callable[[int], Replica]
+_Chooser = Callable[[int], Server]
 
 
 def _first(times: Sequence[tuple[int, int]]) -> int:
@@ -251,12 +262,12 @@ class _Fleet:
 
     requests: Requests
     work: Work
-    decoders: list[Replica]
+    decoders: list[Server]
     prefill: Prefill | None
     router: Router
     entry: Entry
-    sample: Callable[[Replica], None]
-    engines: list[Replica] = field(default_factory=list[Replica])
+    sample: Callable[[Server], None]
+    engines: list[Server] = field(default_factory=list[Server])
     arriving: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
     entering: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
     entered_ps: dict[int, int] = field(default_factory=dict[int, int])
@@ -288,10 +299,13 @@ class _Fleet:
                     return
                 self._come(first, second)
                 continue
-            behind = engines[heappop(busy)[1]]
-            horizon = next_ps
-            if waits or following < len(starts):
-                horizon = min(next_ps, _first(busy))
+            time_ps, number = heappop(busy)
+            behind = engines[number]
+            if behind.is_idle or behind.now != time_ps:
+                # A pipeline that was woken earlier.
+                continue
+            is_open = waits or following < len(starts)
+            horizon = min(next_ps, _first(busy)) if is_open else next_ps
             ended = behind.run(max(horizon, behind.now + 1))
             if not behind.is_idle:
                 heappush(busy, (behind.now, behind.number))
@@ -299,27 +313,25 @@ class _Fleet:
             for request in ended:
                 if behind.setup.only_prefills and requests.outputs[request] > 1:
                     self._send(request, behind)
-                    continue
-                after = self._after(request)
-                if after is None and following < len(starts):
-                    after, following = starts[following], following + 1
-                if after is not None:
-                    arrivals[after] += behind.now
-                    heappush(self.arriving, (arrivals[after], after))
+                elif (after := self._after(request)) is not None:
+                    self._follow(after, behind.now)
+                elif following < len(starts):
+                    self._follow(starts[following], behind.now)
+                    following += 1
 
-    def _prefills(self) -> list[Replica]:
+    def _prefills(self) -> list[Server]:
         """Return the replicas that compute prompts alone, numbered behind those that decode."""
         if self.prefill is None:
             return []
         setup = replace(self.prefill.setup, only_prefills=True)
         numbers = range(len(self.decoders), len(self.decoders) + self.prefill.replicas)
-        return [Replica(setup, self.work, number) for number in numbers]
+        return [_server(setup, self.work, number) for number in numbers]
 
-    def _offer(self, request: int, replica: Replica, offered_ps: int) -> None:
+    def _offer(self, request: int, replica: Server, offered_ps: int) -> None:
         """Put a request into the queue of a replica."""
-        was_idle = replica.is_idle
+        before_ps = NEVER if replica.is_idle else replica.now
         replica.offer(request, offered_ps)
-        if was_idle:
+        if replica.now < before_ps:
             heappush(self.busy, (replica.now, replica.number))
 
     def _come(self, first: _Chooser, second: _Chooser) -> None:
@@ -344,6 +356,11 @@ class _Fleet:
         self.entered_ps[number] = start_ps + self.entry.time_ps(self.requests.prompts[request])
         heappush(self.entering, (self.entered_ps[number], request))
 
+    def _follow(self, request: int, ended_ps: int) -> None:
+        """Let a request come that waited for another one to end."""
+        self.work.arrivals_ps[request] += ended_ps
+        heappush(self.arriving, (self.work.arrivals_ps[request], request))
+
     def _after(self, request: int) -> int | None:
         """Return the next request of a conversation; None behind its last one."""
         if self.requests.follows is None:
@@ -351,7 +368,7 @@ class _Fleet:
         after = self.requests.follows[request]
         return None if after < 0 else after
 
-    def _send(self, request: int, replica: Replica) -> None:
+    def _send(self, request: int, replica: Server) -> None:
         """Send what a prompt left behind to a replica that decodes."""
         assert self.prefill is not None  # noqa: S101 - a replica computes prompts alone
         free_ps = max(replica.now, self.sent_ps.get(replica.number, 0))

@@ -57,6 +57,11 @@ class StepTimes:
             window_pair_s=self.window_pair_s * factors.prompts,
         )
 
+    def received(self, fixed_s: float, token_s: float) -> StepTimes:
+        """Return the times of a stage that receives its tokens from another one."""
+        tokens_s = ((size, time_s + fixed_s + size * token_s) for size, time_s in self.tokens_s)
+        return replace(self, tokens_s=tuple(tokens_s))
+
     def of_tokens(self, tokens: int) -> int:
         """Return the ps of an iteration of so many tokens, without attention."""
         known = self._tokens_ps.get(tokens)
@@ -136,6 +141,32 @@ class StepTimes:
             if 0 < at < len(self.tokens_s) - 1
         ]
         return max(errors, default=0.0)
+
+
+def summed(stages: Sequence[StepTimes]) -> StepTimes:
+    """Return the times of all stages one after another; sizes are the same of each.
+
+    >>> one = StepTimes(tokens_s=((1, 2.0), (8, 3.0)), context_s=((1, 0.5),), pair_s=0.25)
+    >>> summed((one, one)) == StepTimes(
+    ...     tokens_s=((1, 4.0), (8, 6.0)), context_s=((1, 1.0),), pair_s=0.5)
+    True
+    """
+
+    def added(axes: Sequence[tuple[tuple[int, float], ...]]) -> tuple[tuple[int, float], ...]:
+        given = [dict(axis) for axis in axes if axis]
+        return (
+            tuple((size, sum(each[size] for each in given)) for size in given[0]) if given else ()
+        )
+
+    return StepTimes(
+        tokens_s=added([each.tokens_s for each in stages]),
+        context_s=added([each.context_s for each in stages]),
+        pair_s=sum(each.pair_s for each in stages),
+        exchange_s=added([each.exchange_s for each in stages]),
+        window=max(each.window for each in stages),
+        window_s=added([each.window_s for each in stages]),
+        window_pair_s=sum(each.window_pair_s for each in stages),
+    )
 
 
 def pairs_within(window: int, tokens: int) -> int:

@@ -54,7 +54,8 @@ class ServedModel:
     ``cluster`` is of the devices of one replica. A model ``routes`` that has experts;
     attention over a longer cache reads ``selected`` tokens, where it is not all, or a ``window`` in
     some layers. Iterations run ``in_halves`` where one half computes while tokens of the other
-    travel to experts. A device has ``state_bytes`` for each sequence beside keys and values.
+    travel to experts. A device has ``state_bytes`` for each sequence beside keys and values. A
+    ``stage`` of a pipeline has so many ``layers``, from ``first_layer`` on.
     """
 
     name: str
@@ -67,13 +68,18 @@ class ServedModel:
     window: Window | None = None
     in_halves: bool = False
     state_bytes: int = 0
+    stage: str = "whole"
+    layers: int | None = None
+    first_layer: int = 0
 
     def candidate(self, size: Size, *, layers: int | None = None) -> Candidate:
         """Return the prediction of one size, of as many ``layers`` or all."""
         shape: dict[str, Scalar] = {"batch": size.batch}
         settings = dict(self.settings)
-        if layers is not None:
-            settings["layers"] = layers
+        if self.stage != "whole":
+            settings |= {"stage": self.stage, "first_layer": self.first_layer}
+        if (count := self.layers if layers is None else layers) is not None:
+            settings["layers"] = count
         if size.is_prompt:
             shape |= {"prefill": True, "sequence": size.tokens}
         else:
@@ -223,7 +229,7 @@ def surface_of(
         selected=model.selected,
         window=model.window.tokens if model.window else 0,
     )
-    settings = _settings(model, designed[0])
+    settings = settings_of(model, designed[0])
     depths = depths_of(settings.kinds) if isinstance(settings, LanguageModel) else None
     reports = _reports(model, designed, depths, partial(_predicted, fidelity, executor))
     return surface(
@@ -386,7 +392,10 @@ def _memory(
     )
 
 
-def _settings(model: ServedModel, size: Size) -> Any:
+_ANY = Size(batch=1, tokens=SHORT)
+
+
+def settings_of(model: ServedModel, size: Size = _ANY) -> Any:
     """Return the settings of a served model."""
     candidate = model.candidate(size)
     source = source_of(candidate.options(), candidate.system)

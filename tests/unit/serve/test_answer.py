@@ -18,7 +18,7 @@ from hespas.serve.answer import (
 )
 from hespas.serve.engine import vllm
 from hespas.serve.load import PICOSECONDS, Lengths, Requests, drawn_requests
-from hespas.serve.replica import Setup
+from hespas.serve.setup import Setup
 from hespas.serve.simulation import ServingPlan, serve
 from hespas.serve.step_times import StepTimes
 

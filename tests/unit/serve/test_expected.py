@@ -21,3 +21,10 @@ def test_errors_are_medians_of_all_points_of_the_engine(engine: str) -> None:
     assert stated.points == len(points)
     assert stated.ttft == pytest.approx(median(abs(row["ttft_error"]) for row in points))
     assert stated.tpot == pytest.approx(median(abs(row["tpot_error"]) for row in points))
+
+
+def test_parts_without_a_published_point_are_known() -> None:
+    stated = published_errors("sglang", "A100_SXM_80GB")
+    assert stated is not None
+    assert "H100_80GB" in stated.parts
+    assert "A100_SXM_80GB" not in stated.parts

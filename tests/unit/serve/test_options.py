@@ -15,7 +15,7 @@ from hespas.serve.options import (
     parse_factors,
     parse_objectives,
 )
-from hespas.serve.replica import Speculation
+from hespas.serve.setup import Speculation
 from hespas.serve.step_times import StepFactors
 
 

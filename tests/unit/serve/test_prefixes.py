@@ -13,7 +13,7 @@ from hespas.serve.answer import figures_of
 from hespas.serve.engine import ENGINES, engine_named
 from hespas.serve.load import Lengths, Requests, drawn_requests, in_conversations
 from hespas.serve.prefixes import PrefixCache
-from hespas.serve.replica import Setup
+from hespas.serve.setup import Setup
 from hespas.serve.simulation import Router, serve
 from hespas.serve.step_times import StepTimes
 

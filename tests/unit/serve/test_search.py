@@ -20,7 +20,7 @@ from hespas.serve.surface import Surfaces
 from hespas.sources.options import ModelOptions
 
 OPTIONS = ServeOptions(model_name="m", cluster="8xH100_80GB", load=LoadOptions(rate=5.0))
-RATES: Mapping[int, float | None] = {2: 10.0, 4: 20.0, 8: None}
+RATES: Mapping[int, float | None] = {2: 10.0, 4: 20.0, 8: None, 16: 5.0, 32: 4.0}
 
 
 def _report(tensor: int, concurrent: int) -> ServingReport:
@@ -94,6 +94,17 @@ def test_layouts_are_ranked_and_explained() -> None:
     text = serving_search_text(found)
     assert "serve 4" in text
     assert "tp=1: m does not fit" in text
+
+
+@pytest.mark.usefixtures("served")
+def test_stages_are_searched_where_a_replica_is_more_than_a_node() -> None:
+    found = search_serving(replace(OPTIONS, cluster="32xH100_80GB"))
+    names = {layout_name(each) for each in found.layouts if not each.prefill_replicas}
+    assert names == {
+        *(f"tp={size}" for size in (1, 2, 4, 8, 16, 32)),
+        *("pipe=2, tp=8", "pipe=4, tp=8"),
+    }
+    assert {each.replicas for each in found.layouts if each.pipe == 2} >= {2}
 
 
 @pytest.mark.usefixtures("served")

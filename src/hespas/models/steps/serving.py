@@ -12,7 +12,7 @@ from hespas.errors import ConfigError
 from hespas.models.language import LanguageModel
 from hespas.models.model import Step
 from hespas.models.precision import FORMATS, SCALED
-from hespas.models.runs import Decode, Prefill, Training
+from hespas.models.runs import Decode, Prefill, Training, has_embedding, has_head
 from hespas.models.steps.cache import F8, Cache, cache_shapes
 from hespas.models.steps.products import ABSORBED, SMALL, Grouped, stored_order, stored_types
 from hespas.models.steps.sharding import Divided, dtype_named
@@ -24,7 +24,10 @@ _MATRIX = 2
 
 
 def build(settings: LanguageModel) -> Step:
-    """Return the step: from tokens to the next ones and the cache."""
+    """Return the step: from tokens to the next ones and the cache.
+
+    A stage of a pipeline has activations in the place of tokens, unless it is the first or last.
+    """
     settings.check()
     run = settings.run
     assert not isinstance(run, Training)  # noqa: S101 - for the type checker
@@ -35,6 +38,8 @@ def build(settings: LanguageModel) -> Step:
         "tokens": divided.array("batch", "sequence", dtype=jnp.int32),
         "position": divided.array(dtype=jnp.int32),
     }
+    if not has_embedding(run):
+        arguments["activations"] = decoder.activations()
     if run.page_size:
         arguments["pages"] = divided.array("batch", "pages_of_sequence", dtype=jnp.int32)
     caches = [
@@ -45,8 +50,8 @@ def build(settings: LanguageModel) -> Step:
     def step(weights: Any, caches: Any, given: Any) -> tuple[jax.Array, Any]:
         return _step(decoder, weights, caches, given)
 
-    tokens = arguments["tokens"].sharding
-    function = jax.jit(step, out_shardings=(tokens, shardings), donate_argnums=1)
+    made = arguments["tokens"] if has_head(run) else decoder.activations()
+    function = jax.jit(step, out_shardings=(made.sharding, shardings), donate_argnums=1)
     return Step(
         function=function,
         arguments=(weights, caches, arguments),
@@ -80,7 +85,8 @@ def _weights(decoder: Transformer) -> Any:
         {name: stored(name, leaf) for name, leaf in layer.items()}
         for layer in weights["layers_first"]
     ]
-    return weights | {"layers_first": layers}
+    whole, run = weights | {"layers_first": layers}, decoder.model.run
+    return decoder.of_part(whole, is_first=has_embedding(run), is_last=has_head(run))
 
 
 def _stored(decoder: Transformer, name: str, leaf: Any, dtype: str) -> Any:
@@ -125,8 +131,8 @@ def _step(
     places = position + jnp.arange(tokens.shape[1])
     positions = jnp.broadcast_to(places, tokens.shape)
     batch = {"inputs": tokens, "positions": positions}
-    x = decoder.embedded(weights, batch)
-    model = decoder.model
+    model, run = decoder.model, decoder.model.run
+    x = decoder.embedded(weights, batch) if has_embedding(run) else given["activations"]
     rings = {kind: model.sizes_of(kind)["context"] for kind in model.kinds}
     starts = {size: position % size for size in {*rings.values()} - {model.context}}
     own = [
@@ -139,10 +145,13 @@ def _step(
         for kind, arrays in zip(model.kinds, caches, strict=True)
     ]
     x, changed = decoder.through_cached_layers(x, weights, batch, own)
-    if isinstance(decoder.model.run, Prefill):
+    left = [cache.arrays for cache in changed]
+    if not has_head(run):
+        return x, left
+    if isinstance(run, Prefill):
         # The last token of a prompt alone has one to make.
         x = x[:, -1:]
     logits = decoder.logits(x, weights)
     with jax.named_scope("sampling"):
         made = jnp.argmax(logits, -1).astype(jnp.int32)
-    return made, [cache.arrays for cache in changed]
+    return made, left

@@ -355,6 +355,7 @@ class PublishedErrors(msgspec.Struct, frozen=True, kw_only=True):
     tpot: float
     output_tokens_per_s: float
     ttft: float
+    parts: Annotated[tuple[str, ...], _of("the devices that the points are of")]
 
 
 class RunReport(msgspec.Struct, frozen=True, kw_only=True):

@@ -117,6 +117,7 @@ def _load_page(report: ServingReport) -> Page:
     sections = (
         Section(title="The answer", parts=(Cards(figures=tuple(_figures(report))), _times(report))),
         Section(title="Latency against rate", parts=tuple(_rates(report))),
+        *_stages(report),
         Section(title="The engine over time", parts=tuple(_states(report))),
         Section(title="An iteration", parts=(_iterations(report),)),
         Section(title="Launch it", parts=(Notes(texts=tuple(report.launch.split("\n"))),)),
@@ -161,6 +162,27 @@ def _times(report: ServingReport) -> Table:
             rows.append((name, *map(time_cell, values)))
     columns = ("", "mean", "p50", "p90", "p99")
     return Table(caption="Seconds", columns=columns, rows=rows, numbers=columns[1:])
+
+
+def _stages(report: ServingReport) -> Iterator[Section]:
+    """Yield the stages of a pipeline as a table."""
+    if not report.stages:
+        return
+    columns = ("stage", "layers", "weights, GB a device", "blocks", "decodes in", "receives in")
+    rows = [
+        (
+            str(number),
+            str(stage.layers),
+            f"{stage.weight_bytes / 1e9:.1f}",
+            f"{stage.kv_blocks:,}",
+            time_cell(stage.decode_s),
+            time_cell(stage.receive_s),
+        )
+        for number, stage in enumerate(report.stages)
+    ]
+    caption = "A replica's stages, for a batch of the mean size"
+    table = Table(caption=caption, columns=columns, rows=rows, numbers=columns[1:])
+    yield Section(title="The pipeline", parts=(table,))
 
 
 def _rates(report: ServingReport) -> Iterator[Chart]:

@@ -152,6 +152,44 @@ def test_a_token_over_a_cache_is_that_of_the_whole_prompt(family: str, *, paged:
         np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.parametrize("family", ["llama3-8b", "gemma3-12b", "deepseek-v3"])
+def test_stages_one_after_another_compute_the_whole_step(family: str) -> None:
+    options = FAMILIES[family] | {"layers": "3", "batch": str(BATCH), "weight_dtype": "f32"}
+    options |= {"sequence": str(PROMPT), "attention": "unfused"}
+    name = f"{family}-prefill"
+    common = SERVED | options | {"dtype": "f32", "cache_dtype": "f32"}
+    weights, caches, _ = model_named(name).step(common).arguments
+    weights = filled(weights, jax.random.key(1))
+    empty = jax.tree.map(jnp.zeros_like, caches)
+    tokens = jax.random.randint(jax.random.key(2), (BATCH, PROMPT), 0, 256)
+    given = {"tokens": tokens, "position": 0}
+    last, whole_caches = run(name, options, weights, empty, given)
+    passed, begin, made = given, 0, tokens
+    for stage in ("first", "middle", "last"):
+        of_stage = {**options, "layers": "1", "stage": stage, "first_layer": str(begin)}
+        wanted = model_named(name).step(common | of_stage).arguments[0]
+        layer = weights["layers_first"][begin : begin + 1]
+        own = {each: weights[each] for each in wanted} | {"layers_first": layer}
+        assert jax.tree.structure(own) == jax.tree.structure(wanted)
+        made, cache = run(name, of_stage, own, empty[begin : begin + 1], passed)
+        for one, other in zip(cache[0].values(), whole_caches[begin].values(), strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+        passed, begin = {**given, "activations": made}, begin + 1
+    assert np.array_equal(made, last)
+
+
+def test_logits_are_of_the_last_stage_alone() -> None:
+    shared = SERVED | {"layers": "1"}
+    settings = model_named("llama3-8b-decode")
+    parts = [
+        model_flops(settings.with_options(shared | {"stage": stage, "first_layer": first}))
+        for stage, first in (("first", "0"), ("last", "1"))
+    ]
+    whole = model_flops(settings.with_options(shared | {"layers": "2"}))
+    assert sum(part or 0 for part in parts) == whole
+    assert (parts[0] or 0) < (parts[1] or 0)
+
+
 SELECTED = {
     **FAMILIES["deepseek-v3"],
     "indexed_tokens": "64",
@@ -361,6 +399,7 @@ def test_weights_of_8_bits_are_multiplied_as_they_are_stored(
             "kv_heads = 3 cannot be divided by tp=4",
         ),
         ("llama3-8b-decode", {"mesh": "fsdp=2"}, "mesh axis fsdp divides nothing"),
+        ("llama3-8b-decode", {"first_layer": "1"}, "first_layer = 1 of what begins with"),
         ("llama3-8b-decode", {"cache_dtype": "f4"}, "cache_dtype is 'f4'; known: bf16"),
     ],
 )

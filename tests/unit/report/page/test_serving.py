@@ -8,13 +8,14 @@ import msgspec
 import pytest
 
 from hespas.errors import ConfigError
-from hespas.report.page.document import Chart, page_html
+from hespas.report.page.document import Chart, Table, page_html
 from hespas.report.page.serving import is_served, serving_page, serving_result
 from hespas.serve.answer import (
     Bound,
     Latency,
     RatePoint,
     ServingReport,
+    StageRow,
     StateRow,
     SurfaceReport,
 )
@@ -84,6 +85,24 @@ def test_the_page_of_a_load_shows_rates_states_and_iterations() -> None:
     html = page_html(page)
     assert "serve &lt;it&gt;" in html
     assert "the queue by KV blocks" in html
+
+
+def test_the_stages_of_a_pipeline_are_a_table() -> None:
+    stages = [
+        StageRow(layers=layers, weight_bytes=10**10, kv_blocks=900, decode_s=5e-3, receive_s=0.0)
+        for layers in (40, 41)
+    ]
+    tables = [
+        part
+        for section in serving_page(msgspec.structs.replace(REPORT, stages=stages)).sections
+        if section.title == "The pipeline"
+        for part in section.parts
+    ]
+    assert isinstance(tables[0], Table)
+    assert [row[:4] for row in tables[0].rows] == [
+        ("0", "40", "10.0", "900"),
+        ("1", "41", "10.0", "900"),
+    ]
 
 
 def test_the_page_of_a_search_shows_each_trade_off() -> None:

@@ -1,0 +1,86 @@
+"""What the batches of a replica share: requests, the queue, prompts and blocks."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from hespas.serve.prefixes import Chain, Node, PrefixCache
+from hespas.serve.setup import Setup
+
+
+@dataclass(slots=True, kw_only=True)
+class Work:
+    """All requests, and what is known of each so far: ``made`` counts its tokens.
+
+    A request comes at ``arrivals_ps``, and is at an engine at ``offered_ps``. ``chains`` are the
+    segments of prompts, ``output_segments`` those that outputs add to them. Of ``transferred``
+    requests another replica computed the prompt.
+    """
+
+    arrivals_ps: list[int]
+    prompts: Sequence[int]
+    outputs: Sequence[int]
+    made: list[int]
+    started_ps: list[int]
+    first_ps: list[int]
+    ended_ps: list[int]
+    offered_ps: list[int]
+    preempted: dict[int, int] = field(default_factory=dict[int, int])
+    chains: Sequence[Chain] | None = None
+    output_segments: Sequence[int] | None = None
+    transferred: set[int] = field(default_factory=set[int])
+    cached: dict[int, int] = field(default_factory=dict[int, int])
+
+
+@dataclass(slots=True, kw_only=True)
+class Prompt:
+    """A request whose prompt is computed: ``left`` of its ``length`` tokens are not yet."""
+
+    request: int
+    length: int
+    left: int
+
+
+class Growth:
+    """Sequences that take a block each ``period`` tokens, by where they are in theirs."""
+
+    __slots__ = ("_phases", "_sequences", "period")
+
+    def __init__(self, period: int) -> None:
+        self.period, self._sequences, self._phases = period, 0, [0] * period
+
+    def count(self, length: int, generation: int, change: int) -> None:
+        """Add or remove a sequence that has, or had, ``length`` tokens at a generation."""
+        self._phases[(length - generation) % self.period] += change
+        self._sequences += change
+
+    def blocks(self, generation: int, tokens: int) -> int:
+        """Return the blocks that all sequences take for their next ``tokens``."""
+        period, phases = self.period, self._phases
+        if tokens == 1 < period:
+            return phases[-generation % period]
+        whole, rest = divmod(tokens, period)
+        places = [phases[-(generation + offset) % period] for offset in range(rest)]
+        return whole * self._sequences + sum(places)
+
+
+@dataclass(slots=True, kw_only=True)
+class Pool:
+    """What all batches of a replica have in common: its queue, prompts and blocks."""
+
+    free: int
+    cache: PrefixCache | None
+    waiting: deque[int] = field(default_factory=deque[int])
+    prompts: list[Prompt] = field(default_factory=list[Prompt])
+    order: list[int] = field(default_factory=list[int])
+    blocks_of: dict[int, int] = field(default_factory=dict[int, int])
+    used: dict[int, list[Node]] = field(default_factory=dict[int, list[Node]])
+
+
+def pool_of(setup: Setup, work: Work) -> Pool:
+    """Return the pool of a replica without requests."""
+    caches = work.chains is not None and setup.engine.caches_prefixes
+    cache = PrefixCache(setup.engine.block_tokens) if caches else None
+    return Pool(free=setup.blocks, cache=cache)
