@@ -16,7 +16,7 @@ from hespas.base.suggest import nearest
 from hespas.errors import ConfigError
 from hespas.models.decoders import DECODERS
 from hespas.models.fields import IGNORED, Fields
-from hespas.models.language import MTP_NOTE, LanguageModel
+from hespas.models.language import MTP_NOTE, LanguageModel, shared_kinds
 from hespas.models.network_model import Network, first_run, network_parameters
 from hespas.models.network_readers import NETWORKS
 from hespas.models.precision import UNQUANTISED, Precision
@@ -296,7 +296,7 @@ def _runnable(model: LanguageModel) -> LanguageModel:
         plain = replace(model, pattern=(), routing=replace(routing, dense_layers=dense))
         if plain.kinds == kinds:
             return plain
-    return replace(model, pattern=kinds[:1] if len(set(kinds)) == 1 else kinds)
+    return replace(model, pattern=kinds[:1] if len(set(kinds)) == 1 else shared_kinds(kinds))
 
 
 def _check_count(count: int, fields: Fields) -> None:

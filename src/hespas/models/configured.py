@@ -11,11 +11,12 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import cache
+from functools import cache, lru_cache
 from math import prod
 from pathlib import Path
 from typing import Any
 
+from hespas.base.files import change_of
 from hespas.base.suggest import suggestion
 from hespas.errors import ConfigError
 from hespas.models.configuration import (
@@ -80,6 +81,22 @@ def configured_model(text: str) -> Model | None:
     """
     if text.startswith(ARGUMENTS_PREFIX):
         return _of_arguments(text)
+    name, _ = _name_and_step(text)
+    meant = SHORT_NAMES.get(name, name)
+    file = _file(meant) if isinstance(meant, str) else None
+    if file is None:
+        return _configured(text, None, (0, 0))
+    file = (file / FILE if file.is_dir() else file).resolve()
+    return _configured(text, file, change_of(file))
+
+
+@lru_cache(maxsize=64)
+def _configured(
+    text: str,
+    file: Path | None,  # noqa: ARG001 - of the key
+    change: tuple[int, int],  # noqa: ARG001 - of the key
+) -> Model | None:
+    """Return the step of a name or path, made again only if its file is another or changed."""
     name, step = _name_and_step(text)
     found = configuration_of(name)
     if found is None and ":" in text:

@@ -6,6 +6,7 @@ A model of the zoo is a `LanguageModel`; `hespas.models.families` lists those of
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import fields, replace
 from functools import cache
 from itertools import cycle, islice
@@ -510,13 +511,19 @@ def has_shared_experts(settings: object) -> bool:
 
 @cache
 def _kinds(layers: int, window: int, global_every: int, dense: int) -> tuple[LayerKind, ...]:
-    return tuple(
+    return shared_kinds(
         LayerKind(
             window=window if (index + 1) % global_every else 0,
             is_routed=index >= dense,
         )
         for index in range(layers)
     )
+
+
+def shared_kinds(kinds: Iterable[LayerKind]) -> tuple[LayerKind, ...]:
+    """Return kinds of layers, equal ones as one object: all are counted again and again."""
+    known: dict[LayerKind, LayerKind] = {}
+    return tuple(known.setdefault(kind, kind) for kind in kinds)
 
 
 @cache

@@ -192,9 +192,9 @@ def _read_work(program: Program) -> StepWork:
 _TOKENS = ("i32", "ui32", "i64", "ui64", "si32", "si64")
 
 
-def workload_digest(options: PredictOptions) -> str:
+def workload_digest(source: Source) -> str:
     """Return a workload's identity: a file's content, or the name."""
-    match source_of(options, system_of(options.network)):
+    match source:
         case FileSource(path=path):
             return sha256(read_source(path)).hexdigest()
         case ModelSource() as source:

@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,7 @@ class Batch:
     tokens: int | None = None
 
 
-@frozen
+@dataclass(frozen=True, kw_only=True)
 class ModelSource:
     """A model of the zoo; ``texts`` are the settings that differ from its own.
 
@@ -66,7 +67,7 @@ class ModelSource:
         """The model's name."""
         return self.model.name
 
-    @property
+    @cached_property
     def settings(self) -> Any:
         """All settings of the model, as values."""
         return self.model.with_options(self.texts)

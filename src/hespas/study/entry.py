@@ -23,7 +23,7 @@ from hespas.prediction.cutting import Cut, least_memory
 from hespas.prediction.fidelity import why_not_compiled
 from hespas.prediction.options import Fidelity, PredictOptions
 from hespas.price.methods import DeviceUse, method_named
-from hespas.sources.source import ModelSource
+from hespas.sources.source import ModelSource, Source
 from hespas.sources.workload import model_key
 from hespas.study.executor import Phase
 from hespas.study.expected import expected_s
@@ -233,7 +233,7 @@ def entry_of(number: int, candidate: Candidate) -> Entry:
         part=part,
         capacity_bytes=None if device is None else device.memory_capacity_bytes,
         tokens=tokens,
-        inputs=_inputs(options, device, cut),
+        inputs=_inputs(options, device, source, cut),
         compiles=compiler_of(part) is not None,
         is_model=model is not None,
         is_served=cut is None and options.compile.asked is Fidelity.LIBRARY,
@@ -266,9 +266,11 @@ def _ignoring_memory(options: PredictOptions) -> PredictOptions:
     return replace(options, pipeline=replace(options.pipeline, ignore_memory=True))
 
 
-def _inputs(options: PredictOptions, device: Device | None, cut: cutting.Cut | None) -> str:
+def _inputs(
+    options: PredictOptions, device: Device | None, source: Source, cut: cutting.Cut | None
+) -> str:
     if cut is None:
-        program = workload.workload_digest(options)
+        program = workload.workload_digest(source)
     else:
         schedule = None if options.pipeline.schedule_is_named else cut.schedule
         program = f"{model_key(cut.source)} {schedule!r}"

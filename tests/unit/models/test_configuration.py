@@ -207,6 +207,23 @@ def test_a_directory_and_a_file_are_read(tmp_path: Path) -> None:
     assert read_configuration(tmp_path).model == read_configuration(file).model
 
 
+def test_a_configuration_that_changed_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts: list[int] = []
+    for directory, layers in (("one", 2), ("one", 3), ("other", 4)):
+        file = tmp_path / directory / "config.json"
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(json.dumps(QWEN | {"num_hidden_layers": layers, "max_window_layers": 0}))
+        monkeypatch.chdir(file.parent)
+        for name in (".", "config.json"):
+            model = configured_model(name)
+            assert model is not None
+            counts.append(model.settings.layers)
+    assert counts == [2, 2, 3, 3, 4, 4]
+    assert configured_model(".") is configured_model(".")
+
+
 def test_a_file_cut_short_is_no_json(tmp_path: Path) -> None:
     file = tmp_path / "config.json"
     file.write_text(json.dumps(QWEN)[:100])
