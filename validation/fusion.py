@@ -64,6 +64,7 @@ def points() -> Iterator[Point]:
     h100, states = "H100_80GB", {"state_dtype": "bf16"}
     fsdp = {"mesh": "fsdp=4", "attention": "unfused"} | states
     fused_attention = {"attention": "cudnn", "scan": "true"} | states
+    written_out = fused_attention | {"layers": "6", "scan": "false"}
     others: list[tuple[str, dict[str, str], str, str]] = [
         ("resnet18", {"mesh": "data=4"}, h100, "H100_80GB_4GPU"),
         ("resnet50", {"mesh": "data=4"}, h100, "H100_80GB_4GPU"),
@@ -75,6 +76,8 @@ def points() -> Iterator[Point]:
         ("llama3-8b", fused_attention | {"mesh": "fsdp=8"}, h100, "H100_80GB_8GPU"),
         ("llama3-8b", fused_attention | {"mesh": "fsdp=8,tp=4"}, h100, "H100_80GB_8GPU_4"),
         ("llama3-8b", fsdp | {"mesh": "fsdp=8,tp=4", "scan": "true"}, h100, "H100_80GB_8GPU_4"),
+        ("llama3-8b", written_out | {"mesh": "fsdp=8"}, h100, "H100_80GB_8GPU"),
+        ("llama3-8b", written_out | {"mesh": "fsdp=4,tp=2"}, h100, "H100_80GB_8GPU"),
     ]
     for workload, options, node, system in others:
         yield Point(workload=workload, options=options, node=node, system=system)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from hespas.base.frozen import frozen
-from hespas.lower.collectives import started
+from hespas.lower.starts import started
 from hespas.program.operations.traits import Category
 from hespas.program.program import Block, Op, Program, Value, is_communication_op, values_read
 from hespas.program.rewrite import each_block

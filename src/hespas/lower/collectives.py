@@ -1,12 +1,9 @@
-"""Collectives: rewritten before layouts, combined, and placed so that other work runs beside them.
+"""Collectives: rewritten before layouts, and combined.
 
 Before layouts, sums over devices are joined, scattered, and turned first, and gathers are narrowed.
 Collectives of one kind, among the same devices, that do not wait for each other are one, up to the
 sizes that the compiler's options say. All-reduces are one buffer: their operands are concatenated,
-and each result is cut out of it again. A collective starts as soon as its operands are there, but a
-gathering one, whose result takes memory, not before the one before it is needed; whatever stands
-between its start and what first needs it runs beside it. A sum over devices ends before the
-second one after it starts.
+and each result is cut out of it again. `hespas.lower.starts` places them.
 """
 
 from __future__ import annotations
@@ -17,17 +14,14 @@ from math import prod
 
 from msgspec.structs import replace
 
-from hespas.base.frozen import frozen
 from hespas.compile.options import CompileOptions
 from hespas.lower.build import Names, fusion_around
-from hespas.program.attrs import NO_ATTRS, CollectiveAttrs, DimensionsAttrs, DotAttrs
+from hespas.program.attrs import CollectiveAttrs, DimensionsAttrs, DotAttrs
 from hespas.program.operations.traits import Category
 from hespas.program.program import (
-    Block,
     Op,
     Value,
     applied_ops,
-    is_communication_op,
     shape_of,
     tensor_of,
     values_read,
@@ -36,7 +30,6 @@ from hespas.program.rewrite import Builder, Pattern
 from hespas.program.scopes import joined_scopes
 from hespas.program.text import structure_key
 from hespas.program.types import (
-    AsyncType,
     ElementType,
     NumberKind,
     TensorType,
@@ -49,12 +42,6 @@ _MIB = 2**20
 _MOST_COMBINED = 256
 SUMMING = frozenset({"all_reduce", "reduce_scatter"})
 """Collectives that sum what devices have."""
-_SUMS_TOGETHER = 2
-"""How many of them are under way at a time. XLA's scheduler has one, and moves products between
-them, which stay where they are here."""
-_UNPAIRED = frozenset({"send", "recv"})
-_LESS = 64
-"""How many times as much a part of a norm reads as it writes, at least."""
 _VIEWS = frozenset({"reshape", "transpose"})
 _INDEXING = frozenset({"reshape", "slice", "dynamic_slice", "broadcast_in_dim"})
 _TYPE_TEXT = "xla_shape"
@@ -364,136 +351,3 @@ def _with_kernel(op: Op) -> Op:
         return op
     kernel = "one_shot" if kind.size_bytes <= ONE_SHOT_BYTES else "two_shot"
     return replace(op, attrs=replace(op.attrs, kernel=kernel))
-
-
-def with_norms_late(operations: Sequence[Op], results: Sequence[Value]) -> list[Op]:
-    """Return the schedule with kernels that sum all-reduced values as late as possible.
-
-    So are those that cut it out of what several collectives were combined to. Nothing but the
-    optimiser reads gradients, and first of all the norm by which they are clipped. Its parts stand
-    beside what they read in a program; XLA's scheduler computes them when the norm is, and other
-    products run beside the collectives meanwhile.
-    """
-    summed = {value for op in operations if op.kind in SUMMING for value in op.results}
-    small = set[Value]()
-    late = set[int]()
-    for at, op in enumerate(operations):
-        read = values_read(op)
-        is_first = not summed.isdisjoint(read)
-        if op.kind != "fusion" or (not is_first and small.isdisjoint(read)):
-            continue
-        bytes_read, bytes_written = (
-            sum([size_bytes(value.type) for value in values]) for values in (read, op.results)
-        )
-        if is_first and all(each.kind in _CUTTING for each in op.regions[0].operations):
-            summed.update(op.results)
-        elif bytes_written * (_LESS if is_first else 1) <= bytes_read:
-            small.update(op.results)
-        else:
-            continue
-        late.add(at)
-    if not late:
-        return [*operations]
-    count = float(len(operations))
-    used_at: dict[Value, float] = dict.fromkeys(results, count)
-    ranks = [float(at) for at in range(len(operations))]
-    for at in reversed(range(len(operations))):
-        op = operations[at]
-        if at in late:
-            first = min([used_at.get(value, count) for value in op.results])
-            ranks[at] = max(ranks[at], first - 0.5)
-        for value in values_read(op):
-            used_at[value] = min(used_at.get(value, ranks[at]), ranks[at])
-    return in_order(operations, ranks)
-
-
-_CUTTING = frozenset({"reshape", "return", "slice"})
-
-
-@frozen
-class _Flight:
-    """A collective's start and first need, as places in a schedule."""
-
-    op: Op
-    start: int
-    end: int
-
-
-def with_starts(operations: Sequence[Op], results: Sequence[Value]) -> list[Op]:
-    """Return a schedule in which collectives start early and end where they are needed."""
-    kept = [op for op in operations if not _is_started(op)]
-    made_at = {result: at for at, op in enumerate(kept) for result in op.results}
-    used_at: dict[Value, int] = dict.fromkeys(results, len(kept))
-    at = len(kept)
-    for op in reversed(operations):
-        at -= not _is_started(op)
-        used_at.update(dict.fromkeys(values_read(op), at))
-    flights: list[_Flight] = []
-    last_gather = 0
-    for op in filter(_is_started, operations):
-        start = max([made_at.get(value, -1) + 1 for value in op.operands], default=0)
-        end = min([used_at.get(value, len(kept)) for value in op.results], default=len(kept))
-        if op.kind == "all_gather":
-            start, last_gather = max(start, min(last_gather, end)), max(end, last_gather)
-        made_at.update(dict.fromkeys(op.results, end - 1))
-        flights.append(_Flight(op=op, start=start, end=end))
-    before: list[list[Op]] = [[] for _ in range(len(kept) + 1)]
-    for flight, end in zip(flights, _ends(flights), strict=True):
-        start, done = started(flight.op)
-        before[flight.start].append(start)
-        before[max(flight.start, end)].append(done)
-    placed = [each for at, op in enumerate(kept) for each in (*before[at], op)]
-    return [*placed, *before[-1]]
-
-
-def _ends(flights: Sequence[_Flight]) -> list[int]:
-    """Return where collectives end; an all-reduce ends by a later one's start.
-
-    What a sum reads is held until it ends.
-    """
-    sums = sorted([each for each in flights if each.op.kind in SUMMING], key=lambda it: it.start)
-    ends = {
-        each.op: max(each.start, min(each.end, later.start))
-        for each, later in zip(sums, sums[_SUMS_TOGETHER:], strict=False)
-    }
-    return [ends.get(each.op, each.end) for each in flights]
-
-
-def one_by_one(operations: Iterable[Op]) -> list[Op]:
-    """Return a schedule in which nothing runs beside a collective."""
-    return [each for op in operations for each in (started(op) if _is_started(op) else (op,))]
-
-
-def _is_started(op: Op) -> bool:
-    return is_communication_op(op) and op.kind not in _UNPAIRED
-
-
-def started(op: Op) -> tuple[Op, Op]:
-    """Return the start and the end of a collective."""
-    arguments = tuple([Value(type=value.type) for value in op.operands])
-    results = tuple([Value(type=value.type) for value in op.results])
-    end = Op(dialect="stablehlo", kind="return", operands=results, results=(), attrs=NO_ATTRS)
-    inner = replace(op, operands=arguments, results=results)
-    members = tuple([value.type for value in results])
-    spelling = f"!mhlo.async_bundle<{', '.join(map(str, members))}>"
-    bundle = Value(type=AsyncType(spelling=spelling, members=members))
-    start = Op(
-        dialect="mhlo",
-        kind="async_start",
-        operands=op.operands,
-        results=(bundle,),
-        attrs=NO_ATTRS,
-        regions=(Block(arguments=arguments, operations=(inner, end)),),
-        source_location=op.source_location,
-        scope=op.scope,
-        instruction=op.instruction,
-    )
-    done = replace(
-        start,
-        kind="async_done",
-        operands=(bundle,),
-        results=op.results,
-        regions=(),
-        instruction=f"{op.instruction}-done" if op.instruction else "",
-    )
-    return start, done

@@ -25,7 +25,7 @@ from msgspec.structs import replace
 from hespas.base.frozen import frozen
 from hespas.compile.options import DEFAULT_OPTIONS, CompileOptions
 from hespas.hardware.device import Device
-from hespas.lower import collectives, convolutions, dots, expand, reductions, sorts
+from hespas.lower import collectives, convolutions, dots, expand, reductions, sorts, starts
 from hespas.lower.assign import Assignment
 from hespas.lower.build import Names, built, kept_arguments, with_copies, with_equal_together
 from hespas.lower.group import grouped
@@ -282,15 +282,17 @@ class _Fuser:
             ops = with_freed_first(ops, end.operands)
         ops = collectives.with_own_kernels(ops)
         if self.writer is Writer.GPU:
-            ops = collectives.with_norms_late(ops, end.operands)
-        if self.overlaps:
-            ops = collectives.with_starts(ops, end.operands)
-        else:
-            ops = collectives.one_by_one(ops)
+            ops = starts.with_norms_late(ops, end.operands)
+        if not self.overlaps:
+            ops = starts.one_by_one(ops)
         if self.options.pipelined_collectives is not False:
             is_tpu = self.writer is Writer.TPU
             *ops, end = with_pipelined([*ops, end], self.names, fetches_ahead=is_tpu)
-        if not self.overlaps:
+        if self.overlaps:
+            ops = starts.with_starts_open(ops)
+            ops = starts.with_operands_early(ops, end.operands)
+            ops = starts.with_starts(ops, end.operands)
+        else:
             ops = with_starts_at_ends(ops)
         if self.writer is Writer.GPU:
             ops = with_equal_together(ops, self.names)

@@ -1,0 +1,240 @@
+"""Place collectives in a schedule, so that other work runs beside them.
+
+A collective starts as soon as its operands are there, and whatever stands between its start and
+what first needs it runs beside it. A gathering one, whose result takes memory, starts when the one
+before it is needed, and what makes its operands stands before it. A sum over devices ends before
+the second one after it starts. XLA's latency-hiding scheduler does the same, with one collective of
+a kind at a time: from the last operation to the first, it takes the start of a collective once
+enough work stands between it and what needs it, and then what the start needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from msgspec.structs import replace
+
+from hespas.base.frozen import frozen
+from hespas.lower.collectives import SUMMING
+from hespas.program.attrs import NO_ATTRS
+from hespas.program.program import Block, Op, Value, is_communication_op, values_read
+from hespas.program.types import AsyncType, size_bytes
+from hespas.program.uses import in_order
+
+_SUMS_TOGETHER = 2
+"""How many sums are under way at a time. XLA's scheduler has one, and moves products between them,
+which stay where they are here."""
+_UNPAIRED = frozenset({"send", "recv"})
+_LESS = 64
+"""How many times as much a part of a norm reads as it writes, at least."""
+_CUTTING = frozenset({"reshape", "return", "slice"})
+_MOVABLE = frozenset({"bitcast", "constant", "copy", "fusion"})
+"""What moves before a gather that reads it: no products, loops or other collectives."""
+_MOST_MOVED = 16
+
+
+def with_norms_late(operations: Sequence[Op], results: Sequence[Value]) -> list[Op]:
+    """Return the schedule with kernels that sum all-reduced values as late as possible.
+
+    So are those that cut it out of what several collectives were combined to. Nothing but the
+    optimiser reads gradients, and first of all the norm by which they are clipped. Its parts stand
+    beside what they read in a program; XLA's scheduler computes them when the norm is, and other
+    products run beside the collectives meanwhile.
+    """
+    summed = {value for op in operations if op.kind in SUMMING for value in op.results}
+    small = set[Value]()
+    late = set[int]()
+    for at, op in enumerate(operations):
+        read = values_read(op)
+        is_first = not summed.isdisjoint(read)
+        if op.kind != "fusion" or (not is_first and small.isdisjoint(read)):
+            continue
+        bytes_read, bytes_written = (
+            sum([size_bytes(value.type) for value in values]) for values in (read, op.results)
+        )
+        if is_first and all(each.kind in _CUTTING for each in op.regions[0].operations):
+            summed.update(op.results)
+        elif bytes_written * (_LESS if is_first else 1) <= bytes_read:
+            small.update(op.results)
+        else:
+            continue
+        late.add(at)
+    if not late:
+        return [*operations]
+    count = float(len(operations))
+    used_at: dict[Value, float] = dict.fromkeys(results, count)
+    ranks = [float(at) for at in range(len(operations))]
+    for at in reversed(range(len(operations))):
+        op = operations[at]
+        if at in late:
+            first = min([used_at.get(value, count) for value in op.results])
+            ranks[at] = max(ranks[at], first - 0.5)
+        for value in values_read(op):
+            used_at[value] = min(used_at.get(value, ranks[at]), ranks[at])
+    return in_order(operations, ranks)
+
+
+@frozen
+class _Flight:
+    """A collective's start and first need, as places in a schedule."""
+
+    op: Op
+    start: int
+    end: int
+
+
+def with_operands_early(operations: Sequence[Op], results: Sequence[Value]) -> list[Op]:
+    """Return the schedule with kernels that gathers read where gathers may start.
+
+    A conversion of a weight stands before its gather, beside other work, and not before the product
+    that reads what was gathered.
+    """
+    places = {op: at for at, op in enumerate(operations)}
+    made_by = {value: op for op in operations for value in op.results}
+    used_at = _first_reads(operations, results)
+    ranks = [float(at) for at in range(len(operations))]
+    needs = [0]
+    for op in operations:
+        if op.kind != "all_gather":
+            continue
+        end = min([used_at.get(value, len(operations)) for value in op.results])
+        place = _last_before(needs, end)
+        needs.append(end)
+        for each in _made_behind(op, place, made_by, places):
+            ranks[places[each]] = min(ranks[places[each]], place - 0.5)
+    return in_order(operations, ranks)
+
+
+def _made_behind(
+    gather: Op, place: int, made_by: Mapping[Value, Op], places: Mapping[Op, int]
+) -> set[Op]:
+    """Return a gather with its producers behind a place; nothing if it waits for other work."""
+    found = {gather}
+    waiting = [*values_read(gather)]
+    while waiting:
+        maker = made_by.get(waiting.pop())
+        if maker is None or maker in found or places[maker] < place:
+            continue
+        if maker.kind not in _MOVABLE or len(found) > _MOST_MOVED:
+            return set()
+        found.add(maker)
+        waiting.extend(values_read(maker))
+    return found
+
+
+def _last_before(needs: Iterable[int], end: int) -> int:
+    """Return the last place before another at which a gather was needed."""
+    return max([need for need in needs if need < end], default=end)
+
+
+def _first_reads(operations: Sequence[Op], results: Iterable[Value]) -> dict[Value, int]:
+    """Return the place of the first reader of each value."""
+    used_at = dict.fromkeys(results, len(operations))
+    for at in reversed(range(len(operations))):
+        used_at.update(dict.fromkeys(values_read(operations[at]), at))
+    return used_at
+
+
+def with_starts(operations: Sequence[Op], results: Sequence[Value]) -> list[Op]:
+    """Return a schedule in which collectives start early and end where they are needed."""
+    kept = [op for op in operations if not _is_started(op)]
+    made_at = {result: at for at, op in enumerate(kept) for result in op.results}
+    used_at: dict[Value, int] = dict.fromkeys(results, len(kept))
+    at = len(kept)
+    for op in reversed(operations):
+        at -= not _is_started(op)
+        used_at.update(dict.fromkeys(values_read(op), at))
+    flights: list[_Flight] = []
+    needs = [0]
+    for op in filter(_is_started, operations):
+        start = max([made_at.get(value, -1) + 1 for value in op.operands], default=0)
+        end = min([used_at.get(value, len(kept)) for value in op.results], default=len(kept))
+        if op.kind == "all_gather":
+            start = max(start, _last_before(needs, end))
+            needs.append(end)
+        made_at.update(dict.fromkeys(op.results, end - 1))
+        flights.append(_Flight(op=op, start=start, end=end))
+    before: list[list[Op]] = [[] for _ in range(len(kept) + 1)]
+    for flight, end in zip(flights, _ends(flights), strict=True):
+        start, done = started(flight.op)
+        before[flight.start].append(start)
+        before[max(flight.start, end)].append(done)
+    placed = [each for at, op in enumerate(kept) for each in (*before[at], op)]
+    return [*placed, *before[-1]]
+
+
+def _ends(flights: Sequence[_Flight]) -> list[int]:
+    """Return where collectives end; an all-reduce ends by a later one's start.
+
+    What a sum reads is held until it ends.
+    """
+    sums = sorted([each for each in flights if each.op.kind in SUMMING], key=lambda it: it.start)
+    ends = {
+        each.op: max(each.start, min(each.end, later.start))
+        for each, later in zip(sums, sums[_SUMS_TOGETHER:], strict=False)
+    }
+    return [ends.get(each.op, each.end) for each in flights]
+
+
+def with_starts_open(operations: Sequence[Op]) -> list[Op]:
+    """Return a schedule with collectives as single operations, where they end.
+
+    Those of loops stay as they are.
+    """
+    starts = {op.results[0]: op for op in operations if op.kind == "async_start"}
+    ends = {op for op in operations if op.kind == "async_done" and op.operands[0] in starts}
+    gone = {op.operands[0] for op in ends}
+    return [
+        _opened(starts[op.operands[0]], op) if op in ends else op
+        for op in operations
+        if op.kind != "async_start" or op.results[0] not in gone
+    ]
+
+
+def _opened(start: Op, end: Op) -> Op:
+    return replace(
+        start.regions[0].operations[0],
+        operands=start.operands,
+        results=end.results,
+        instruction=start.instruction,
+    )
+
+
+def one_by_one(operations: Iterable[Op]) -> list[Op]:
+    """Return a schedule in which nothing runs beside a collective."""
+    return [each for op in operations for each in (started(op) if _is_started(op) else (op,))]
+
+
+def _is_started(op: Op) -> bool:
+    return is_communication_op(op) and op.kind not in _UNPAIRED
+
+
+def started(op: Op) -> tuple[Op, Op]:
+    """Return the start and the end of a collective."""
+    arguments = tuple([Value(type=value.type) for value in op.operands])
+    results = tuple([Value(type=value.type) for value in op.results])
+    end = Op(dialect="stablehlo", kind="return", operands=results, results=(), attrs=NO_ATTRS)
+    inner = replace(op, operands=arguments, results=results)
+    members = tuple([value.type for value in results])
+    spelling = f"!mhlo.async_bundle<{', '.join(map(str, members))}>"
+    bundle = Value(type=AsyncType(spelling=spelling, members=members))
+    start = Op(
+        dialect="mhlo",
+        kind="async_start",
+        operands=op.operands,
+        results=(bundle,),
+        attrs=NO_ATTRS,
+        regions=(Block(arguments=arguments, operations=(inner, end)),),
+        source_location=op.source_location,
+        scope=op.scope,
+        instruction=op.instruction,
+    )
+    done = replace(
+        start,
+        kind="async_done",
+        operands=(bundle,),
+        results=op.results,
+        regions=(),
+        instruction=f"{op.instruction}-done" if op.instruction else "",
+    )
+    return start, done

@@ -1,0 +1,80 @@
+"""Gathers of weights run beside the products before those that read them."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+
+import hespas
+from hespas.lower.starts import with_operands_early, with_starts, with_starts_open
+from hespas.prediction.result import Prediction
+from hespas.program.program import Op
+from hespas.program.scopes import Phase, read_scope
+
+SMALL = {
+    "layers": "4",
+    "embedding": "2048",
+    "mlp": "8192",
+    "vocabulary": "32000",
+    "heads": "16",
+    "kv_heads": "8",
+}
+
+
+@cache
+def predicted(mesh: str, *, scan: bool) -> Prediction:
+    return hespas.predict(
+        "llama3-100m",
+        mesh=mesh,
+        cluster="4xH100_80GB",
+        scan=scan,
+        settings=SMALL,
+        fidelity="fused",
+    )
+
+
+def operations(mesh: str) -> tuple[Op, ...]:
+    return predicted(mesh, scan=False).graph.program.main.body.operations
+
+
+def forward_gathers(found: tuple[Op, ...]) -> list[tuple[int, int]]:
+    """Return where gathers of the forward pass start and end."""
+    ended = {op.operands[0]: at for at, op in enumerate(found) if op.kind == "async_done"}
+    return [
+        (at, ended[op.results[0]])
+        for at, op in enumerate(found)
+        if op.kind == "async_start" and op.regions[0].operations[0].kind == "all_gather"
+        if read_scope(op.scope).phase is Phase.FORWARD
+    ]
+
+
+def test_gathers_of_layers_that_are_written_out_run_beside_products() -> None:
+    found = operations("fsdp=4")
+    products = [at for at, op in enumerate(found) if op.kind == "dot_general"]
+    places = forward_gathers(found)
+    beside = [at for at in places if any(at[0] < product < at[1] for product in products)]
+    assert len(places) > 4
+    assert len(beside) == len(places) - 1
+
+
+@pytest.mark.parametrize("mesh", ["fsdp=4", "fsdp=2,tp=2"])
+def test_every_value_is_made_before_it_is_read(mesh: str) -> None:
+    program = predicted(mesh, scan=False).graph.program
+    known = set(program.main.body.arguments)
+    for op in program.main.body.operations:
+        assert set(op.operands) <= known, op.instruction
+        known |= set(op.results)
+
+
+def test_a_loop_and_the_same_layers_written_out_hide_as_much() -> None:
+    """Compiled, 109.5 and 107.4 ms: Llama 3 8B with six layers on eight H100."""
+    loop, written = (predicted("fsdp=4", scan=scan).step_time_s for scan in (True, False))
+    assert written == pytest.approx(loop, rel=0.05)
+
+
+def test_a_schedule_that_is_placed_again_stays() -> None:
+    *found, end = operations("fsdp=4")
+    again = with_operands_early(with_starts_open(found), end.operands)
+    again = with_starts(again, end.operands)
+    assert [op.instruction for op in again] == [op.instruction for op in found]
