@@ -140,7 +140,7 @@ def directory_beside(target: Path) -> Generator[Path]:
     Directories created above ``target`` are removed if ``target`` does not exist in the end.
     """
     home = _resolved(target)
-    created_parents = _missing_parents(home)
+    created_parents = [parent for parent in home.parents if not parent.exists()]
     stage: Path | None = None
     try:
         home.parent.mkdir(parents=True, exist_ok=True)
@@ -169,10 +169,6 @@ def _resolved(path: Path) -> Path:
         RuntimeError,
     ) as error:  # Python 3.13 raises the first, earlier ones the second
         raise OutputError("is a link that leads to itself", location=str(path)) from error
-
-
-def _missing_parents(path: Path) -> list[Path]:
-    return [parent for parent in path.parents if not parent.exists()]
 
 
 def _remove_empty(directories: list[Path]) -> None:

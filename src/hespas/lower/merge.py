@@ -481,15 +481,11 @@ def _can_join(one: Node, other: Node) -> bool:
 
 
 def _can_rise(low: Node, high: Node) -> bool:
-    return _all_below(high.before, low.depth, low)
+    return all(each is low or each.depth < low.depth for each in high.before)
 
 
 def _can_sink(low: Node, high: Node) -> bool:
     return all(each is high or each.depth > high.depth for each in low.after)
-
-
-def _all_below(nodes: Iterable[Node], depth: int, but: Node) -> bool:
-    return all(each is but or each.depth < depth for each in nodes)
 
 
 def _joint_depth(one: Node, other: Node) -> int:

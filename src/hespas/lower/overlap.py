@@ -79,7 +79,7 @@ def with_early_zeros(
     around = _last_around(operations)
     if around is None or devices_per_host is None:
         return program
-    zeros = [op for op in operations[around + 1 :] if _reads_nothing(op)]
+    zeros = [op for op in operations[around + 1 :] if op.kind == "fusion" and not op.operands]
     if not zeros or not _stays(operations[around], devices_per_host):
         return program
     left_bytes = _left_bytes(program, operations[around], capacity_bytes, factor)
@@ -105,10 +105,6 @@ def _last_around(operations: Sequence[Op]) -> int | None:
         )
     ]
     return max(places, default=None)
-
-
-def _reads_nothing(op: Op) -> bool:
-    return op.kind == "fusion" and not op.operands
 
 
 def _stays(loop: Op, devices_per_host: int) -> bool:

@@ -383,12 +383,8 @@ def narrow_time(gemm: GemmModel, product: Product, operand_bits: tuple[float, fl
         return timed
     launch_s = timed.bound.launch_s
     at_launch = Timing(time_s=launch_s, bound=Bound(launch_s=launch_s), notes=(NARROW,))
-    busy = replace(timed, time_s=timed.time_s - launch_s, bound=_without_launch(timed.bound))
+    busy = replace(timed, time_s=timed.time_s - launch_s, bound=replace(timed.bound, launch_s=0.0))
     return busy * part + at_launch
-
-
-def _without_launch(bound: Bound) -> Bound:
-    return replace(bound, launch_s=0.0)
 
 
 def _roofline_s(device: Device, product: Product, bytes_moved: float) -> float:
@@ -412,7 +408,7 @@ def as_product(convolution: Convolution) -> Product:
     places = output.element_count // output.shape[attrs.output_feature]
     features_out = ceil(output.shape[attrs.output_feature] / groups)
     features_in = ceil(image.shape[attrs.input_feature] / groups)
-    vector = 1 if groups > 1 else _vector_length(convolution.multiplied)
+    vector = 1 if groups > 1 else max(1, _VECTOR_BITS // PRODUCT_TYPES[convolution.multiplied].bits)
     padding = ceil(features_in / vector) * vector / features_in
     window = prod(kernel.shape[axis] for axis in attrs.kernel_spatial)
     match convolution.direction:
@@ -434,7 +430,3 @@ def as_product(convolution: Convolution) -> Product:
         case Direction.BACKWARD_FILTER:
             rows = round(rows * padding)
     return Product(type_name=convolution.multiplied, m=rows, n=columns, k=summed, batch=groups)
-
-
-def _vector_length(type_name: str) -> int:
-    return max(1, _VECTOR_BITS // PRODUCT_TYPES[type_name].bits)

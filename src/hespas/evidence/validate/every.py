@@ -220,7 +220,7 @@ def _predict_row(row: Row, how: HowToPredict, cached: ContentCache, cost: _Cost)
     new = _Cost(
         cpu_s=max(cost.cpu_s, answer.cpu_s),
         memory_bytes=max(cost.memory_bytes, answer.memory_bytes),
-        gave_up=reason if _is_limit(reason) else "",
+        gave_up=reason if reason.startswith(_TAKES) else "",
         cpu_limit_s=how.cpu_limit_s,
         memory_limit_bytes=how.memory_limit_bytes,
     )
@@ -286,10 +286,6 @@ def _ask_worker(request: RowRequest, home: Path, how: HowToPredict) -> RowAnswer
         )
     except ToolError as error:
         return RowAnswer(refused=error.message)
-
-
-def _is_limit(reason: str) -> bool:
-    return reason.startswith(_TAKES)
 
 
 def _cost(cached: ContentCache, row: Row) -> _Cost:

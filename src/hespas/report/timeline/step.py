@@ -421,7 +421,7 @@ def _stage_tracks(
     exchanged = [
         _plain_slice(name, interval, "communication")
         for name, interval in around.gathers
-        if _lasts(interval)
+        if interval[1] > interval[0]
     ]
     exchanged += [_plain_slice(name, interval, "communication") for name, interval in around.sums]
     if exchanged:
@@ -431,10 +431,6 @@ def _stage_tracks(
 def _name(action: Action) -> str:
     chunk = f", chunk {action.chunk}" if action.chunk else ""
     return f"{_NAMES[action.kind]} {action.micro_batch}{chunk}"
-
-
-def _lasts(interval: Interval) -> bool:
-    return interval[1] > interval[0]
 
 
 def _plain_slice(name: str, interval: Interval, category: str) -> Slice:

@@ -75,7 +75,8 @@ class _Compiler:
         devices = self._topology.devices
         # Flags that don't come by XLA_FLAGS: a GPU's compiler spells booleans as its protocol does.
         overrides = {
-            name: _spell_value(value) if self._is_gpu else value for name, value in flags.items()
+            name: {"true": "True", "false": "False"}.get(value, value) if self._is_gpu else value
+            for name, value in flags.items()
         }
         options = compile_options(prepared, devices, overrides=overrides)
         try:
@@ -89,10 +90,6 @@ class _Compiler:
 
 def _devices_of(accelerator: TpuSlice) -> int:
     return TPU_GENERATIONS[accelerator.generation].devices_per_chip
-
-
-def _spell_value(value: str) -> str:
-    return {"true": "True", "false": "False"}.get(value, value)
 
 
 if __name__ == "__main__":
