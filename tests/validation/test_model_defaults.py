@@ -12,7 +12,7 @@ import model_defaults
 from hespas.errors import ConfigError
 from hespas.models.configuration import configured
 from hespas.models.language import LanguageModel
-from hespas.models.weights import parameters
+from hespas.models.parameters import parameters
 
 DEFAULTS: dict[str, dict[str, Any]] = json.loads(model_defaults.RESULTS.read_text())
 

@@ -14,7 +14,7 @@ import model_comparison
 import model_values
 from hespas.models.configuration import configured
 from hespas.models.language import LanguageModel
-from hespas.models.weights import parameters
+from hespas.models.parameters import parameters
 from model_weights import draw
 
 CASES: dict[str, dict[str, Any]] = json.loads(model_values.RESULTS.read_text())

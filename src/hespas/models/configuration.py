@@ -19,10 +19,10 @@ from hespas.models.fields import IGNORED, Fields
 from hespas.models.language import MTP_NOTE, LanguageModel, shared_kinds
 from hespas.models.network_model import Network, first_run, network_parameters
 from hespas.models.network_readers import NETWORKS
+from hespas.models.parameters import parameters
 from hespas.models.precision import UNQUANTISED, Precision
 from hespas.models.quantization import read_precision
 from hespas.models.resnet_layers import ResNet
-from hespas.models.weights import parameters
 
 FILE = "config.json"
 SHIPPED = CONFIGS / "models"

@@ -40,11 +40,11 @@ from hespas.models.network_model import (
     run_of,
     steps_of,
 )
+from hespas.models.parameters import active_parameters, parameters, weight_bytes
 from hespas.models.precision import Precision
 from hespas.models.resnet_layers import ResNet
 from hespas.models.runs import Decode, Prefill, Training
 from hespas.models.software import ARGUMENTS_PREFIX
-from hespas.models.weights import active_parameters, parameters, weight_bytes
 
 STEPS = ("training", "prefill", "decode", "inference")
 """What follows a colon behind the name of a model."""

@@ -15,17 +15,17 @@ from hespas.models.flops import attention_flops, layer_flops, model_flops
 from hespas.models.language import LanguageModel
 from hespas.models.model import MeshAxes
 from hespas.models.network_model import Network, cached_bytes
+from hespas.models.parameters import (
+    active_parameters,
+    parameters,
+    parameters_by_part,
+    weight_bytes_by_part,
+)
 from hespas.models.precision import UNQUANTISED, Precision
 from hespas.models.recommender import Dlrm
 from hespas.models.resnet_layers import ResNet
 from hespas.models.runs import Decode, Training
-from hespas.models.weights import (
-    active_parameters,
-    parameters,
-    parameters_by_part,
-    state_elements,
-    weight_bytes_by_part,
-)
+from hespas.models.weights import state_elements
 
 PARTS = ("A100_SXM_80GB", "H100_80GB", "H200_141GB", "B200_180GB", "TPUv5p", "TPUv6e")
 """The parts that clusters are named for."""

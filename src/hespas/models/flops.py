@@ -12,9 +12,10 @@ from hespas.models.architecture import Latent, LayerKind
 from hespas.models.catalogue import Experts, Gemm
 from hespas.models.language import LanguageModel
 from hespas.models.network_model import Learning, Network
+from hespas.models.parameters import layer_products
 from hespas.models.resnet_layers import ResNet
 from hespas.models.runs import Decode, Prefill, Training, has_head
-from hespas.models.weights import layer_products, state_elements
+from hespas.models.weights import state_elements
 
 
 def model_flops(settings: object) -> float | None:

@@ -15,9 +15,9 @@ from hespas.hardware.system import System
 from hespas.models.flops import model_flops
 from hespas.models.language import LanguageModel, expert_axes
 from hespas.models.model import TYPE_BYTES, MeshAxes
+from hespas.models.parameters import least_kept_bytes
 from hespas.models.part import EXPERT, PIPE, REDUCED, SHARED, Part, PartProgram
 from hespas.models.placement import in_default_order
-from hespas.models.weights import least_kept_bytes
 from hespas.prediction.checks import check_exchanges, check_experts, checked
 from hespas.prediction.machines import device_of_memory, host_bandwidth, system_of
 from hespas.prediction.options import HOST_LINK, ONE_PROGRAM, OPEN_STEP, PredictOptions

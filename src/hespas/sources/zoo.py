@@ -25,11 +25,11 @@ from hespas.models.kernels import FUSED
 from hespas.models.language import MTP_NOTE, LanguageModel
 from hespas.models.model import TYPE_BYTES, MeshAxes, Model
 from hespas.models.network_model import Learning, Network
+from hespas.models.parameters import parameters, trained_parameters
 from hespas.models.part import PIPE, REDUCED
 from hespas.models.recommender import Dlrm
 from hespas.models.runs import Decode, Prefill, Training
 from hespas.models.software import software_named
-from hespas.models.weights import parameters, trained_parameters
 from hespas.sources.options import ModelOptions
 from hespas.sources.source import ModelSource
 

@@ -15,9 +15,9 @@ from hespas.hardware.system import System
 from hespas.models.flops import mixing_flops, model_flops
 from hespas.models.language import LanguageModel
 from hespas.models.model import TYPE_BYTES
+from hespas.models.parameters import least_kept_bytes, local_weights
 from hespas.models.precision import SCALED
 from hespas.models.runs import Decode, Training
-from hespas.models.weights import least_kept_bytes, local_weights
 from hespas.prediction import checks, cutting, machines, workload
 from hespas.prediction.cutting import Cut, least_memory
 from hespas.prediction.fidelity import why_not_compiled

@@ -13,8 +13,8 @@ from hespas.hardware.device import Device
 from hespas.hardware.system import System, interconnect_of
 from hespas.models.language import LanguageModel
 from hespas.models.model import TYPE_BYTES
+from hespas.models.parameters import local_elements, local_weights
 from hespas.models.runs import Training
-from hespas.models.weights import local_elements, local_weights
 
 _ROWS_MOVED, _CHOSEN_ROWS_MOVED = 16, 8
 """How many arrays of rows a layer reads and writes in a pass beside products.

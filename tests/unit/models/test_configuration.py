@@ -15,8 +15,8 @@ from hespas.models.configuration import SHIPPED, Configuration, configured, read
 from hespas.models.configured import configuration_of, configured_model, published
 from hespas.models.language import LanguageModel
 from hespas.models.network_model import steps_of
+from hespas.models.parameters import active_parameters, parameters
 from hespas.models.runs import Decode
-from hespas.models.weights import active_parameters, parameters
 
 QWEN = json.loads((SHIPPED / "Qwen" / "Qwen3-8B.json").read_bytes())
 DEFAULTS = SHIPPED.parent / "decoder_defaults.json"

@@ -8,7 +8,7 @@ import pytest
 
 from hespas.models.configuration import LEFT_OUT, Configuration, configured
 from hespas.models.language import LanguageModel
-from hespas.models.weights import parameters
+from hespas.models.parameters import parameters
 
 QWEN: dict[str, Any] = {
     "model_type": "qwen3",

@@ -9,7 +9,7 @@ import pytest
 from hespas.errors import ConfigError
 from hespas.models.configuration import configured
 from hespas.models.language import LanguageModel
-from hespas.models.weights import active_parameters, parameters
+from hespas.models.parameters import active_parameters, parameters
 
 PLAIN = {"num_attention_heads": 32, "num_hidden_layers": 32, "vocab_size": 32064}
 PUBLISHED: dict[str, tuple[int, dict[str, Any]]] = {

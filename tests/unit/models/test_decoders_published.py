@@ -9,7 +9,7 @@ import pytest
 from hespas.errors import ConfigError
 from hespas.models.configuration import configured
 from hespas.models.language import LanguageModel
-from hespas.models.weights import parameters
+from hespas.models.parameters import parameters
 
 COMMAND: dict[str, Any] = {
     "model_type": "cohere2",

@@ -9,8 +9,8 @@ import pytest
 from hespas.errors import ConfigError
 from hespas.models.catalogue import model_named
 from hespas.models.megatron import Arguments, read_arguments
+from hespas.models.parameters import parameters
 from hespas.models.runs import Training
-from hespas.models.weights import parameters
 
 LLAMA = """#!/bin/bash
 # Llama 3 8B

@@ -1,4 +1,4 @@
-"""The losses that networks are trained for, and their targets' shapes."""
+"""The losses that models are trained for, and their targets' shapes."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import jax.numpy as jnp
 from hespas.models.network import Input
 
 Loss = Callable[[jax.Array, Any], jax.Array]
+_Kept = tuple[jax.Array, ...]
+_NORMALISER_WEIGHT = 0.0
 
 
 def _classes(logits: jax.Array, targets: jax.Array) -> jax.Array:
@@ -59,3 +61,57 @@ def target_shape(
             return inputs["image"].shape, False
         case _:
             return None
+
+
+@jax.custom_vjp
+def cross_entropy(logits: jax.Array, targets: jax.Array) -> jax.Array:
+    """Return each token's loss, with a part that weighs the normaliser.
+
+    ``targets`` is one-hot, of the shape and type of ``logits``.
+    """
+    return _loss_forward(logits, targets)[0]
+
+
+def _loss_forward(logits: jax.Array, targets: jax.Array) -> tuple[jax.Array, _Kept]:
+    largest = logits.max(-1, keepdims=True)
+    shifted = logits - largest
+    exponentials = jnp.exp(shifted)
+    sums = jnp.sum(exponentials, -1, keepdims=True)
+    log_softmax = shifted - jnp.log(sums)
+    losses = -jnp.sum(targets * log_softmax, -1)
+    normaliser = jnp.squeeze(jnp.log(sums) + largest, -1)
+    weighed = _NORMALISER_WEIGHT * jax.lax.square(normaliser)
+    return losses + weighed, (logits, targets, exponentials, sums, normaliser)
+
+
+def _loss_backward(kept: _Kept, gradient: jax.Array) -> tuple[jax.Array, None]:
+    logits, targets, exponentials, sums, normaliser = kept
+    scale = jnp.expand_dims(1 + 2 * _NORMALISER_WEIGHT * normaliser, -1)
+    difference = scale * exponentials / sums - targets
+    return jnp.asarray(jnp.expand_dims(gradient, -1) * difference, logits.dtype), None
+
+
+cross_entropy.defvjp(_loss_forward, _loss_backward)
+
+
+@jax.custom_vjp
+def eager_cross_entropy(logits: jax.Array, targets: jax.Array) -> jax.Array:
+    """Return each token's loss as eager PyTorch runs it, in f32."""
+    return _eager_forward(logits, targets)[0]
+
+
+def _eager_forward(logits: jax.Array, targets: jax.Array) -> tuple[jax.Array, _Kept]:
+    wide = jax.lax.optimization_barrier(logits)
+    logarithms = jax.lax.optimization_barrier(jax.nn.log_softmax(wide))
+    return -jnp.sum(targets * logarithms, -1), (logarithms, targets)
+
+
+def _eager_backward(kept: _Kept, gradient: jax.Array) -> tuple[jax.Array, None]:
+    logarithms, targets = kept
+    scattered = jax.lax.optimization_barrier(-jnp.expand_dims(gradient, -1) * targets)
+    total = jnp.sum(scattered, -1, keepdims=True)
+    made = jax.lax.optimization_barrier(scattered - jnp.exp(logarithms) * total)
+    return made, None
+
+
+eager_cross_entropy.defvjp(_eager_forward, _eager_backward)

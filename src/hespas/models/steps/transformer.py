@@ -28,6 +28,7 @@ from hespas.models.steps.norms import (
     normalised,
     turns,
 )
+from hespas.models.steps.objectives import cross_entropy, eager_cross_entropy
 from hespas.models.steps.products import (
     SMALL_TYPES,
     STORED,
@@ -48,7 +49,6 @@ from hespas.models.weights import (
 Weights = Mapping[str, Any]
 _TOKENS = ("inputs", "positions", "targets")
 _DOCUMENTS = ("segments", "target_positions", "target_segments")
-_NORMALISER_WEIGHT = 0.0
 _STACKED, _FIRST, _LAST = "layers", "layers_first", "layers_last"
 """By name behind the head: a step's arguments are in this order, and modelled schedules make the
 head's gradient in its place."""
@@ -354,7 +354,7 @@ class Transformer:
             one_hot = jax.nn.one_hot(batch["targets"], vocabulary)
             run = self.model.run
             is_eager = isinstance(run, Training) and run.loss == "eager"
-            losses = (_eager_cross_entropy if is_eager else _cross_entropy)(logits, one_hot)
+            losses = (eager_cross_entropy if is_eager else cross_entropy)(logits, one_hot)
             if not self.model.style.documents and not further:
                 return jnp.mean(losses)
             tokens = losses.shape[1]
@@ -483,60 +483,3 @@ def _with_rows(
         else:
             made.append({**own, INPUT: jnp.squeeze(given, depth)})
     return made
-
-
-_Kept = tuple[jax.Array, ...]
-
-
-@jax.custom_vjp
-def _cross_entropy(logits: jax.Array, targets: jax.Array) -> jax.Array:
-    """Return each token's loss, with a part that weighs the normaliser.
-
-    ``targets`` is one-hot, of the shape and type of ``logits``.
-    """
-    return _loss_forward(logits, targets)[0]
-
-
-def _loss_forward(logits: jax.Array, targets: jax.Array) -> tuple[jax.Array, _Kept]:
-    largest = logits.max(-1, keepdims=True)
-    shifted = logits - largest
-    exponentials = jnp.exp(shifted)
-    sums = jnp.sum(exponentials, -1, keepdims=True)
-    log_softmax = shifted - jnp.log(sums)
-    losses = -jnp.sum(targets * log_softmax, -1)
-    normaliser = jnp.squeeze(jnp.log(sums) + largest, -1)
-    weighed = _NORMALISER_WEIGHT * jax.lax.square(normaliser)
-    return losses + weighed, (logits, targets, exponentials, sums, normaliser)
-
-
-def _loss_backward(kept: _Kept, gradient: jax.Array) -> tuple[jax.Array, None]:
-    logits, targets, exponentials, sums, normaliser = kept
-    scale = jnp.expand_dims(1 + 2 * _NORMALISER_WEIGHT * normaliser, -1)
-    difference = scale * exponentials / sums - targets
-    return jnp.asarray(jnp.expand_dims(gradient, -1) * difference, logits.dtype), None
-
-
-_cross_entropy.defvjp(_loss_forward, _loss_backward)
-
-
-@jax.custom_vjp
-def _eager_cross_entropy(logits: jax.Array, targets: jax.Array) -> jax.Array:
-    """Return each token's loss as eager PyTorch runs it, in f32."""
-    return _eager_forward(logits, targets)[0]
-
-
-def _eager_forward(logits: jax.Array, targets: jax.Array) -> tuple[jax.Array, _Kept]:
-    wide = jax.lax.optimization_barrier(logits)
-    logarithms = jax.lax.optimization_barrier(jax.nn.log_softmax(wide))
-    return -jnp.sum(targets * logarithms, -1), (logarithms, targets)
-
-
-def _eager_backward(kept: _Kept, gradient: jax.Array) -> tuple[jax.Array, None]:
-    logarithms, targets = kept
-    scattered = jax.lax.optimization_barrier(-jnp.expand_dims(gradient, -1) * targets)
-    total = jnp.sum(scattered, -1, keepdims=True)
-    made = jax.lax.optimization_barrier(scattered - jnp.exp(logarithms) * total)
-    return made, None
-
-
-_eager_cross_entropy.defvjp(_eager_forward, _eager_backward)

@@ -1,0 +1,210 @@
+"""Count a decoder's weights: parameters, bytes, and those of one device."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from math import prod
+
+from hespas.models.architecture import LayerKind
+from hespas.models.language import LanguageModel
+from hespas.models.model import TYPE_BYTES
+from hespas.models.precision import PARTS, ModelPart, Precision
+from hespas.models.runs import Training
+from hespas.models.weights import (
+    Shapes,
+    elements_of,
+    is_adapter,
+    is_product,
+    layer_weights,
+    mtp_weights,
+    outer_weights,
+    part_of,
+)
+
+Arrays = tuple[tuple[str, ...], ...]
+
+
+_KEEPS_PRODUCTS = "minimal_with_context"
+
+
+_PROJECTIONS = (
+    ("batch", "sequence", "heads", "head_size"),
+    ("batch", "sequence", "kv_heads", "head_size"),
+    ("batch", "sequence", "kv_heads", "head_size"),
+)
+
+
+_LATENT = (
+    ("batch", "sequence", "heads", "query_size"),
+    ("batch", "sequence", "heads", "query_size"),
+    ("batch", "sequence", "heads", "value_size"),
+)
+
+
+_WIDTH = ("batch", "sequence", "mlp")
+
+
+_SHARED_WIDTH = ("batch", "sequence", "shared_mlp")
+
+
+def parameters(model: LanguageModel) -> int:
+    """Return how many weights a model has.
+
+    >>> from hespas.models.catalogue import model_named
+    >>> parameters(model_named("llama3-8b-decode").settings)
+    8030261248
+    """
+    outer = sum(elements_of(model.sizes, shape) for shape in outer_weights(model).values())
+    return outer + _in_layers(model, lambda _: True)
+
+
+def active_parameters(model: LanguageModel) -> int:
+    """Return how many weights one token meets, chosen experts included."""
+    routing, experts = model.routing, expert_parameters(model)
+    resting = 0 if routing is None else experts - experts * routing.chosen // routing.experts
+    return parameters(model) - resting
+
+
+def expert_parameters(model: LanguageModel) -> int:
+    """Return how many of the weights are those of experts that tokens choose."""
+    return _in_layers(model, lambda name: name.startswith("experts_") and not is_adapter(name))
+
+
+def trained_parameters(model: LanguageModel) -> int:
+    """Return how many weights a step of training changes: those of adapters alone, or all.
+
+    >>> from hespas.models.catalogue import model_named
+    >>> llama = model_named("llama3-8b").with_options({"lora_rank": "16"})
+    >>> per_layer = 4096 + 4096 + 2 * (4096 + 1024) + 4096 + 4096 + 3 * (4096 + 14336)
+    >>> trained_parameters(llama) == 32 * 16 * per_layer
+    True
+    """
+    return _in_layers(model, is_adapter) if model.lora_modules else parameters(model)
+
+
+def _in_layers(model: LanguageModel, counts: Callable[[str], bool]) -> int:
+    """Return how many weights the layers have whose names ``counts`` accepts."""
+    layers = Counter((kind, layer_weights) for kind in model.kinds)
+    layers.update((kind, mtp_weights) for kind in model.mtp_kinds)
+    total = 0
+    for (kind, weights), count in layers.items():
+        sizes = {**model.sizes, **model.sizes_of(kind)}
+        shapes = weights(model, kind).items()
+        own = sum(elements_of(sizes, shape) for name, shape in shapes if counts(name))
+        total += count * own
+    return total
+
+
+def layer_products(
+    model: LanguageModel, kind: LayerKind, *, of_adapters_alone: bool = False
+) -> int:
+    """Return how many weights a token meets in a layer, chosen experts included."""
+    sizes, routing = {**model.sizes, **model.sizes_of(kind)}, model.routing
+    total = 0
+    for name, shape in layer_weights(model, kind).items():
+        if of_adapters_alone and not is_adapter(name):
+            continue
+        elements = elements_of(sizes, shape)
+        if name.startswith("experts_") and routing is not None:
+            # Each chosen expert meets the adapter that all experts share.
+            among = 1 if is_adapter(name) else routing.experts
+            elements = elements * routing.chosen // among
+        total += elements if len(shape) > 1 and is_product(name) else 0
+    return total
+
+
+def parameters_by_part(model: LanguageModel) -> dict[ModelPart, int]:
+    """Return how many weights each part of a model has."""
+    outer = sum(elements_of(model.sizes, shape) for shape in outer_weights(model).values())
+    counts: dict[ModelPart, int] = dict.fromkeys(PARTS, 0)
+    counts["other"] = outer
+    for kind, layers in Counter(model.kinds).items():
+        sizes = {**model.sizes, **model.sizes_of(kind)}
+        for name, shape in layer_weights(model, kind).items():
+            counts[part_of(name)] += layers * elements_of(sizes, shape)
+    return counts
+
+
+def weight_bytes(model: LanguageModel, precision: Precision) -> float:
+    """Return the bytes of a model's weights, with their scales."""
+    return sum(weight_bytes_by_part(model, precision).values())
+
+
+def weight_bytes_by_part(model: LanguageModel, precision: Precision) -> dict[ModelPart, float]:
+    """Return the bytes of the weights of each part, with their scales."""
+    counts = parameters_by_part(model).items()
+    return {part: count * precision.of(part).bits_of_weight / 8 for part, count in counts}
+
+
+def local_weights(
+    model: LanguageModel, axes: Mapping[str, tuple[str, ...]], *, frozen: bool = False
+) -> int:
+    """Return one device's elements of trained or ``frozen`` weights, which ``axes`` divide."""
+    sizes = model.sizes
+
+    def counts(name: str) -> bool:
+        return (bool(model.lora_modules) and not is_adapter(name)) == frozen
+
+    def local(shapes: Shapes, sizes: Mapping[str, int]) -> int:
+        named = shapes.items()
+        return sum(
+            local_elements(model, shape, sizes, axes) for name, shape in named if counts(name)
+        )
+
+    total = local(outer_weights(model), sizes)
+    for kind, count in Counter(model.kinds).items():
+        own = {**sizes, **model.sizes_of(kind)}
+        total += count * local(layer_weights(model, kind), own)
+    return total
+
+
+def least_kept_bytes(model: LanguageModel) -> int:
+    """Return the least bytes that a layer keeps of a micro-batch per device.
+
+    It is what goes into the layer, and what ``remat`` keeps beside: query, key, value, and the
+    products before the activation. Of experts only the shared ones are counted, and of a layer that
+    keeps everything, or where layers differ, nothing more than its input.
+
+    >>> from hespas.models.catalogue import model_named
+    >>> settings = model_named("llama3-8b").settings
+    >>> least_kept_bytes(settings) == 4096 * (4096 + 6144 + 2 * 14336) * 2
+    True
+    """
+    axes = model.axes
+    sizes = model.sizes
+    elements = sum(local_elements(model, names, sizes, axes) for names in _arrays(model))
+    return elements * TYPE_BYTES[model.dtype]
+
+
+def _arrays(model: LanguageModel) -> Arrays:
+    into, run = ("batch", "norm_sequence", "row"), model.run
+    is_plain = all(kind.mixer == "attention" and kind.feeds_forward for kind in model.kinds)
+    is_even = not any(kind.head_size or kind.kv_heads or kind.mlp for kind in model.kinds)
+    if not isinstance(run, Training) or run.remat != _KEEPS_PRODUCTS or not (is_plain and is_even):
+        return (into,)
+    arrays: Arrays = (into, *(_PROJECTIONS if model.latent is None else _LATENT))
+    if model.routing is not None and not model.routing.shared_width:
+        return arrays
+    width = _WIDTH if model.routing is None else _SHARED_WIDTH
+    return (*arrays, width, width) if model.style.gated else (*arrays, width)
+
+
+def local_elements(
+    model: LanguageModel,
+    names: tuple[str, ...],
+    sizes: Mapping[str, int],
+    axes: Mapping[str, tuple[str, ...]],
+) -> int:
+    """Return how many elements of an array with these dimensions one device has.
+
+    ``axes`` of the mesh divide dimensions, each one only of an array, the first that it can.
+    """
+    divided: set[str] = set()
+    parts = 1
+    for name in names:
+        for axis in axes.get(name, ()):
+            if axis not in divided:
+                divided.add(axis)
+                parts *= model.mesh.size(axis)
+    return -(-prod(sizes.get(name, 1) for name in names) // parts)

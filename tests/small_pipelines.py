@@ -1,0 +1,70 @@
+"""Small pipelines of several programs, and their predictions."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from hespas.models.model import parse_mesh
+from hespas.prediction.answer import PipelinePrediction
+from hespas.prediction.figures.schema import RunReport
+from hespas.prediction.options import (
+    NetworkOptions,
+    PredictOptions,
+    ProgramOptions,
+)
+from hespas.prediction.staged import predict_pipeline
+from hespas.report.text import bound_parts, waiting_s
+from hespas.sources.options import ModelOptions
+from hespas.tasks.pipelining.options import PipelineOptions
+
+SMALL = {"layers": "8", "vocabulary": "4096", "mlp": "2048", "embedding": "1024", "heads": "8"}
+
+
+def options(
+    mesh: str = "pipe=4,fsdp=2",
+    *,
+    batch: int = 16,
+    cluster: str = "8xH100_80GB",
+    model: ModelOptions | None = None,
+    **pipeline: object,
+) -> PredictOptions:
+    asked = replace(
+        model or ModelOptions(sequence=1024, settings=SMALL),
+        mesh=parse_mesh(mesh),
+        global_batch=batch,
+    )
+    return PredictOptions(
+        program=ProgramOptions(file=Path("llama3-8b"), model=asked),
+        pipeline=PipelineOptions(**pipeline),  # type: ignore[arg-type]
+        network=NetworkOptions(cluster=cluster),
+    )
+
+
+@cache
+def predicted(schedule: str, mesh: str = "pipe=4,fsdp=2", **changed: str) -> PipelinePrediction:
+    overlap = {name: value == "on" for name, value in changed.items()}
+    return predict_pipeline(options(mesh, schedule=schedule, overlap=overlap))
+
+
+def check_sums(report: RunReport) -> None:
+    """Check that the parts of each stage, and those of the step, add up to the step."""
+    assert report.pipeline is not None
+    for row in report.pipeline.stages:
+        parts = (
+            row.compute_s,
+            row.exposed_communication_s,
+            row.exposed_host_transfer_s,
+            row.waiting_s,
+            row.sums_s,
+            row.end_s,
+        )
+        assert sum(parts) == pytest.approx(report.step_time_s, abs=1e-9)
+    assert report.compute_s + report.exposed_communication_s == report.step_time_s
+    exposed_s = sum(row.exposed_s for row in report.communication)
+    assert exposed_s == pytest.approx(report.exposed_communication_s, rel=1e-6)
+    assert 0 < waiting_s(report) < exposed_s
+    assert sum(bound_parts(report).values()) == pytest.approx(1)
