@@ -251,7 +251,10 @@ def usage_message(error: click.UsageError) -> str:
 
 
 def others_options() -> Mapping[str, Sequence[str]]:
-    """Return what options of other tools may be here, likeliest first, by name without dashes."""
+    """Suggest options for other tools' names, likeliest first.
+
+    Names have no dashes.
+    """
     rows = other_names()["options"]
     return {name: row["here"] for row in rows for name in row["others"]}
 

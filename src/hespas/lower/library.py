@@ -249,7 +249,10 @@ def _scaled(op: Op, names: Names, writer: str) -> Iterator[Op]:
 
 
 def _source(value: Value, maker: Mapping[Value, Op]) -> Value | None:
-    """Return the wide value that one of few bits is rounded from; None without one here."""
+    """Return the wide value that a narrow one is rounded from.
+
+    None without one in this kernel.
+    """
     source = _behind(value, maker, _ROUNDING)
     return None if tensor_of(source).element.name in _SMALL else source
 
@@ -280,7 +283,7 @@ def _largest(op: Op, value: Value, names: Names, writer: str) -> Op:
 def _apart(
     op: Op, places: Mapping[Value, Sequence[int]], names: Names, writer: str
 ) -> Iterator[Op]:
-    """Yield a kernel that writes what it rounded, in 16 bits, and those that round it."""
+    """Yield a kernel that writes 16 bits, and those that round."""
     (block,) = op.regions
     *inner, end = block.operations
     moved = {at for each in places.values() for at in each}
@@ -351,7 +354,7 @@ def _in_f32(value: Value) -> Value:
 
 
 def _copied(at: Op, value: Value, result: Value, names: Names) -> Op:
-    """Return the kernel that reads a value and writes it elsewhere, in the type of ``result``."""
+    """Return the kernel that copies a value into ``result``'s type."""
     kind = "copy" if value.type == result.type else "convert"
     copied = plain_op(at, kind, (value,), result)
     return fusion_around([copied], [result], at, names.next(f"fsdp_{kind}"))

@@ -284,7 +284,7 @@ def _shipped_fields() -> dict[str, set[str]]:
 
 
 def _runnable(model: LanguageModel) -> LanguageModel:
-    """Return a model with no more tokens than it has, and one kind where all layers are alike.
+    """Limit a model's tokens to its learned positions, and merge equal kinds.
 
     Where they differ only in experts behind dense layers, their number says so.
     """

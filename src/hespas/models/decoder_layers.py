@@ -276,7 +276,10 @@ def experts_of_deepseek(
 
 
 def qwen_experts(fields: Fields, _: Sizes) -> Routing:
-    """Return the experts of Qwen's models; a product of the row multiplies the shared ones."""
+    """Return the experts of Qwen's models.
+
+    A gate, the row's product with a vector, multiplies the shared ones.
+    """
     shared = fields.size("shared_expert_intermediate_size", default=0, least=0)
     return Routing(
         experts=fields.size("num_experts", "num_local_experts"),

@@ -134,7 +134,7 @@ def described(
     parts: Mapping[str, Any] = MappingProxyType({}),
     **facts: Any,
 ) -> LanguageModel:
-    """Return a model of sizes, kinds of layers, other parts by name, and facts of its style."""
+    """Build a model from its sizes, layers, parts and style."""
     return LanguageModel(
         sizes_of_layers=sizes,
         style=style_of(fields, **facts),

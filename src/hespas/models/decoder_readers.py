@@ -138,7 +138,10 @@ def gemma3(fields: Fields) -> LanguageModel:
 
 
 def gemma4(fields: Fields) -> LanguageModel:
-    """Read Gemma 4, whose full layers have heads, and a share that turns, of their own."""
+    """Read Gemma 4.
+
+    Its full layers have their own heads and their own share of rotated positions.
+    """
     wide_rope, local = rope_of(fields, "full_attention"), rope_of(fields, "sliding_attention").theta
     sizes = sizes_of(fields, rope_theta=wide_rope.theta)
     fields.one_of("use_bidirectional_attention", ("vision",))

@@ -194,7 +194,7 @@ def kv_bytes_per_token(model: LanguageModel, precision: Precision = UNQUANTISED)
 
 
 def windowed_share(model: LanguageModel) -> float:
-    """Return the share of a token's cache that layers with a window or chunks have."""
+    """Return the share of the cache in windowed or chunked layers."""
     caching = _caching(model)
     within = sum(_cached_elements(model, kind) for kind in caching if kind.window or kind.chunk)
     return within / sum(_cached_elements(model, kind) for kind in caching)

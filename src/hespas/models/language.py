@@ -347,7 +347,9 @@ class LanguageModel:
         }
 
     def _cached_tokens(self, kind: LayerKind) -> int:
-        """Return the tokens that a kind of layer caches: of a window or a chunk the last alone.
+        """Return how many tokens a kind of layer caches.
+
+        A window or a chunk caches its last ones.
 
         Several new tokens each have a window of their own, in the order of tokens.
         """

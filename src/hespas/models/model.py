@@ -363,7 +363,7 @@ def _value(name: str, text: str, default: object) -> object:
 
 
 def _spelled(text: str, known: tuple[str, ...]) -> str:
-    """Return one of ``known`` for another spelling of it, or the text as it is."""
+    """Return the known spelling of a text, or the text itself."""
     types = other_names()["types"].items()
     own = next((each for each, names in types if text.casefold() in names), text)
     return own if own in known and text not in known else text

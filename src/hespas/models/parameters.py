@@ -72,7 +72,7 @@ def expert_parameters(model: LanguageModel) -> int:
 
 
 def trained_parameters(model: LanguageModel) -> int:
-    """Return how many weights a step of training changes: those of adapters alone, or all.
+    """Return how many weights training changes: adapters', or all.
 
     >>> from hespas.models.catalogue import model_named
     >>> llama = model_named("llama3-8b").with_options({"lora_rank": "16"})

@@ -389,7 +389,7 @@ def _least(cut: Cut, part: Part, kept_bytes: int) -> Footprint:
 
 
 def frozen_bytes(cut: Cut, part: Part) -> int:
-    """Return a device's frozen weights of a part, and what products in few bits have of them."""
+    """Return the bytes of a device's frozen weights, rounded copies included."""
     settings: Any = cut.source.settings
     is_tuned = isinstance(settings, LanguageModel) and bool(settings.lora_modules)
     return _argument_bytes(cut, part, PartProgram.BOTH, 1) if is_tuned else 0

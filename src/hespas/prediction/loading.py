@@ -293,7 +293,7 @@ def _scales_tensors(model: ModelOptions, *, is_hopper: bool) -> bool:
 
 
 def _copied_over(software: str | None, program: Program) -> frozenset[frozenset[int]]:
-    """Return the groups among which a framework's FSDP copies shards; none where it does not."""
+    """Return the groups among which FSDP copies shards, if any."""
     mesh = program.whole.mesh
     if software is None or not software_named(software).copies_shards:
         return frozenset()

@@ -134,7 +134,7 @@ def _cost(cut: Cut, part: Part, store: Store | None) -> PartCost:
 
 
 def _host_launch_ps(options: PredictOptions) -> int:
-    """Return what the host takes to launch a kernel; 0 where it takes no part."""
+    """Return the host's time to launch a kernel; 0 where graphs do."""
     if options.estimate.cuda_graphs or not launches_each(options):
         return 0
     given_s = options.estimate.host_launch_s
@@ -240,7 +240,7 @@ def _ready_ps(
     costs: Mapping[Part, PartCost],
     stage: int,
 ) -> int:
-    """Return when the first pass of a chunk can begin and wait for no weights.
+    """Return when a chunk's weights are there for its first pass.
 
     They come a layer at a time, while layers before are computed. Source: megatron-core 0.16.1,
     ``finish_param_sync`` of distributed/param_and_grad_buffer.py, which starts the next gather.

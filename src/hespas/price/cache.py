@@ -1,4 +1,4 @@
-"""Where estimates are kept between runs, keyed by content, and the text they are kept as."""
+"""Store estimates between runs, as texts keyed by content."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ ENTRY_VERSION = 6
 
 
 class Store(Protocol):
-    """A place for texts under keys. Equal keys mean equal texts: a second write changes nothing."""
+    """Stores texts by key.
+
+    Equal keys mean equal texts: a second write changes nothing.
+    """
 
     @property
     def location(self) -> str:
@@ -159,7 +162,7 @@ def _seal(key: str, text: str) -> str:
 
 @frozen
 class KeptStore:
-    """Keeps the texts of a program's regions as one file of ``directory``, without being asked for.
+    """Stores the texts of a program's regions in one file.
 
     What stands under the keys of all regions is one file, since nothing reads a part of it. The
     code that makes prices is a part of its name, so that another version makes them anew. A file

@@ -75,7 +75,7 @@ class ExpertsModel:
 
 
 def kind_of(grouped: GroupedGemm) -> str:
-    """Return the kind of weights, as tables name it: bf16, f8, mxfp4, int4 or nvfp4."""
+    """Return the weights' kind: bf16, f8, mxfp4, int4 or nvfp4."""
     taken, weight = grouped.operand_bits
     if weight >= _BITS_OF_BF16:
         return "bf16"

@@ -35,7 +35,9 @@ class Depths:
 
 
 def depths_of(kinds: Sequence[Hashable]) -> Depths | None:
-    """Return two depths for the kinds of a model's layers; None where all are predicted as well.
+    """Choose two depths that a model's steps follow from.
+
+    None where predicting all layers costs no more.
 
     Both have the front of the model, and end in its round of kinds where the model does.
 

@@ -290,7 +290,7 @@ _ENTRY_POINTS = "hespas.engines"
 
 
 def engine_named(name: str, *, memory_bytes: int, part: str, devices: int = 1) -> Engine:
-    """Return an engine with the defaults of a part, and of the ``devices`` of a replica.
+    """Return an engine with the defaults of a part and replica.
 
     Another package adds one by an entry point of the group ``hespas.engines``: a function of
     ``memory_bytes`` and ``part`` that returns an `Engine`. Raises `ConfigError` for an unknown one.

@@ -62,7 +62,7 @@ class Prefill:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """What a replica's server does to a request before its engine has it, one after another.
+    """A server's work on a request before its engine, serially.
 
     It takes ``request_s`` for each, and ``token_s`` for each token of a prompt.
     """

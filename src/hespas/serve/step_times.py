@@ -85,7 +85,7 @@ class StepTimes:
         return round(max(0.0, interpolated(self.window_s, sequences)) * PICOSECONDS)
 
     def attended_ps(self, decoding: int, context: int, parts: int) -> tuple[int, int, int]:
-        """Return what attention of an iteration takes, its growth, and the iterations it has it.
+        """Return an iteration's attention time, its growth, and for how long.
 
         ``decoding`` sequences, divided over ``parts``, attend to ``context`` tokens together, and
         to one more each an iteration later. Within a window all count as long as the mean.
@@ -122,7 +122,7 @@ class StepTimes:
         return max(0.0, self.pair_s) * PICOSECONDS
 
     def pairs_ps(self, before: int, tokens: int) -> float:
-        """Return what ``tokens`` of a prompt attend to, with ``before`` ahead of them, in ps."""
+        """Return the attention time of ``tokens`` of a prompt after ``before``."""
         time_ps = self.of_pair * (tokens * before + tokens * (tokens + 1) // 2)
         if self.window_pair_s:
             seen = pairs_within(self.window, before + tokens) - pairs_within(self.window, before)
@@ -170,7 +170,9 @@ def summed(stages: Sequence[StepTimes]) -> StepTimes:
 
 
 def pairs_within(window: int, tokens: int) -> int:
-    """Return the pairs of a token and one that it attends to, at most ``window`` back.
+    """Count the pairs of tokens that attention joins.
+
+    Each token attends to those at most ``window`` back.
 
     >>> pairs_within(4, 3), pairs_within(4, 4), pairs_within(4, 6)
     (6, 10, 18)

@@ -411,7 +411,7 @@ def _missing_kernels(kernels: str, target: str | None) -> str:
 
 
 def with_both_axes(source: ModelSource) -> ModelSource:
-    """Return a source with both axes of `REDUCED`, the one that its mesh lacks of size 1.
+    """Add the missing axis of `REDUCED` to a source, with size 1.
 
     Its program is that of ``source`` by `hespas.sources.workload.on_mesh`. Others are returned
     unchanged: those with both or neither, and those that both axes don't divide. Raises

@@ -242,7 +242,7 @@ _SHOWN = ("step_time_s", "tokens_per_s_per_device", "mfu", "peak_memory_bytes")
 
 
 def divided(axes: Mapping[str, Scalar]) -> dict[str, Scalar]:
-    """Return the axes of a mesh that divide something: those of more than one device."""
+    """Return a mesh's axes of more than one device."""
     return {name: size for name, size in axes.items() if size != 1}
 
 

@@ -179,7 +179,7 @@ def predict_rows(
 def _predict_each(
     ones: Iterable[tuple[Row, _Cost]], how: HowToPredict, cached: ContentCache
 ) -> Iterator[tuple[int, PredictedRow]]:
-    """Yield rows with their numbers as they are done; an error ends those that run."""
+    """Yield numbered rows as they finish; an error stops the rest."""
     interrupted = Event()
     with ThreadPoolExecutor(
         how.at_once, initializer=end_programs_on, initargs=(interrupted,)

@@ -144,7 +144,7 @@ def _missing_forward_passes(step: RecordedStep) -> Iterator[str]:
 
 
 def _uncompiled(step: RecordedStep) -> Iterator[str]:
-    """Yield a warning if functions that the user compiles run one operation at a time."""
+    """Warn if compiled functions run one operation at a time."""
     if step.uncompiled:
         yield (
             f"torch.compile left {', '.join(step.uncompiled)} as written, for a graph breaks in a "

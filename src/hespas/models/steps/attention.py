@@ -156,7 +156,7 @@ def cached_attention(
 
 
 def _seen(model: LanguageModel, kind: LayerKind, cached: jax.Array) -> jax.Array:
-    """Return the tokens of a cache that a window or a chunk leaves to the last new ones."""
+    """Return the cached tokens that the new ones attend to."""
     context, tokens = model.context, cached.shape[2]
     if tokens < context:
         # A ring has no others, but for those of the chunk before.

@@ -67,7 +67,7 @@ class RoundedTo4Bits(Rounded):
 
 
 class Frozen(NamedTuple):
-    """A weight that is not trained, and rounded where it is multiplied, as `Rounded` ones are."""
+    """A frozen weight, rounded for its product as `Rounded` ones are."""
 
     stored: jax.Array
 

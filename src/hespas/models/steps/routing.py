@@ -95,7 +95,7 @@ def through_experts(
 
 
 def _in_few_bits(model: LanguageModel, weights: Weights) -> Weights:
-    """Return weights with those of experts' products in few bits, where a step has them so."""
+    """Mark the experts' weights that a step rounds to few bits."""
     run = model.run
     if not isinstance(run, Training) or run.expert_product_dtype == "same":
         return weights
@@ -427,7 +427,7 @@ class _Exchange:
         return self._exchanged(_sorted(order, chunks), split=0, joined=0)
 
     def _chunks(self, count: int) -> tuple[int, ...]:
-        """Return the places of arrived chunks by their target, then by where they came from."""
+        """Order arrived chunks by target, then by source."""
         return tuple(np.arange(count).reshape(self.devices, -1).T.ravel().tolist())
 
     def _exchanged(self, x: jax.Array, *, split: int, joined: int) -> jax.Array:

@@ -97,7 +97,7 @@ def expected_error(prediction: Prediction | PipelinePrediction) -> ExpectedError
 
 
 def _is_decoded(prediction: Prediction | PipelinePrediction) -> bool:
-    """Return whether an engine's kernels make a token for each sequence, on a part of NVIDIA."""
+    """Return whether an engine decodes on an NVIDIA part."""
     part, work = prediction.device_name, prediction.work
     is_served = prediction.fidelity == "library" and work.kind is StepKind.INFERENCE
     is_token = work.tokens is not None and work.tokens == work.samples
@@ -116,7 +116,7 @@ def _of_engines() -> str:
 
 
 def _group_name(prediction: Prediction | PipelinePrediction) -> str | None:
-    """Return the name of the group of published steps; None where no step is comparable."""
+    """Name the comparable group of published steps, if any."""
     part, kind = prediction.device_name, prediction.work.kind
     platform = platform_of(part) if part in device_names() else ""
     name = _GROUPS.get((prediction.fidelity, platform))

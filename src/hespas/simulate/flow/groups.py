@@ -200,14 +200,17 @@ class GroupLayout:
 
     @cached_property
     def rails(self) -> Integers:
-        """The positions of members that have one place in their nodes, one row a place.
+        """Members by their position within a node, a row per position.
 
         Devices along the first dimension are a node.
         """
         return self._rows([line for line in self.lines if line > 0])
 
     def members_along(self, line: int | Along | None) -> int:
-        """Return the members of a line, a loop, all axes, a rail, or (None) all."""
+        """Count the members along a line, loop, axes or rail.
+
+        None means all members.
+        """
         match line:
             case None:
                 return self.size

@@ -20,7 +20,10 @@ _MOST_TAKEN = 0.5
 
 @dataclass(slots=True, eq=False)
 class _Running:
-    """A computation under way: what is left of it from ``since_ps`` on, if nothing slows it."""
+    """A running computation, and its remaining time at full speed.
+
+    ``left_ps`` counts from ``since_ps`` on.
+    """
 
     run: TaskRun
     end: Callable[[TaskRun], None]
@@ -57,7 +60,7 @@ class Multiprocessors:
         self._schedule(running)
 
     def take(self, device: int, share: float) -> None:
-        """Take a share of a device's multiprocessors, or give it back where it is negative."""
+        """Take a share of a device's multiprocessors; a negative one returns it."""
         if not share:
             return
         self._taken[device] = self._taken.get(device, 0.0) + share

@@ -27,7 +27,7 @@ SWITCH_GAIN = 1.25
 
 
 class Protocol(Enum):
-    """How NCCL's kernels hand data on: with a flag per 8 bytes, per 128 bytes, or per chunk."""
+    """NCCL's protocols: a flag per 8 bytes, 128 bytes or chunk."""
 
     LL = "LL"
     LL128 = "LL128"
@@ -119,7 +119,7 @@ class Candidate:
 
 
 def channels_in_node(algorithm: str) -> int:
-    """Return how many channels a collective in a node has, each of which is a thread block.
+    """Return a collective's channels in a node: one thread block each.
 
     Assumed: what NCCL reports on nodes of eight GPUs from A100 on (``24 coll channels, 16 nvls
     channels``).

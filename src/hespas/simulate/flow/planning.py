@@ -427,7 +427,7 @@ class Planner:
         return replace(_fastest(plans), notes=(_BY_NCCL,))
 
     def _nodes(self, group: GroupLayout, kind: str, hop_s: float) -> nccl.Nodes:
-        """Return a group's nodes, with what rings and the switch reach in them as measured."""
+        """Return a group's nodes, with measured rates of ring and switch."""
         count = group.members_along(Along.RAILS)
         members = group.size // count
         nodes = nccl.Nodes(count=count, members=members, hop_us=hop_s * 1e6)
@@ -443,7 +443,7 @@ class Planner:
         return replace(nodes, ring_bytes_per_s=ring, switch_bytes_per_s=switch)
 
     def _bus_bytes_per_s(self, group: GroupLayout, kind: str) -> float | None:
-        """Return the bus bandwidth of a large collective in a node; None if not measured."""
+        """Return a large collective's measured bus bandwidth in a node, if any."""
         if 0 not in group.lines:
             return None
         members, large_bytes = group.members_along(0), nccl.LARGE_BYTES
