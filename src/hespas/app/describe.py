@@ -78,7 +78,7 @@ def _axes(model: Model) -> list[str]:
 
 
 def _legal_meshes(source: ModelSource, axes: list[str], devices: int) -> list[list[int]]:
-    """Return the sizes of each mesh of a device count that divides the model."""
+    """List the mesh sizes that divide the model over the devices."""
     layers = getattr(getattr(source.settings, "sizes_of_layers", None), "layers", None)
     free = tuple(Axis(name=axis, sizes=None) for axis in axes)
     found: list[list[int]] = []

@@ -34,7 +34,7 @@ LOOPBACK = ("127.0.0.1", "localhost", "[::1]", "::1")
 
 @frozen
 class Guard:
-    """What a request must show: ``token``, and a host of ``hosts`` with the ``port``."""
+    """A request's required token, hosts and port."""
 
     token: str
     port: int

@@ -71,7 +71,9 @@ class Pool:
     def ask(
         self, question: Mapping[str, object], owner: str, *, topic: str = "", can_wait: bool = False
     ) -> dict[str, Any]:
-        """Return the answer, in words an ``error`` too; `cancel` of the ``owner`` ends it.
+        """Return a worker's answer, or its error in words.
+
+        `cancel` of the ``owner`` ends the question.
 
         A question that ``can_wait`` leaves a process free for others, else it is not answered.
         Questions about one ``topic`` go to the process that knows it, where that is free.

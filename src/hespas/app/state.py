@@ -71,7 +71,7 @@ def options_of(state: State) -> PredictOptions:
 
 
 def runs_code(state: State) -> str:
-    """Return the part of a state that runs the user's code; empty without one.
+    """Return the part of a state that runs user code, or "".
 
     Models and files of programs are read; functions, scripts, and what other packages lower, are
     run.
@@ -157,6 +157,6 @@ def copies_of(state: State) -> dict[str, str]:
 
 
 def file_of(state: State) -> Path | None:
-    """Return the file that a state names as its workload; None for other workloads."""
+    """Return the workload's file, if it is one."""
     path = Path(str(state.get(WORKLOAD, "")))
     return path if path.exists() else None

@@ -21,7 +21,7 @@ _OTHERS = "others"
 
 
 class Card(msgspec.Struct, frozen=True, kw_only=True):
-    """A figure that stands out; ``value`` is the number behind the text, for differences."""
+    """A headline figure; differences are computed from its ``value``."""
 
     name: str
     text: str
@@ -41,7 +41,10 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Memory(msgspec.Struct, frozen=True, kw_only=True):
-    """What holds a device's memory; shares are of the larger of capacity and need."""
+    """A device's memory, as shares of its capacity or need.
+
+    The larger of both is 1.
+    """
 
     text: str
     note: str
@@ -262,7 +265,7 @@ def _change(row: ExplainRow) -> Change:
 
 
 def _stages(report: RunReport) -> list[list[str]]:
-    """Return the table of a pipeline's stages, its head first; empty without a pipeline."""
+    """Return the table of a pipeline's stages, headings first, or none."""
     if report.pipeline is None:
         return []
     head = ["stage", "layers", "forward", "backward", "computes", "waits", "memory"]

@@ -26,7 +26,7 @@ _USED: ContextVar[set[Path] | None] = ContextVar("used", default=None)
 
 @contextmanager
 def used_files() -> Generator[set[Path]]:
-    """Yield the files that caches read and write from now on, in this thread."""
+    """Yield the cache files that this thread uses from now on."""
     used = set[Path]()
     token = _USED.set(used)
     try:
@@ -122,7 +122,7 @@ class ContentCache:
         return result
 
     def warn_of_damage(self, key: str) -> None:
-        """Log that a file holds something else than was written, and is made again."""
+        """Log that a damaged cache file is made again."""
         log.warning("%s: the cached program is damaged; it is made again", self.path_of(key))
 
     def write(self, key: str, content: bytes) -> None:

@@ -184,7 +184,10 @@ def serve(request: type[Request], answered: Callable[[Request, Path], msgspec.St
 
 
 def answer_modules() -> NoReturn:
-    """Answer questions in the directories that come line by line, by their modules' ``ANSWERS``."""
+    """Answer the questions in directories read line by line.
+
+    Modules' ``ANSWERS`` hold the functions.
+    """
 
     def answered_there(line: bytes) -> bytes:
         asked = json.loads(line)

@@ -21,7 +21,7 @@ _OTHER_NAMES = CONFIGS / "other_names.json"
 
 @cache
 def other_names() -> Mapping[str, Any]:
-    """Return what other tools call ``options``, ``settings`` and ``types``, by what they are here.
+    """Return other tools' names of options, settings and types.
 
     The tools are Megatron-LM, torchtitan, DeepSpeed, vLLM, SGLang, TensorRT-LLM and benchmarks.
     """

@@ -169,7 +169,7 @@ def calibrate(
 
 
 def _calibrated(node: str, measured: _Measurements) -> Calibration:
-    """Fit factors of a node, a link and a variation to what was measured."""
+    """Fit a node's, a link's and a variation's factors to measurements."""
     link, system = measured.link, measured.system
     home = None if system is None or not measured.nccl else system_directory(system)
     base = load_link(link) if link is not None else None if home is None else first_link(home)

@@ -156,7 +156,7 @@ def _code(value: object) -> int:
 
 
 def _silence_output(code: int) -> int:
-    """Drop the buffer of standard output: Python would fail to write it at exit."""
+    """Drop standard output's buffer, which Python can't write at exit."""
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return code

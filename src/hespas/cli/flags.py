@@ -30,7 +30,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class _File(click.Path):
-    """A path; an empty one, as an unset shell variable gives it, is refused."""
+    """A path that is not empty, as from an unset variable."""
 
     def __init__(self) -> None:
         super().__init__(path_type=Path)
@@ -95,7 +95,7 @@ def flag(name: str) -> str:
 
 
 def plain(*names: str, **settings: Any) -> Callable[[Any], Any]:
-    """Make an option; help shows its first long name, and those of one letter."""
+    """Make an option; help shows its first long name and letters."""
     return click.option(*names, cls=Flag, **settings)
 
 
@@ -251,7 +251,7 @@ _IMPERFECT = (".yml", ".yaml", ".json")
 
 
 def _configures(argument: Path) -> bool:
-    """Return whether an argument is a configuration of a prediction, not of a model."""
+    """Return whether an argument is a prediction's configuration file."""
     if argument.suffix != ".json" or is_recorded_file(argument):
         return False
     from hespas.models.configuration import is_configuration  # noqa: PLC0415 - of few workloads
@@ -326,7 +326,9 @@ estimator_times = plain(
 
 
 def start_logging(level: str | None, path: Path | None) -> None:
-    """Log from ``level`` on, to a file or standard error; neither turns logging off.
+    """Log from ``level`` on to a file or standard error.
+
+    Without both nothing is logged.
 
     A terminal shows the progress of long stages, unless the log goes there.
     """

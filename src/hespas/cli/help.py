@@ -52,7 +52,7 @@ class Flag(click.Option):
 
     @property
     def spellings(self) -> tuple[str, ...]:
-        """The spellings that help shows: the first long one, and those of one letter.
+        """The spellings in help: the first long one, and letters.
 
         The others are documented elsewhere, and work as well.
         """
@@ -123,7 +123,7 @@ class Formatter(click.HelpFormatter):
 
 
 def _coloured(names: str) -> str:
-    """Return the spellings of an option, or the name of a command, in colour."""
+    """Colour an option's spellings or a command's name."""
     if not names.startswith("-"):
         return _name(names)
     return _FLAGS.sub(lambda found: _name(found[0]), names)

@@ -115,7 +115,7 @@ def _checked_output(output: Path | None) -> Path:
 
 
 def _with_whole(program: bytes, source: bytes, name: str) -> bytes:
-    """Return a device's program with the mesh and the device order of its source."""
+    """Add the source's mesh and device order to a device's program."""
     source_program = whole_of_source(source, name=name)
     return with_device_order(with_mesh(program, source_program.mesh), source_program.device_order)
 
@@ -188,7 +188,7 @@ def _maxtext(
 def _target_machine(
     options: MaxTextOptions, devices: int | None, *, what: str
 ) -> tuple[str, int, System | None]:
-    """Return the part and device count of a step, and its system, if given."""
+    """Return a step's part, device count, and system if given."""
     system = None if options.cluster is None else find_system(options.cluster)
     if system is not None:
         if system.part is None or devices not in (None, system.device_count):
@@ -207,7 +207,7 @@ def _target_machine(
 
 
 def _models_text(name: str | None) -> str:
-    """Return one model with its options, or without a name all of the zoo."""
+    """Describe one model with its options, or the whole zoo."""
     catalogue = import_module("hespas.models.catalogue")
     shown = catalogue.models().values() if name is None else (catalogue.model_named(name),)
     lines: list[str] = []

@@ -43,7 +43,7 @@ class Durations:
     file: Path
 
     def of_similar(self, report: Report) -> tuple[float, ...]:
-        """Return the durations of the same kind whose size differs by less than half."""
+        """Return the durations of similar work, within half its size."""
         durations = _read(self.file).get(_key(report), [])
         low, high = report.size / _SIMILAR, report.size * _SIMILAR
         return tuple(seconds for size, seconds in durations if low <= size <= high)

@@ -59,7 +59,7 @@ def home() -> Path:
 
 
 def settings(environment: Mapping[str, str]) -> dict[str, Any]:
-    """Return what must be equal in both processes, in the types that JSON has."""
+    """Return the settings that both processes must share, as JSON types."""
     import resource  # noqa: PLC0415 - only where there is a process to ask
 
     flags = sys.flags
@@ -108,7 +108,7 @@ def _can_be_asked(arguments: Sequence[str]) -> bool:
 
 
 def greeted(arguments: Sequence[str]) -> socket.socket | str:
-    """Connect and send a command; return the connection, or why the command is refused.
+    """Send a command; return the connection, or the refusal's reason.
 
     Nothing runs before `GO` is sent. Raises `OSError` where no process of this user's listens.
     """

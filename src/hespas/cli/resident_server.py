@@ -122,7 +122,7 @@ def start(*, workers: int, idle_s: float, say: Callable[[str], None]) -> None:
 
 
 def _why_not_here() -> str:
-    """Return why commands of this process would be refused; empty where they are answered."""
+    """Return why this process refuses commands, or ""."""
     try:
         opened = greeted(["run"])
     except OSError:
@@ -174,7 +174,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
 
 @frozen
 class Known:
-    """What a worker compares questions with: all as it was when the process started."""
+    """The state at a worker's start, which questions must match."""
 
     token: str
     user: int
@@ -269,7 +269,7 @@ class _Supervisor:
                 (home() / SOCKET).unlink()
 
     def _is_wanted(self, inode: int) -> bool:
-        """Return whether anyone can ask, did so lately, and would get this code's answer."""
+        """Return whether the process is reachable, in use and up to date."""
         try:
             is_there = (home() / SOCKET).lstat().st_ino == inode
         except OSError:

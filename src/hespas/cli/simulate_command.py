@@ -53,7 +53,7 @@ _MESSAGES = Use(f" on this {option('backend')}")
 
 @frozen
 class _Queues:
-    """What ASTRA-sim, and hespas' model of it, can be set to beside the system."""
+    """Settings of ASTRA-sim, and of its model, beside the system."""
 
     GROUP: ClassVar[Group] = Group.NETWORK
     APPLIES_TO: ClassVar[tuple[Use, ...]] = (_MESSAGES,)
@@ -147,7 +147,7 @@ class _Engine:
         return partial(run_astra_sim, options=limited)
 
     def run(self, engine: Backend, job: Job, system: System) -> ExternalResult:
-        """Run an engine in the given directory, or one that is removed on success."""
+        """Run an engine in the given or a temporary directory."""
         kept_directory = self.directory
         with (
             scratch_directory(self.name)

@@ -321,7 +321,7 @@ def resume(directory: Path, **given: Any) -> Answer | int:
 def _run_study(
     study: Study, directory: Path, given: Mapping[str, Any], *, launch: str | None = None
 ) -> Answer | int:
-    """Run a study and return its table, or the exit code after an interruption.
+    """Run a study; return its table, or an interruption's exit code.
 
     ``launch`` names the trainer whose command follows.
     """

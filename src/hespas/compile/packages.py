@@ -92,7 +92,7 @@ def toolkit_version() -> str:
 
 
 def write_toolkit(directory: Path) -> None:
-    """Fill a directory as XLA expects a toolkit: its device library, and an assembler."""
+    """Write XLA's expected toolkit: a device library and an assembler."""
     library = directory / _DEVICE_LIBRARY
     library.parent.mkdir(parents=True)
     installed = _distribution(_TOOLKIT_PACKAGE).locate_file(f"{_TOOLKIT_HOME}/{_DEVICE_LIBRARY}")

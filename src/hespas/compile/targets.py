@@ -159,7 +159,7 @@ def _node_target(node: NodeInfo, device: Device, *, location: str) -> Target:
 
 
 def recorded_target(name: str) -> Target:
-    """Return a target by its name, also of a node that no compiler describes.
+    """Return a target by name, known to a compiler or not.
 
     Recording a step takes no compiler's description: that of a part of the same compute capability
     serves, or of the last one before it, with the node's own figures in it. Raises `HardwareError`

@@ -70,7 +70,7 @@ def load_per_device(
     options: LoadOptions = NO_OPTIONS,
     cache_dir: Path | None = None,
 ) -> Loaded:
-    """Return the program of one device, and which ``options`` had an effect on it.
+    """Return one device's program, and the options that affected it.
 
     The content decides the format: StableHLO text, MLIR bytecode or a portable artifact, HLO text,
     a serialized HloProto or HloModuleProto, or a recorded step of PyTorch. ``name`` appears in

@@ -27,7 +27,7 @@ class Distribution(Enum):
 
 
 class Jitter(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Random factors, drawn with ``seed``, on the duration of every computation of every device.
+    """Seeded random factors on each device's computations.
 
     Log-normal factors have a mean of 1 and the deviation ``sigma`` of their logarithm; uniform ones
     lie within ``sigma`` around 1; exponential ones are 1 plus ``sigma`` on average.

@@ -180,7 +180,7 @@ _SLOWEST_HZ, _FASTEST_HZ = 1e8, 1e11
 
 
 def check_clock(clock_hz: float | None, *, location: str = "") -> None:
-    """Raise `HardwareError` for a clock that no accelerator has: its unit is not Hz.
+    """Raise `HardwareError` for a clock that can't be in Hz.
 
     >>> check_clock(1755, location="node.json")
     Traceback (most recent call last):
@@ -356,7 +356,7 @@ class Device:
         return named * factors.get("all", 1.0)
 
     def rate(self, type_name: str) -> float:
-        """Return the peak rate of a type in FLOP/s: ``peak_flops`` where none is named.
+        """Return a type's peak in FLOP/s; ``peak_flops`` by default.
 
         >>> a100 = Device(name="a100", peak_flops=9.7e12, memory_bandwidth_bytes_per_s=1555e9,
         ...               per_datatype_flops={"f32": 19.5e12})

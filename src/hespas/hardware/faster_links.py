@@ -37,7 +37,7 @@ class LinkFactors:
             raise HardwareError(f"these factors make no link: {self}", hint="give positive ones")
 
     def latency_s(self, latency_s: float) -> float:
-        """Return a latency times the factor, but not less than the least there is."""
+        """Scale a latency, down to the least possible."""
         return max(latency_s * self.latency, min(latency_s, LEAST_LATENCY_S))
 
 
@@ -103,7 +103,7 @@ def _changes(value: object, names: Iterable[str], factors: LinkFactors) -> dict[
 
 
 def with_link_bandwidths(system: System, changes: Sequence[LinkBandwidth]) -> System:
-    """Return a system whose links have other bandwidths, as it says in its assumptions.
+    """Change a system's link bandwidths, and note it as an assumption.
 
     A system that has been changed so before is returned as it is. Raises `HardwareError` for
     dimensions that the system doesn't have, or that have one device.

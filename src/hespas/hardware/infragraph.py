@@ -55,7 +55,7 @@ class _Link(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class _Component(Struct, frozen=True, kw_only=True):
-    """Further keys say more of its kind, and nothing of how it is connected."""
+    """A component; its other keys say nothing of its connections."""
 
     name: Text
     count: CountOrZero
@@ -300,7 +300,7 @@ def _between_devices(
 def _with_figures(
     edges: Mapping[tuple[str, str], _Link], graph: _Expanded, figures: MachineFile
 ) -> Iterator[Edge]:
-    """Yield edges with bandwidth and latency: of the options, or else of the file."""
+    """Yield edges with the options' or the file's bandwidth and latency."""
     is_latency_used = False
     for ends, link in edges.items():
         given = figures.links.get(link.name)

@@ -471,7 +471,7 @@ class Slice(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     dcn_latency_s: NotNegative
 
     def axis_shapes(self, sides: Sequence[int]) -> tuple[Shape, ...]:
-        """Return which axes of a slice close to rings, by its chips along each.
+        """Return which axes of a slice close to rings.
 
         >>> part = Slice(
         ...     link_bandwidth=5e10, link_latency_s=1e-6, closed_axis=16, dcn_bandwidth=1e9,

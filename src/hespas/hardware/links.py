@@ -120,7 +120,7 @@ _Kind = Literal[
 
 
 class _LinkFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A link's file, where group sizes are keys of JSON objects and hence texts.
+    """A link's file; group sizes are JSON keys, hence texts.
 
     ``as_measured_on`` names the preset whose collectives this link's are: one takes as long as one
     there whose size, over its own, is the ratio of the links' bandwidths.

@@ -211,7 +211,7 @@ def _read_nvlinks(name: str, gpu: ElementTree.Element, machine: _Machine) -> Non
 
 
 def _nccl_bandwidth(pci: ElementTree.Element) -> float | None:
-    """Return bytes per second in one direction; None where the file does not know."""
+    """Return bytes/s in one direction, if the file says."""
     speed = _SPEED.fullmatch(pci.get("link_speed", ""))
     width = _WIDTH.fullmatch(pci.get("link_width", ""))
     if speed is None or width is None:

@@ -351,7 +351,7 @@ def _device_names_and_aliases() -> dict[str, str]:
 
 
 def _node(home: Path) -> tuple[NodeInfo, MeasuredTables | None]:
-    """Return what ``node.json`` of a directory says, a preset's as it was read before."""
+    """Read a directory's ``node.json``; presets are cached."""
     return _preset_node(home) if home.is_relative_to(_NODES) else _read_node(home)
 
 

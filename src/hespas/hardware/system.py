@@ -57,7 +57,7 @@ def astra_name(shape: Shape) -> str:
 
 @frozen
 class LinkBandwidth:
-    """Another bandwidth of the links along a dimension, the nearest of which is 0.
+    """A replaced link bandwidth of a dimension; 0 is the nearest.
 
     It is their own times ``factor``, or ``bytes_per_s`` in one direction of one link.
 
@@ -180,7 +180,7 @@ class System:
 
     @property
     def device_count(self) -> int:
-        """The number of devices of a job: of all, the product over the dimensions."""
+        """The number of devices: the product over the dimensions."""
         if not self.dimensions and self.interconnect is not None:
             return self.interconnect.device_count // self.jobs.count
         return prod(dimension.size for dimension in self.dimensions) // self.jobs.count
@@ -197,7 +197,7 @@ class System:
 
 
 def interconnect_of(system: System) -> Interconnect:
-    """Return a system's network: its ``interconnect``, or else that of its files for ASTRA-sim.
+    """Return a system's ``interconnect``, or its ASTRA-sim files' network.
 
     The latter rounds messages and reductions down to ns, as ASTRA-sim does.
     """

@@ -158,7 +158,7 @@ class Assignment:
         return Block(arguments=arguments, operations=(*walk.operations, end))
 
     def fresh(self, value: Value, order: Order | None, like: Order | None = None) -> Value:
-        """Name the value that stands for another one; an open order looks ``like`` one."""
+        """Create a value in another's place, laid out ``like`` one."""
         lying = like if order is None else order
         made = Value(type=value.type) if lying is None else _lying_as(value, lying)
         self.named[value] = made
@@ -300,7 +300,7 @@ class _Walk:
         self._add(op, (value,), made)
 
     def reduce(self, op: Op, operands: Sequence[Value]) -> None:
-        """Add a reduction, in pieces where it is long or reduces what lies apart."""
+        """Add a reduction, in pieces if long or strided."""
         assert isinstance(op.attrs, DimensionsAttrs)  # noqa: S101 - it is a reduction
         count, dimensions, shape = len(op.results), op.attrs.dimensions, shape_of(op.operands[0])
         known = [self.outer.orders[value] for value in operands[:count]]
@@ -370,7 +370,7 @@ class _Walk:
         return self._copy(value, summed_fastest(attrs, operand, order))
 
     def _meets_turned(self, value: Value, by_rows: Order, by_columns: Order) -> bool:
-        """Return whether what a product is combined with first lies as its columns would."""
+        """Return whether a product's first partner is laid out by columns."""
         named, orders = self.outer.named, self.outer.orders
         pending, steps = [(value, by_rows, by_columns)], 0
         while pending and steps < _MOST_STEPS:

@@ -118,7 +118,7 @@ class _Schedule:
         return Block(arguments=self.arguments, operations=(*ordered, last))
 
     def ranks(self) -> dict[int, float]:
-        """Return new places for kernels that move, and for what they need before them."""
+        """Return new ranks of moved kernels and of their operands."""
         ranks: dict[int, float] = {}
         for layer, places in self.shared.items():
             inside = [each for each in self.exchanges if each.path[: len(layer)] == layer]
@@ -133,7 +133,7 @@ class _Schedule:
         return ranks
 
     def _rank(self, exchange: _Exchange, at: int) -> float:
-        """Return a place between the start of an exchange and what stands behind it."""
+        """Return a rank right after an exchange's start."""
         return exchange.start + (at + 1) / (len(self.operations) + 1)
 
     def _beside(

@@ -240,7 +240,7 @@ def _reads_nothing(op: Op) -> bool:
 def _written_apart(
     operations: Sequence[Op], copies: Mapping[Op, list[Op]], names: Names
 ) -> Iterator[Op]:
-    """Give each loop that writes over a shared copy a copy of its own."""
+    """Give each loop that overwrites a shared copy its own."""
     made_by = {op.results[0]: op for op in copies}
     used = set[Value]()
     for op in operations:
@@ -257,7 +257,7 @@ def _written_apart(
 
 
 def _key(op: Op) -> Hashable:
-    """Return what is equal for kernels that compute the same: operations with their operands."""
+    """Return a key equal for kernels that compute the same."""
     numbers: dict[Value, int] = {}
     steps: list[Hashable] = []
     for each in op.regions[0].operations:

@@ -225,14 +225,14 @@ def _call(
 
 
 def _reversed_by(maker: Op | None, spatial: Order) -> Value | None:
-    """Return what an operation reverses along all spatial dimensions; None of any other one."""
+    """Return an operand reversed along all spatial dimensions, if any."""
     if maker is None or maker.kind != "reverse" or not isinstance(maker.attrs, DimensionsAttrs):
         return None
     return maker.operands[0] if set(maker.attrs.dimensions) == set(spatial) else None
 
 
 def _of_input(attrs: ConvolutionAttrs, window: Sequence[int]) -> ConvolutionAttrs | None:
-    """Return the forward convolution whose image's gradient this is; None if there is none."""
+    """Return the forward convolution of an image's gradient, if any."""
     lows = [
         (size - 1) * gaps - low
         for size, gaps, (low, _) in zip(window, attrs.rhs_dilation, attrs.padding, strict=True)
@@ -335,7 +335,7 @@ def _alone(value: Value, uses: Uses) -> Op | None:
 
 
 def _added_by(call: Op, uses: Uses) -> tuple[Value | None, Value | None]:
-    """Return the vector and the value of its size that a convolution adds already."""
+    """Return the vector and the value that a convolution already adds."""
     bias, side = [*call.operands[2:], None, None][:2]
     maker = None if bias is None else uses.producer(bias)
     return (None if maker is not None and maker.kind == "constant" else bias), side

@@ -171,7 +171,7 @@ OPENED_SMALL = Pattern(kinds=("dot_general",), change=_opened_small)
 
 
 def _rounded(op: Op, _uses: Uses) -> Sequence[Op] | None:
-    """Return a product whose operands a kernel before it rounds as its algorithm does.
+    """Round a product's operands in a kernel before it.
 
     Source: openxla/xla, ``DotAlgorithmRewriter`` (xla/service/gpu/transforms, Apache License 2.0).
     """
@@ -261,7 +261,7 @@ SCALED_PRODUCTS = Pattern(kinds=("dot", "dot_general", "ragged_dot"), change=_sc
 
 @frozen
 class _Dot:
-    """A product: where it stands, and which of its operands is shared with others."""
+    """A product's place, and its shared operand."""
 
     at: int
     op: Op
@@ -470,7 +470,7 @@ def _with_padding(op: Op, product: Op, padded: _Padded, added: Value | None = No
 
 
 def _text(product: Op, attrs: DotAttrs) -> tuple[tuple[str, str], ...]:
-    """Return the text of a product's attributes if its dimensions stay as they are."""
+    """Return a product's attributes' text if its dimensions stay."""
     return product.attributes if attrs == product.attrs else ()
 
 

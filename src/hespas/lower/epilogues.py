@@ -36,7 +36,7 @@ class Epilogues:
     is_needed: Sequence[bool]
 
     def find(self) -> dict[int, set[int]]:
-        """Return the operations in which products end, with all before that they take in."""
+        """Return the operations that products' kernels take in."""
         found: dict[int, set[int]] = {}
         claimed: set[int] = set()
         for at, op in enumerate(self.operations):
@@ -108,7 +108,7 @@ class Epilogues:
         return along in op.attrs.dimensions and size_of(vector) == tensor_of(made).shape[along]
 
     def _activation(self, at: int) -> set[int]:
-        """Return the operations of the activation that alone reads an operation; none if none."""
+        """Return the activation that is an operation's only reader, if any."""
         inside, reached = set[int](), {at}
         pending = [*self.users[at]]
         while pending and len(inside) < _MOST_OF_ACTIVATION and not self.is_needed[at]:

@@ -67,7 +67,7 @@ def _groups_of(function: Function) -> int:
 
 
 def _is_opened(op: Op) -> bool:
-    """Return whether groups divide rows: groups that divide batches are products as they are."""
+    """Return whether groups divide rows, not batches."""
     attrs = op.attrs
     if op.kind != "ragged_dot" or not isinstance(attrs, DotAttrs):
         return False

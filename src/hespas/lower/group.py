@@ -113,7 +113,7 @@ def module_of(op: Op) -> tuple[Phase | None, tuple[str, ...]]:
 
 
 def _repeats_much(op: Op) -> bool:
-    """Return whether an operation repeats few elements so often that making them costs nothing."""
+    """Return whether an operation repeats few elements many times."""
     repeats = op.traits.category is Category.BROADCAST and bool(op.operands)
     return repeats and size_of(op.results[0]) >= _MANY_PLACES * size_of(op.operands[0])
 

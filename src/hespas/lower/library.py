@@ -258,7 +258,7 @@ def _source(value: Value, maker: Mapping[Value, Op]) -> Value | None:
 
 
 def _behind(value: Value, maker: Mapping[Value, Op], kinds: AbstractSet[str]) -> Value:
-    """Return what a value is before operations of some kinds, of first operands each."""
+    """Follow first operands back through some kinds of operations."""
     op = maker.get(value)
     while op is not None and op.kind in kinds:
         large = [each for each in op.operands if isinstance(each.type, TensorType)]

@@ -319,7 +319,7 @@ class _Mover:
             yield self._run(at)
 
     def _freeing(self, first: int) -> Iterator[Op]:
-        """Yield what can run now and frees memory, of the operations from ``first`` on."""
+        """Yield ready operations from ``first`` on that free memory."""
         for at in range(first, len(self.operations)):
             if self.done[at] or not self._is_ready(at):
                 continue
@@ -422,7 +422,7 @@ def _placed(op: Op) -> Sequence[Op]:
 
 
 def _taken(op: Op) -> Sequence[Op]:
-    """Return the part of a stack that a kernel cuts out, with nothing moved."""
+    """Return the slice of a stack that a kernel only cuts out."""
     inner = _only(op, _CUT)
     if len(inner) != 1 or len(op.results) != 1:
         return ()

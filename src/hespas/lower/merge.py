@@ -418,7 +418,7 @@ class _Candidates:
 
 
 def _is_loose(node: Node) -> bool:
-    """Return whether a kernel could run far before or behind where its depth is."""
+    """Return whether a kernel could run far from its depth."""
     after = min([each.depth for each in node.after], default=None)
     before = max([each.depth for each in node.before], default=-1)
     return after is None or after - node.depth > _ABOUT or node.depth - before > _ABOUT

@@ -188,7 +188,7 @@ def _is_plain(op: Op) -> bool:
 
 
 def _reckoned(derived: Iterable[Op], numbers: set[Value]) -> set[Op]:
-    """Return operations that reckon single numbers, as indices, without the number of the turn.
+    """Return scalar operations that don't read the iteration number.
 
     XLA moves gathers of parts that such an index cuts in the loop that it belongs to, and in no
     loop around that one: found in llama3-70b and llama3-8b with micro-batches, compiled for H100,
@@ -356,7 +356,7 @@ class _Writer:
     def _turn(
         self, given: _Carried, *, is_first: bool = False, is_last: bool = False
     ) -> tuple[list[Op], _Carried]:
-        """Return the operations of one turn, and what it hands to the next one."""
+        """Return an iteration's operations, and its carried values."""
         found = self.found
         *operations, last = self._body.operations
         renaming = self._arguments(given)
@@ -400,7 +400,7 @@ class _Writer:
         )
 
     def _behind(self, given: _Carried) -> tuple[list[Op], _Carried]:
-        """Return the reductions of the last turn, and what the whole loop results in."""
+        """Return the last iteration's reductions, and the loop's results."""
         bundles: Renaming = dict(zip(self._reduced, given.reduced, strict=True))
         made = [self._copied(start, bundles) for start in self.found.behind]
         more, values = self._stored(given, bundles)

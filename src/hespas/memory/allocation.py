@@ -127,7 +127,7 @@ class Span:
 
     @property
     def duration(self) -> int:
-        """The moments from the first at which the buffer is live to the last."""
+        """The buffer's live moments, first to last."""
         return self.live[-1][1] - self.live[0][0]
 
 

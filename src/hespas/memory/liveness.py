@@ -326,7 +326,7 @@ class _Walk:
             )
 
     def _alias_unchanged(self, op: Op) -> None:
-        """Give values that no iteration of a loop changes the buffers from before it."""
+        """Alias loop invariants to their buffers before the loop."""
         body = op.regions[1]
         returned = body.operations[-1].operands
         unneeded = set[Buffer]()

@@ -276,7 +276,7 @@ def _check_documents(model: LanguageModel, run: Training) -> None:
 
 
 def _check_adapters(model: LanguageModel, run: Training) -> None:
-    """Raise `ConfigError` for adapters of nothing, and what frozen weights leave nothing to do."""
+    """Raise `ConfigError` for adapters or options without effect."""
     _refuse(
         not run.lora_rank and run.lora_modules != "all",
         f"lora_modules = {run.lora_modules} has no effect without adapters",

@@ -87,7 +87,7 @@ def is_known(values: Mapping[str, Any]) -> bool:
 
 
 def is_configuration(path: Path) -> bool:
-    """Return whether a path is a model's configuration, or a directory that has one."""
+    """Return whether a path is or holds a model's configuration."""
     if path.is_dir():
         return (path / FILE).is_file()
     if path.suffix != ".json" or not path.is_file():

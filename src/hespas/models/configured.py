@@ -175,7 +175,7 @@ def _base(name: str) -> tuple[str | None, str | None]:
 
 
 def _plain(name: str) -> str:
-    """Return the second part of a name, without what later training adds to it.
+    """Return a name's second part, without fine-tuning suffixes.
 
     >>> _plain("meta-llama/meta-llama-3.1-8b-instruct")
     'llama-3.1-8b'

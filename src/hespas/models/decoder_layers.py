@@ -83,7 +83,7 @@ def windowed(fields: Fields, sizes: Sizes, *, every: int = 0) -> tuple[LayerKind
 
 
 def behind_dense(fields: Fields, sizes: Sizes, layers: Layers = alike) -> tuple[LayerKind, ...]:
-    """Return layers with experts where their types say so, or behind the dense ones."""
+    """Return layers with experts by their types, or after dense ones."""
     fields.one_of("moe_layer_freq", (1,))
     dense = fields.size("first_k_dense_replace", default=0, least=0)
     types, kinds = fields.texts("mlp_layer_types"), layers(fields, sizes)
@@ -107,7 +107,7 @@ def rotating(fields: Fields, sizes: Sizes) -> list[int]:
 
 
 def unrotated_where_full(fields: Fields, sizes: Sizes) -> tuple[LayerKind, ...]:
-    """Return the layers; beside windowed ones, those that see all tokens have no positions."""
+    """Drop the positions of full layers beside windowed ones."""
     # Some say it as letters, and list the types of layers besides.
     every = fields.given("sliding_window_pattern", "layer_switch")
     kinds = windowed(fields, sizes, every=every if isinstance(every, int) else 0)
@@ -127,7 +127,7 @@ def smollm_layers(fields: Fields, sizes: Sizes) -> tuple[LayerKind, ...]:
 
 
 def qwen_layers(fields: Fields, sizes: Sizes) -> tuple[LayerKind, ...]:
-    """Return Qwen's layers: with windows where these are used, behind the first full ones."""
+    """Return Qwen's layers: full ones first, then windowed ones."""
     types = fields.texts("layer_types")
     check_types(fields, types, ATTENTION_TYPES)
     if not fields.flag("use_sliding_window"):

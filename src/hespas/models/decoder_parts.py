@@ -240,7 +240,7 @@ def size(name: str, *, default: int) -> Callable[[Fields], int]:
 
 
 def biases_if(name: str, where: str = "all", *, default: bool = False) -> Callable[[Fields], str]:
-    """Return what reads ``where`` products of attention have biases if a field says so."""
+    """Return a reader of which attention products have biases."""
     return lambda fields: where if fields.flag(name, default=default) else "none"
 
 
@@ -255,7 +255,7 @@ ALL_BIASES: Mapping[str, Any] = MappingProxyType({"attention_biases": "all", "ml
 
 
 def all_biases_if(name: str, *, default: bool = False) -> Mapping[str, Any]:
-    """Return the facts of products that all have biases if a field says so."""
+    """Return biases of all products if a field says so."""
     return {
         "attention_biases": biases_if(name, default=default),
         "mlp_biases": flag(name, default=default),

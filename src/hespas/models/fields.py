@@ -44,7 +44,10 @@ class Fields:
     assumed: set[str] = field(default_factory=set)
 
     def given(self, *names: str) -> Any:
-        """Return what the first of names that is given has; `ConfigError` where two disagree."""
+        """Return the value of the first given name.
+
+        Raises `ConfigError` where two disagree.
+        """
         self.read |= set(names)
         found = {name: self.values[name] for name in names if self.values.get(name) is not None}
         default = next((name for name in names if name in self.defaults), None)
@@ -89,7 +92,7 @@ class Fields:
         return value
 
     def layers(self, *names: str) -> int:
-        """Return how many layers there are, before anything is made for each of them."""
+        """Return the number of layers, within a limit."""
         count = self.size(*names)
         if count > _MOST_LAYERS:
             raise ConfigError(
@@ -162,7 +165,7 @@ class Fields:
         return Fields(values=values, location=f"{self.location}, {name}")
 
     def check_read(self) -> None:
-        """Raise `ConfigError` for the first field that nothing has read and that may matter."""
+        """Raise `ConfigError` for an unread field that may matter."""
         for name, value in self.values.items():
             is_plain = value is None or value is False or value in ([], {})
             if name not in self.read and not is_plain and not self.ignored.fullmatch(name):

@@ -472,7 +472,7 @@ class LanguageModel:
         return self.rotates_heads and scaling is not None and scaling.amplitude != 1
 
     def first_like(self, begin: int, layers: int) -> int:
-        """Return where as many layers of the same kinds, in their order, stand first."""
+        """Return the first layer whose successors' kinds match those at ``begin``."""
         kinds = self.kinds
         wanted = kinds[begin : begin + layers]
         return next(at for at in range(begin + 1) if kinds[at : at + layers] == wanted)

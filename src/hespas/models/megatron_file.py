@@ -144,7 +144,7 @@ _SECTIONS = {
 
 
 def _flat(values: Any, location: str) -> Iterator[tuple[str, Any]]:
-    """Yield the fields of all sections; those of ignored ones are not looked at."""
+    """Yield the fields of all sections but ignored ones."""
     if not isinstance(values, dict):
         raise ConfigError(
             "this is no mapping of fields", location=location, hint="write hidden_size: 4096"

@@ -289,7 +289,7 @@ def made_of(design: Any, run: Any, net: Net, given: Mapping[str, Any]) -> Any:
 
 @cache
 def _whole(design: Any, run: Any) -> Counted:
-    """Return what a network has, its weights all of them: whatever step is given."""
+    """Count all weights of a network, whatever its step."""
     if not isinstance(run, Writing):
         return _counted(design, run)
     given = Reading(mesh=run.mesh, sequence=run.context, source=run.source)

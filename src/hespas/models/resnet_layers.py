@@ -62,7 +62,7 @@ class Network:
         return self.blocks[-1].main[-1].outputs
 
     def windows(self, image: int) -> dict[str, Windows]:
-        """Return how each convolution goes along a side of its images, by its name.
+        """Return each convolution's windows along an image's side, by name.
 
         The first pads by 3 pixels, and pooling by 2 follows it; the others and the pooling keep
         what their stride leaves, rounded up.
@@ -111,7 +111,7 @@ class Windows:
 
 
 def _windows(layer: Convolution, side: int, *, padding: int | None = None) -> Windows:
-    """Return the windows of a layer; without ``padding`` as many as its stride leaves."""
+    """Return a layer's windows; by its stride without ``padding``."""
     stride, kernel = layer.stride, layer.kernel
     if padding is None:
         padding = max((-(-side // stride) - 1) * stride + kernel - side, 0)

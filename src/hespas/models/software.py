@@ -56,7 +56,7 @@ class Software:
         }
 
     def scales_tensors(self, types: Iterable[str], *, is_hopper: bool) -> bool:
-        """Return whether operands of products of some types are rounded by one scale each."""
+        """Return whether products round each operand by one scale."""
         on_hopper = self.scaled_whole_on_hopper if is_hopper else frozenset[str]()
         return not (self.scaled_whole | on_hopper).isdisjoint(types)
 

@@ -55,7 +55,7 @@ class _Affine:
 
 
 def fit(points: Iterable[Point], *, sizes_a_piece: int = 2) -> tuple[Piece, ...]:
-    """Return the pieces in order of size; their times never fall as sizes grow.
+    """Fit non-decreasing pieces, in order of size.
 
     A piece has two figures, so that it takes three sizes or more to err at all: ``sizes_a_piece``
     is the least number of sizes in each, if the points suffice. Raises `MeasurementError` for fewer

@@ -59,7 +59,7 @@ def write_calibration(calibration: Calibration, target: Path) -> tuple[Path, ...
 
 
 def _publish(stage: Path, target: Path, names: Iterable[str], old: Sequence[str]) -> None:
-    """Move the written files to their place, by one rename into an empty directory.
+    """Move the written files into place by one rename.
 
     Otherwise the report moves last: a run that is stopped before leaves a directory that is
     recognised as a calibration's.
@@ -409,7 +409,7 @@ _STYLE = (
 
 @frozen
 class Panel:
-    """Points and a line as (x, y), with axis names; both axes are logarithmic."""
+    """Points and a line on two logarithmic axes."""
 
     title: str
     x_name: str

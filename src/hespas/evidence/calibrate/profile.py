@@ -157,7 +157,7 @@ def _predicted_s(kernel: _Kernel, program: Program, estimator: Measured) -> floa
 
 
 def _floor_s(kernel: _Kernel, estimator: Measured) -> float:
-    """Return the roofline of a kernel whose operands may have been in the cache.
+    """Return a kernel's roofline time, operands possibly cached.
 
     Types of unknown rate count as the fastest.
     """

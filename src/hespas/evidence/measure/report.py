@@ -216,7 +216,7 @@ def check_comparison(options: PredictOptions, how: MeasureOptions) -> MeasureOpt
 
 
 def _part(options: PredictOptions) -> str | None:
-    """Return the preset of the predicted device; None for a user's, and this machine's."""
+    """Return the predicted device's preset, if it has one."""
     estimate, system = options.estimate, machines.system_of(options.network)
     if estimate.method is not None and method_named(estimate.method).device_here:
         return None if system is None else system.part

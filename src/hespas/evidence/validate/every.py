@@ -54,7 +54,10 @@ class RowRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RowAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """A predicted step, or the reason in ``refused``; times are of all processes together."""
+    """A predicted step, or why it was refused.
+
+    Times are of all processes together.
+    """
 
     refused: str = ""
     predicted_s: float = 0.0

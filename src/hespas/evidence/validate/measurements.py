@@ -289,7 +289,7 @@ def read_rows(path: Path = TABLE) -> tuple[Row, ...]:
 
 
 def chosen(rows: Iterable[Row], groups: Iterable[str]) -> tuple[Row, ...]:
-    """Return the rows in any of the groups: families, parts, scales; all by default.
+    """Return the rows of any of the groups, or all.
 
     A prefix of a name is enough, in any case. Raises `MeasurementError` for a group without a row.
 

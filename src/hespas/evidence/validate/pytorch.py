@@ -168,7 +168,7 @@ _YEARS = {"SimuMax": 2025}
 
 
 def _year(line: _Line, publisher: str) -> int | None:
-    """Return the year of the software, as the source's name or its container says."""
+    """Return the software's year from its source or container."""
     text = f"{line.text('source')} {line.text('framework')}"
     container = re.search(r"container (\d\d)\.", text)
     if container:
@@ -220,7 +220,7 @@ def _composer(line: _Line, _: _Named) -> dict[str, str]:
 
 
 def _titan(line: _Line, named: _Named) -> dict[str, str]:
-    """Return how torchtitan runs a step: FSDP2, and stages where it has a pipeline."""
+    """Return torchtitan's settings of a step: FSDP2, and stages."""
     stages, tensor, context = (max(1, line.noted(name)) for name in ("pp", "tp", "cp"))
     year = _year(line, "torchtitan") or 0
     software = next(
@@ -401,7 +401,7 @@ def _recomputed(line: _Line) -> str:
 def _is_of_recipe(
     line: _Line, parts_of_precision: Mapping[str, str], *, is_known: bool = False
 ) -> bool:
-    """Return whether a step's precision and part are listed, and its recipe is known."""
+    """Return whether a step's precision, part and recipe are known."""
     container = re.search(r"container (\d\d)\.(\d\d)", line.text("source"))
     since = None if container is None else (int(container[1]), int(container[2]))
     if not is_known and (since is None or since < _KNOWN_SINCE):

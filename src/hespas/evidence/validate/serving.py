@@ -80,7 +80,7 @@ _FAR_APART = 0.1
 
 @frozen
 class ServingPoint:
-    """A published point: seconds to the first token, and between tokens, by a ``statistic``.
+    """A published point: seconds to the first and between tokens.
 
     All ``tensor`` devices have whole experts where ``experts`` counts them; it is 1 where they
     divide each expert.
@@ -375,7 +375,7 @@ _ERRORS: Mapping[str, Callable[[ServedPoint], float | None]] = {
 
 
 def serving_summary(points: Iterable[ServedPoint]) -> list[dict[str, object]]:
-    """Return the median sizes of errors, of all points, by client, engine and model."""
+    """Return median absolute errors: of all, by client, engine and model."""
     served = list(points)
     groups: dict[str, list[ServedPoint]] = {"all": served}
     named = [(f"client {each.point.client.value}", each) for each in served]

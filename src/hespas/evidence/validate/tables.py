@@ -158,7 +158,7 @@ class Point:
 
     @property
     def error_beyond_rounding(self) -> float:
-        """The error to the nearest time that rounds to the measured one; 0 within."""
+        """The error beyond the measured time's rounding; 0 within it."""
         low, high = self.measured.interval_s
         return self.predicted_s / min(max(self.predicted_s, low), high) - 1
 
@@ -248,7 +248,7 @@ def _speed_up(first: Point, second: Point) -> SpeedUp:
 
 
 def median_errors(compared: Sequence[SpeedUp]) -> tuple[float, float] | None:
-    """Return the median of the absolute errors, and of those beyond rounding, if any."""
+    """Return the median absolute errors, with and without rounding, if any."""
     if not compared:
         return None
     beyond = median(abs(speed_up.error_beyond_rounding) for speed_up in compared)

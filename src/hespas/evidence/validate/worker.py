@@ -138,7 +138,7 @@ def _is_extended(request: RowRequest) -> bool:
 
 
 def _predict_extended(options: PredictOptions, request: RowRequest) -> Prediction:
-    """Predict a row with the program of two slices, which differs in collectives alone."""
+    """Predict a row from the two-slice program, its collectives extended."""
     system = find_system(request.system)
     count, _, part = request.system.partition("x")
     two = replace(
@@ -212,7 +212,7 @@ def _predict(options: PredictOptions, request: RowRequest) -> Prediction:
 
 
 def _recipe(flags: Mapping[str, str]) -> RecipeFlags | None:
-    """Return a row's flags as a recipe's: flags that the compiler refuses are noted."""
+    """Return a row's flags as a recipe, if any."""
     if not flags:
         return None
     return RecipeFlags(file="the recipe", flags=flags, lines=dict.fromkeys(flags, 1))

@@ -378,7 +378,7 @@ def collective_of(
 
 
 def group_size(groups: ReplicaGroups) -> int:
-    """Return the size of the largest group; 0 if one group holds all devices."""
+    """Return the largest group's size; 0 for one of all devices."""
     if isinstance(groups, FoldedGroups):
         return groups.group_size
     return max(map(len, groups.groups), default=0)

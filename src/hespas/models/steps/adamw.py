@@ -72,7 +72,7 @@ def training_step(
 
 
 def updated(state: State, raw: Tree) -> tuple[dict[str, Any], Tree]:
-    """Return the state after a step with gradients that are summed, and these clipped."""
+    """Return the state after a step, and the clipped gradients."""
     with jax.named_scope("optimiser/clip"):
         gradients = _clipped(raw)
     with jax.named_scope("optimiser/adamw"):
@@ -165,7 +165,7 @@ def _learning_rate(count: jax.Array) -> jax.Array:
 
 
 def _norm(tree: Tree) -> jax.Array:
-    """Return the norm of all weights, an array at a time, as optax does.
+    """Return the norm of all weights, as optax computes it.
 
     Layers that are stacked are one array: a sum for each would be a chain of hundreds of scalar
     additions, over which a compiler's fusion takes as long as over all else.

@@ -70,7 +70,7 @@ class Cache:
         return replace(self, arrays={**self.arrays, **arrays})
 
     def replaced(self, **new: jax.Array) -> Cache:
-        """Return the cache with arrays in the place of its own, as of states."""
+        """Replace arrays of a cache, such as states."""
         arrays = {name: each.astype(self.arrays[name].dtype) for name, each in new.items()}
         return replace(self, arrays={**self.arrays, **arrays})
 

@@ -148,7 +148,7 @@ class _Layer:
         return query, vectors, rotary
 
     def _absorbed(self, query: jax.Array) -> jax.Array:
-        """Return queries that meet the vectors themselves: what makes keys is applied to them."""
+        """Apply the keys' weights to queries, which then meet latent vectors."""
         size = self.model.sizes_of_layers.head_size
         plain = product("bshd,rhd->bshr", query[..., :size], self.weights["key_up"])
         return jnp.concatenate((plain, query[..., size:]), -1)
