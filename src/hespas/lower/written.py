@@ -98,7 +98,7 @@ class _Walk:
         return {value: _HERE} if before is None else self.places[before]
 
     def _number(self, at: int, place: int) -> int:
-        """Number the elements that an operation reads at a place."""
+        """Return the number of what an operation reads at a place."""
         return self.numbers.setdefault((at, place), len(self.numbers) + 1)
 
     def _write(self, value: Value) -> None:
