@@ -104,7 +104,7 @@ class Replica:
         return not (self.decoding or self.pool.waiting or self.pool.prompts)
 
     def offer(self, request: int, arrived_ps: int) -> None:
-        """Put a request at the end of the queue; one without work waits for it."""
+        """Append a request to the queue; an idle replica waits for it."""
         if self.is_idle:
             self.now = max(self.now, arrived_ps)
         self.work.offered_ps[request] = arrived_ps

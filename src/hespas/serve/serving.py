@@ -197,7 +197,7 @@ def _capacity_bytes(part: str) -> int:
 
 
 def _check_type(options: ServeOptions, model: LanguageModel, part: str) -> None:
-    """Raise `ConfigError` for a type that a part has no instructions for, as engines do."""
+    """Raise `ConfigError` for a type that a part can't multiply."""
     dtype, device = options.model.dtype or model.run.dtype, load_device(part)
     if dtype in _HALVES and not device.names(dtype):
         other = next((each for each in _HALVES if device.names(each)), "f32")
@@ -258,7 +258,10 @@ def _prefill(options: ServeOptions, fleet: Fleet, setup: Setup, steps: ReplicaSt
 
 
 def _language_model(name: str) -> LanguageModel | None:
-    """Return a model that writes tokens, of the zoo or by its configuration; None for others."""
+    """Return the language model that a name or configuration describes.
+
+    None for models that write no tokens.
+    """
     model = find_model(f"{name}:decode")
     return model.settings if model and isinstance(model.settings, LanguageModel) else None
 
@@ -493,7 +496,7 @@ def _stage_assumptions(steps: ReplicaSteps, engine: Engine) -> Iterator[str]:
 
 
 def _step_assumptions(surface: Surface, *, known: Collection[str]) -> Iterator[str]:
-    """Say what decides much of a step that decodes or of one of a prompt, beside ``known``."""
+    """Yield the steps' deciding assumptions that ``known`` lacks."""
     found: dict[str, float] = {}
     for report in (surface.report_near(8, is_prompt=False), surface.report_near(0, is_prompt=True)):
         for group in report.assumption_groups:
