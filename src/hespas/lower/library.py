@@ -154,7 +154,7 @@ def _joined(places: Sequence[int], around: _Around, needed: AbstractSet[Value], 
 
 
 def _opened(op: Op, renaming: Renaming) -> Sequence[Op]:
-    """Return copies of an operation, or of a fusion's body, for a larger block."""
+    """Copy an operation, or a fusion's body, into a larger block."""
     if not isinstance(op.attrs, FusionAttrs):
         return (copied_op(op, renaming),)
     (block,) = op.regions
@@ -177,7 +177,7 @@ def _is_alone(op: Op) -> bool:
 
 
 def _weighs(op: Op) -> bool:
-    """Return whether a kernel makes weights of experts, those of each token by themselves."""
+    """Return whether a kernel computes each token's expert weights."""
     if not _is_alone(op) or op.kind == "sort" or any(map(_is_index, op.results)):
         return False
     return sum(map(bytes_of, op.results)) <= _SHARED_BYTES

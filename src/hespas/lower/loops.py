@@ -36,7 +36,7 @@ from hespas.program.uses import Uses
 
 
 def with_layouts_before(block: Block) -> Block:
-    """Return a block whose arguments are copied before the loops that read them otherwise."""
+    """Copy arguments before loops that read them in another layout."""
     copied: dict[tuple[Value, TensorType], Value] = {}
     operations: list[Op] = []
     for op in block.operations:
@@ -381,7 +381,7 @@ def _is_small(op: Op) -> bool:
 
 
 def _product(op: Op, inside: Mapping[Value, Op]) -> Op:
-    """Return a product as a kernel that makes its operands itself, where it can."""
+    """Fuse a product with what makes its operands, where possible."""
     makers = [inside[value] for value in dict.fromkeys(op.operands) if value in inside]
     if op.kind != "dot_general" or not makers:
         return op
@@ -448,6 +448,6 @@ def _from_outside(op: Op) -> Mapping[Value, Value]:
 
 
 def _is_row(part: Value, stack: Value) -> bool:
-    """Return whether a part is all of a stack but for its first dimension."""
+    """Return whether a slice is whole in all dimensions but the first."""
     one, whole = tensor_of(part).shape, tensor_of(stack).shape
     return len(whole) > 1 and one == (1, *whole[1:])

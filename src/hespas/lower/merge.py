@@ -40,7 +40,7 @@ Source: openxla/xla, ``SharedMemoryUsage`` in gpu_fusible.cc (Apache License 2.0
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Node:
-    """A kernel, or an operation that stands alone, with what it reads and writes.
+    """A kernel or a single operation, with its neighbours.
 
     ``size`` is how many elements it goes over, ``how`` how it reduces them, ``shared_bytes`` what
     its reductions keep in shared memory; ``is_alone`` is what has one result in XLA. ``depth`` is
@@ -61,7 +61,7 @@ class Node:
 
 
 def nodes_of(grouping: Grouping, results: Iterable[Value]) -> list[Node]:
-    """Return the nodes of a block, kernels of several results merged, in program order.
+    """Return a block's nodes in program order, kernels merged.
 
     ``results`` are those of the block.
     """
@@ -182,7 +182,7 @@ class _Graph:
         self._drop(gone)
 
     def _merge_all(self, nodes: list[Node], read: Value, gone: dict[Node, Node]) -> None:
-        """Merge readers of a value, in order, with later ones over the same elements."""
+        """Merge a value's readers that cover the same elements."""
         left = _Candidates(are_few=len(nodes) <= _FEW)
         for node in nodes:
             left.add(node)
@@ -202,7 +202,7 @@ class _Graph:
                     self._merge(first, other, gone)
 
     def merge_chains(self, belong: Callable[[Node, Node], bool]) -> None:
-        """Merge kernels with the first that reads what they write and belongs to them."""
+        """Merge kernels with their first matching reader."""
         gone: dict[Node, Node] = {}
         for node in self.nodes:
             if node in gone:
@@ -214,7 +214,7 @@ class _Graph:
         self._drop(gone)
 
     def merge_stretches(self) -> None:
-        """Merge kernels with those that read what they write, or the same large values."""
+        """Merge kernels with their readers, and with readers of the same values."""
         for _ in range(_MOST_ROUNDS):
             before = len(self.nodes)
             self.merge_chains(self._are_one_stretch)

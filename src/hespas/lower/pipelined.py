@@ -241,7 +241,10 @@ def _stored(
 
 
 def _behind_loops(operations: Sequence[Op]) -> int:
-    """Return the first place behind all loops that communicate: no gather runs beside them."""
+    """Return the first place behind all loops that communicate.
+
+    No gather runs beside them.
+    """
     ends = [
         at
         for at, op in enumerate(operations, start=1)

@@ -173,7 +173,7 @@ def _sized(value: Value, runs: Runs) -> TensorType:
 
 
 def _opened_scan(op: Op, _uses: Uses) -> Sequence[Op] | None:
-    """Return a cumulative window in pieces, as of a cumulative sum, product or maximum.
+    """Compute a cumulative sum, product or maximum in pieces.
 
     Each piece is scanned by itself, what each piece ends with is scanned, again in pieces, and
     combined with all of the next piece. A length that is no multiple is filled up, and cut after.

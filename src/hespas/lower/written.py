@@ -137,7 +137,10 @@ def _together(places: Sequence[Places]) -> Places:
 
 
 def multiplied_before(operations: Sequence[Op]) -> set[int]:
-    """Return the multiplications by a vector, by their numbers, that are written before sums."""
+    """Return the multiplications by a vector that sums follow.
+
+    They are given by their numbers.
+    """
     uses, number = Uses(operations), {op: at for at, op in enumerate(operations)}
     written = set[int]()
     for op in operations:

@@ -42,7 +42,7 @@ from hespas.program.types import tensors
 
 @frozen
 class Peak:
-    """The most memory of temporaries, the operation that runs then, and the live buffers."""
+    """The peak of temporaries: its operation and live buffers."""
 
     size_bytes: int
     location: str
@@ -84,7 +84,7 @@ class BlockLiveness:
 
 @frozen
 class Inside:
-    """The regions of a loop or a branch, and the buffers passed to it."""
+    """A loop's or branch's regions, and the buffers passed in."""
 
     blocks: tuple[BlockLiveness, ...]
     given: Buffers

@@ -36,7 +36,7 @@ from hespas.program.types import DEVICE_MEMORY, HOST_MEMORY, tensors
 
 @frozen
 class MemoryUse:
-    """The memory of one step in bytes, of a device or of its host.
+    """A step's memory in bytes, on a device or its host.
 
     ``alias_bytes`` of the outputs are written over arguments. ``temporary_bytes`` is the memory of
     temporaries, ``gap_bytes`` of it unused gaps between them. ``peak_location`` is the operation
@@ -67,7 +67,7 @@ class MemoryUse:
 
     @property
     def peak_bytes(self) -> int:
-        """All memory that the step needs: XLA's arguments + outputs - aliases + temporaries."""
+        """The step's memory: arguments + outputs - aliases + temporaries."""
         return self.argument_bytes + self.output_bytes - self.alias_bytes + self.temporary_bytes
 
 
@@ -272,7 +272,7 @@ def operation_key(op: Op) -> Hashable:
 
 
 def memory_of_operations(program: Program) -> Mapping[Hashable, int]:
-    """Return the device memory in use while each operation of a scheduled program runs.
+    """Return the memory in use during each scheduled operation.
 
     Arguments and outputs are held throughout. The largest value is
     `hespas.memory.usage.MemoryUse.peak_bytes` without the gaps between buffers. A program that no

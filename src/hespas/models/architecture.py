@@ -13,7 +13,7 @@ from hespas.base.frozen import frozen
 
 @frozen
 class Sizes:
-    """How large a decoder is; ``mlp`` is the inner width of its dense layers.
+    """A decoder's sizes; ``mlp`` is its dense layers' inner width.
 
     With ``kv_heads`` 0 there are as many heads of keys and values as of queries. Positions are
     rotary, with periods up to ``rope_theta``, unless that is 0.

@@ -153,7 +153,7 @@ def qwen_delta_layers(fields: Fields, sizes: Sizes) -> tuple[LayerKind, ...]:
 
 
 def qwen_sparse(fields: Fields, sizes: Sizes, *, layers: Layers) -> tuple[LayerKind, ...]:
-    """Give experts to each layer whose number the step divides, but for dense ones."""
+    """Give experts to every n-th layer that isn't listed as dense."""
     every = fields.size("decoder_sparse_step", default=1)
     dense = fields.numbers("mlp_only_layers")
     return tuple(

@@ -145,7 +145,7 @@ def described(
 
 
 def activation_named(fields: Fields, *names: str, default: str) -> Activation:
-    """Return the activation that a field names; `ConfigError` for one that is not known."""
+    """Return a field's activation; raise `ConfigError` if unknown."""
     activation = fields.text(*names, default=default)
     if activation not in ACTIVATIONS:
         raise ConfigError(

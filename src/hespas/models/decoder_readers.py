@@ -263,7 +263,7 @@ def nemotron_h(fields: Fields) -> LanguageModel:
 
 
 def llama4(fields: Fields) -> LanguageModel:
-    """Read Llama 4: layers that rotate attend to chunks; experts come at an interval."""
+    """Read Llama 4: rotated layers attend to chunks; some have experts."""
     sizes = sizes_of(fields)
     every = fields.size("interleave_moe_layer_step", default=1)
     chunk = fields.size("attention_chunk_size", default=0, least=0)

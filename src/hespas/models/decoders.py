@@ -102,7 +102,7 @@ def _opt_sizes(fields: Fields) -> Sizes:
 
 
 def _hybrid_sizes(fields: Fields) -> Sizes:
-    """Return sizes; where there are no experts, the shared width is the dense layers'."""
+    """Return the sizes; the shared width is the dense layers' without experts."""
     sizes = sizes_of(fields)
     shared = fields.size("shared_intermediate_size", default=0, least=0)
     has_experts = fields.size("num_local_experts", default=0, least=0)

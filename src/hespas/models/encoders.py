@@ -17,7 +17,10 @@ _BERT = ("attention.self.query", "attention.self.key", "attention.self.value")
 
 @frozen
 class Tower:
-    """A stack of alike layers; ``gated`` ones multiply the activation by a second product."""
+    """A stack of equal layers, ``gated`` or plain.
+
+    Gated layers multiply the activation by a second product.
+    """
 
     embedding: int
     layers: int
@@ -236,7 +239,7 @@ class T5:
     tied: bool
 
     def inputs(self, run: Any) -> tuple[Input, ...]:
-        """Return what a sample is: tokens that are read, and tokens that are written."""
+        """Describe a sample: tokens read and tokens written."""
         return Input("source", (run.source,)), Input("inputs", (run.sequence,))
 
     def rows_of(self, run: Any) -> int:
@@ -298,7 +301,7 @@ class T5:
 
 @frozen
 class Whisper:
-    """An encoder of sound, whose two convolutions make rows, and a decoder of text."""
+    """An encoder of sound by two convolutions, and a text decoder."""
 
     IS_FIXED: ClassVar[bool] = True
     objective: ClassVar[str] = "tokens"
@@ -322,7 +325,7 @@ class Whisper:
         return {"batch": 8, "sequence": self.positions}
 
     def inputs(self, run: Any) -> tuple[Input, ...]:
-        """Return what a sample is: two frames of sound for each row, and tokens."""
+        """Describe a sample: two frames of sound a row, and tokens."""
         sound = Input("source", (2 * self.rows, self.bins), is_number=False)
         return sound, Input("inputs", (run.sequence,))
 

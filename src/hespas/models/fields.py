@@ -31,7 +31,7 @@ _MOST_LAYERS = 2000
 
 @dataclass(slots=True, kw_only=True)
 class Fields:
-    """The fields of a configuration, which of them were read, and which change nothing.
+    """A configuration's fields; which were read or change nothing.
 
     A field that is not given has that of ``defaults``, and is ``assumed`` once it was asked for.
     """

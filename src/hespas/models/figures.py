@@ -135,7 +135,7 @@ def model_figures(configuration: Configuration, *, name: str) -> ModelFigures:
 def _network_figures(
     configuration: Configuration, model: Network | ResNet, *, name: str
 ) -> ModelFigures:
-    """Return the figures of a network that is no decoder; clusters hold states alone."""
+    """Return a network's figures; its clusters hold states alone."""
     count, cached, of_source, tokens = counted(model), 0, 0, None
     is_sparse = isinstance(model, Network) and isinstance(model.design, Dlrm)
     trained = _SPARSE_BYTES if is_sparse else TRAINED_BYTES

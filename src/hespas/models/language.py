@@ -34,7 +34,7 @@ _LARGEST_HEAD = 256
 
 @frozen
 class LanguageModel:
-    """A decoder and how it is run; what its parts don't have is None.
+    """A decoder and how it is run; absent parts are None.
 
     ``pattern`` are the kinds of its layers, in order and again from the front; without one they
     are alike but for windows and dense layers.
@@ -129,7 +129,7 @@ class LanguageModel:
 
     @property
     def head_sizes(self) -> tuple[int, int]:
-        """The length of a query or key, and of a value, of one head."""
+        """The lengths of one head's key and value."""
         if self.latent is None:
             return self.sizes_of_layers.head_size, self.sizes_of_layers.head_size
         return self.sizes_of_layers.head_size + self.latent.rope_size, self.latent.value_size
@@ -229,7 +229,7 @@ class LanguageModel:
         return kind.rotary_size or style.rotary_size or head, theta
 
     def attention_of(self, kind: LayerKind) -> str:
-        """Return how attention of a layer is computed: fused kernels have no larger heads."""
+        """Return a layer's attention method; large heads aren't fused."""
         is_large = max(kind.head_size, self.head_sizes[0]) > _LARGEST_HEAD
         return "unfused" if is_large and self.run.attention != "splash" else self.run.attention
 
@@ -407,7 +407,9 @@ class LanguageModel:
 
     @property
     def state_axes(self) -> dict[str, tuple[str, ...]]:
-        """The mesh axes that divide a dimension of states: with ZeRO ``data`` does, too.
+        """The mesh axes that divide each dimension of states.
+
+        With ZeRO ``data`` does, too.
 
         Where weights are gathered along ``data``, its devices have neighbouring parts.
         """
@@ -417,7 +419,7 @@ class LanguageModel:
         return self.axes | self.sharded(("data", "fsdp") if run.zero == 3 else ("fsdp", "data"))
 
     def sharded(self, axes: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
-        """Return the dimensions of weights that axes of the mesh divide, where they can.
+        """Return the weights' dimensions that mesh axes divide.
 
         Of each array they divide the first: the width of the model, or the rank of latent vectors,
         which stays whole where the axes do not divide it.
@@ -490,7 +492,7 @@ class LanguageModel:
 
 
 def expert_axes(settings: object) -> tuple[str, ...]:
-    """Return the axes of a mesh that divide a model's experts; none without experts.
+    """Return the mesh axes that divide a model's experts, if any.
 
     >>> from hespas.models.catalogue import model_named
     >>> expert_axes(model_named("mixtral-8x7b").settings)

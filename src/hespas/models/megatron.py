@@ -54,7 +54,7 @@ _DEFAULT_DROPOUT = 0.1
 
 @frozen
 class Arguments:
-    """What a file of arguments describes; ``notes`` say what was assumed or left out."""
+    """An arguments file's content; ``notes`` list assumptions and omissions."""
 
     path: Path
     model: LanguageModel

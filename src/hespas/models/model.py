@@ -27,7 +27,7 @@ _AXIS = re.compile(r"\s*([A-Za-z_]\w*)\s*=\s*(\d+)\s*")
 
 @frozen
 class MeshAxes:
-    """Named axes with their sizes, major first: neighbours along the last have adjacent ids."""
+    """Named axes with sizes; devices adjacent along the last have adjacent ids."""
 
     axes: tuple[tuple[str, int], ...]
 
@@ -235,7 +235,7 @@ def _axes_of(spec: Iterable[str | tuple[str, ...] | None]) -> set[str]:
 
 @frozen
 class Model:
-    """A model by name; ``settings`` is a frozen dataclass, whose fields are its options.
+    """A named model; the fields of ``settings`` are its options.
 
     ``module`` of settings is where the function ``build`` stands that makes a `Step` of them: it is
     imported with JAX, when it is called. Models that can be cut between layers have ``build_part``

@@ -225,7 +225,7 @@ class Shape:
 
 @dataclass(slots=True)
 class Counted:
-    """What a network has: its weights by name, and the FLOPs of one sample.
+    """A network's weights by name, and FLOPs of a sample.
 
     ``caches`` are the heads, tokens and size of the keys that a layer reads, as often as it is
     repeated.

@@ -44,7 +44,7 @@ class Design(Protocol):
 
 @runtime_checkable
 class EncoderDecoder(Design, Protocol):
-    """A network that reads a source, and then writes one token after the other."""
+    """A network that reads a source, then writes tokens serially."""
 
     decoder: Any
 
@@ -183,7 +183,7 @@ class Network:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """The sizes of the dimensions of a batch, of all parts in a round."""
+        """The sizes of a round's batch, over all parts."""
         return {
             "batch": self.batch * self.parts // self.accumulation,
             "rounds": self.accumulation,
@@ -208,7 +208,10 @@ class Network:
 
     @property
     def state_axes(self) -> dict[str, tuple[str, ...]]:
-        """The mesh axes that divide a dimension of states: with ZeRO ``data`` does, too."""
+        """The mesh axes that divide each dimension of states.
+
+        With ZeRO ``data`` does, too.
+        """
         run = self.run
         if not isinstance(run, Learning) or not run.zero or run.zero == 3:
             return self.axes

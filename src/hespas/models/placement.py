@@ -50,7 +50,7 @@ def parse_place(text: str) -> Place:
 
 
 def in_default_order(mesh: MeshAxes) -> MeshAxes:
-    """Return a mesh with its axes as frameworks place them; others are farthest apart.
+    """Order a mesh's axes as frameworks do; others are outermost.
 
     >>> str(in_default_order(MeshAxes(axes=(("tp", 8), ("pipe", 4), ("fsdp", 2)))))
     'pipe=4,fsdp=2,tp=8'

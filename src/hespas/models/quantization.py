@@ -34,7 +34,7 @@ _MODULES = {
 
 
 def read_precision(fields: Fields, *, layers: int) -> tuple[Precision, tuple[str, ...]]:
-    """Return the formats of a model's parts, and notes on what is published otherwise.
+    """Return the formats of a model's parts, and notes on exceptions.
 
     ``fields`` are those of ``quantization_config``, empty where nothing is quantised. Raises
     `ConfigError` for a method, or sizes of groups, that are not known.

@@ -29,7 +29,7 @@ class Convolution:
 
 @frozen
 class Block:
-    """Convolutions beside a shortcut, which has a convolution of its own if shapes differ.
+    """Convolutions beside a shortcut, convolved if shapes differ.
 
     ``name`` is that of its scope: the stage, and the block in it.
     """
@@ -122,7 +122,7 @@ def _windows(layer: Convolution, side: int, *, padding: int | None = None) -> Wi
 
 
 def network(stages: str, *, bottleneck: bool, classes: int) -> Network:
-    """Return a network from the number of blocks of each stage, as in 3-4-6-3.
+    """Build a network from its stages' block counts, as in 3-4-6-3.
 
     >>> len(network("3-4-6-3", bottleneck=True, classes=1000).convolutions())
     53

@@ -92,7 +92,7 @@ class Prefill:
 
 @frozen
 class Decode:
-    """A step that makes ``new_tokens`` for each sequence, whose cache has ``context`` with them.
+    """A step of ``new_tokens`` a sequence; ``context`` includes them.
 
     ``batch`` counts sequences for one data-parallel part of the mesh. More than one new token are
     computed at once, as when guessed ones are verified. Types are as for `Prefill`.

@@ -206,7 +206,7 @@ def outer_weights(model: LanguageModel) -> Shapes:
 
 
 def mtp_weights(model: LanguageModel, kind: LayerKind) -> Shapes:
-    """Return the dimensions of the weights of a layer that predicts a further token.
+    """Return the dimensions of a multi-token-prediction layer's weights.
 
     Its input is a product of the row before and of the next token's embedding, each with a norm;
     the head is the model's, behind a norm of its own. Source: DeepSeek-AI, DeepSeek-V3 Technical
@@ -345,7 +345,7 @@ def state_elements(model: LanguageModel, kind: LayerKind) -> int:
 
 
 def is_product(name: str) -> bool:
-    """Return whether the weights of a name are those of a product of rows."""
+    """Return whether a named weight multiplies rows."""
     return not any(other in name for other in ("norm", "bias", "filter", "decay", "scale"))
 
 

@@ -130,7 +130,7 @@ class PipelinePrediction:
         return found
 
     def passes_of(self, stage: int, chunk: int) -> Spent:
-        """Return what all passes of a chunk take, less what passes beside them hide."""
+        """Return a chunk's pass times, less what other passes hide."""
         passes = self.costs[self.cut.parts_of(stage)[chunk]].passes
         one = passes.forward + passes.backward + passes.weights
         hidden = sum(
@@ -147,7 +147,7 @@ class PipelinePrediction:
 
     @property
     def exposed_communication_s(self) -> float:
-        """The time in which it neither computes nor waits for its host; waiting included."""
+        """The time without computation or host transfers, waiting included."""
         others_s = self.exposed_host_transfer_s + self.launch_wait_s
         return self.step_time_s - self.compute_s - others_s
 
@@ -196,7 +196,7 @@ class PipelinePrediction:
 
     @property
     def checkpoint_bytes(self) -> int:
-        """The weights and moments of all stages, once for all equal parts along ``data``."""
+        """All stages' weights and moments, each held once along ``data``."""
         parts = self.devices // self.cut.stages // self.cut.mesh.size("data")
         held = parts * sum(memory.state_bytes for memory in self.memories)
         return held * STATES // states_held(self.cut)

@@ -56,7 +56,7 @@ from hespas.work.custom_call import custom_call
 
 
 def checked(options: PredictOptions, *, needs_program: bool = True) -> PredictOptions:
-    """Return the options with the system loaded, and the node that follows from it.
+    """Load the options' system, and derive the node.
 
     Whatever can be refused without a program is refused here, before anything that takes time:
     raises what loading a system, a device and an estimation method raise, `ConfigError` for options

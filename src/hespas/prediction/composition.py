@@ -95,7 +95,7 @@ def predict(
 def prepare(
     options: PredictOptions, *, program: Program | None = None, source: bytes | None = None
 ) -> Prepared:
-    """Load a program, settle it on the devices of its system, and divide it.
+    """Load a program, fit it to its system, and split it.
 
     Options that can be refused without the program are refused before it is read.
     """

@@ -201,7 +201,7 @@ def offloads(source: ModelSource) -> bool:
 
 
 def _check_host_link(source: ModelSource, options: PredictOptions) -> None:
-    """Refuse a link to the host of unknown bandwidth, or one that nothing uses."""
+    """Refuse an unused host link, or one of unknown bandwidth."""
     remedy = f"drop it, or give {option('remat')} {OFFLOAD}"
     refuse_unused(options, {HOST_LINK: not offloads(source)}, remedy=remedy)
     if offloads(source) and host_bandwidth(options.estimate) is None:
@@ -405,7 +405,7 @@ def expert_bytes(cut: Cut, part: Part) -> int:
 def _argument_bytes(
     cut: Cut, part: Part, program: PartProgram, argument: int, *, along: str | None = None
 ) -> int:
-    """Return what a device holds of an argument of a program of a part."""
+    """Return a device's bytes of a program's argument."""
     of_program = replace(part, mesh=cut.mesh_of(program), program=program)
     # Weights of a loop are few arrays, of all layers.
     texts = {**cut.source.texts, "scan": "true"}
@@ -441,7 +441,7 @@ def check_fits(cut: Cut) -> None:
 
 
 def remedy(cut: Cut, memory: Footprint, capacity_bytes: int) -> str:
-    """Return what would make a stage fit, the change that costs least time first."""
+    """Suggest changes that make a stage fit, the cheapest first."""
     whole_bytes = memory.held_bytes + memory.gradient_bytes
     if whole_bytes > capacity_bytes:
         times = -(-(whole_bytes + memory.state_bytes) // capacity_bytes)

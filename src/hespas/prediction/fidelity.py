@@ -126,7 +126,7 @@ def _automatic(options: PredictOptions) -> Plan:
 
 
 def needs_operations(options: PredictOptions) -> str:
-    """Return why the operations are needed as they are exported; empty where they aren't."""
+    """Return why exported operations are needed, or ""."""
     method = options.estimate.method
     if method is not None and method_named(method).device_use is not DeviceUse.NEEDED:
         return f"method {method} runs its operations as they are exported"
@@ -137,7 +137,7 @@ def needs_operations(options: PredictOptions) -> str:
 
 
 def _by_line(options: PredictOptions) -> str:
-    """Return which option names lines of the program as exported; empty where none does."""
+    """Return the option that names lines of the exported program, or ""."""
     given = {
         "trip_count": options.program.trip_counts,
         "branch_weights": options.program.branch_weights,
@@ -173,7 +173,7 @@ def _compiler_of(node: str) -> None:
 
 
 def _named(options: EstimateOptions) -> str | None:
-    """Return the node's name or path; None for one that only its rates describe."""
+    """Return the node's name or path, if it has one."""
     node = options.node
     if node is None and isinstance(options.hardware, NodeHardware):
         node = options.hardware.node

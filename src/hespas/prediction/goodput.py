@@ -233,7 +233,7 @@ def goodput_of(run: LongRun) -> Goodput:
 
 
 def waiting_share(run: LongRun) -> float:
-    """Return the share of time in which all spares are out: Erlang's B formula.
+    """Return the share of time without spares, by Erlang's B formula.
 
     >>> run = LongRun(
     ...     failure_interval_s=9, start_s=0, load_s=0, save_s=1, interval_s=1, spares=0, repair_s=9
@@ -305,7 +305,7 @@ CHECKPOINT_SOURCE = (
 
 
 def known_failures(device: str) -> FailureRate | None:
-    """Return how often a device fails, None where nothing is published of its part.
+    """Return a part's published failure rate, if any.
 
     >>> known_failures("H100_80GB").device_interval_s / 3600 > 40_000, known_failures("MI300X")
     (True, None)

@@ -69,7 +69,7 @@ class Unequal(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Infant(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Failures are ``factor`` times as frequent at first, which fades with the time ``days``."""
+    """Early failures: ``factor`` times as many, fading over ``days``."""
 
     factor: Annotated[float, Meta(ge=1)]
     days: Positive
@@ -129,7 +129,9 @@ class Hazards:
 
 
 def read_hazards(name: str | Path) -> HazardsFile:
-    """Return the hazards of a preset or a file; `ConfigError` for what is neither.
+    """Read the hazards of a preset or file.
+
+    Raises `ConfigError` for what is neither.
 
     >>> len(read_hazards("H100_Llama3").causes)
     19

@@ -60,7 +60,7 @@ def launch_of(op: Op, name: Named, duration_ps: int) -> Launch:
 
 
 def _experts(op: Op) -> int:
-    """Return how many experts an operation of theirs multiplies or rounds one by one."""
+    """Return how many experts an operation handles one by one."""
     result = op.results[0].type if op.results else None
     if not isinstance(result, TensorType) or result.rank < _RANK:
         return 1

@@ -378,7 +378,7 @@ _READERS = ("frontend", "program", "work", "xla/mlir")
 
 
 def with_experts(program: Program, options: PredictOptions, system: System | None) -> Program:
-    """Return the program with the rows that each expert gets, where it has experts.
+    """Set the rows of each expert in a program.
 
     Raises `ConfigError` for a load of the experts that doesn't fit the program.
     """
@@ -453,7 +453,7 @@ def replication_warning(whole: Flops, local: Program) -> str:
 
 
 def product_flops(program: Program) -> Flops | None:
-    """Return the FLOPs of a program's matrix products by module; None for unknown loops."""
+    """Return matrix-product FLOPs by module; None for unknown loops."""
     try:
         return _of_block(program.main.body, program.functions, {})
     except _UnknownLoopError:

@@ -33,7 +33,7 @@ _BATCH_CELLS = 4_000_000
 
 @frozen
 class PlayedRuns:
-    """What became of each seed: seconds by category, and how often each cause struck.
+    """Each seed's outcome: seconds by category, and strikes by cause.
 
     ``worst`` is the share of nodes' failures by the unequal nodes, None where all are equal.
     """

@@ -49,7 +49,7 @@ def system_of(options: NetworkOptions) -> System | None:
 
 
 def model_of(options: NetworkOptions, system: System | None) -> ModelChoice:
-    """Return the network model with its settings; `ConfigError` for those without effect on it.
+    """Return the network model; raise `ConfigError` for settings without effect.
 
     Where no model is named, the settings that only one has decide, or else the system.
     """
@@ -135,7 +135,7 @@ def _named_device(options: EstimateOptions) -> Device | None:
 
 
 def node_of(options: EstimateOptions) -> Device | str | Path | None:
-    """Return what names the device, before the configuration's; None where only rates are given."""
+    """Return the device's name, if more than rates are given."""
     match options.hardware:
         case _ if options.node is not None:
             return options.node
@@ -148,7 +148,7 @@ def node_of(options: EstimateOptions) -> Device | str | Path | None:
 
 
 def no_device(options: EstimateOptions) -> ConfigError:
-    """Return the error for a device that is not given, or given in part."""
+    """Return the error for a missing or incomplete device."""
     rates = {
         "peak_flops": options.peak_flops,
         "memory_bandwidth": options.memory_bandwidth,
@@ -168,7 +168,7 @@ def no_device(options: EstimateOptions) -> ConfigError:
 
 
 def device_name(options: EstimateOptions) -> str:
-    """Return the name of the device, of what runs here, or of the method."""
+    """Return the name of the device, this machine or the method."""
     method = method_named(options.method or DEFAULT.name)
     here = method.runs_on(options.hardware)
     if here is not None:
@@ -178,7 +178,7 @@ def device_name(options: EstimateOptions) -> str:
 
 
 def host_bandwidth(options: EstimateOptions) -> float | None:
-    """Return the bandwidth of a device's host link in bytes/s per direction, if known."""
+    """Return a host link's bytes/s per direction, if known."""
     if options.host_bandwidth is not None:
         return options.host_bandwidth
     device = device_of(options)
@@ -223,7 +223,7 @@ def store_of(options: EstimateOptions, *, beside: Path | None = None) -> Store |
 
 
 def prices_of(options: EstimateOptions, modules: RegionModules) -> Store | None:
-    """Return where prices of compiled programs are kept without being asked for, if anywhere.
+    """Return the default store of compiled programs' prices, if any.
 
     Those of few regions are made in less time than it takes to look for them.
     """

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def with_arguments(options: PredictOptions) -> PredictOptions:
-    """Return options with what a file of Megatron-LM's arguments says, where one is named.
+    """Apply a Megatron-LM arguments file to options, if one is named.
 
     Raises `ConfigError` for a file that can't be read, and for a cluster that its layout does not
     fit.

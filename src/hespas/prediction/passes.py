@@ -295,7 +295,7 @@ def spent_by_phase(
 
 
 def _host_ps(tasks: TaskGraph, *, is_store: bool) -> int:
-    """Return how long a device moves data to its host's memory, or from it."""
+    """Return the time of a device's transfers to or from its host."""
     moves = (task for task in tasks.tasks if isinstance(task, MemoryTask))
     return sum(task.duration_ps or 0 for task in moves if task.is_store is is_store)
 

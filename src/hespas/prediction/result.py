@@ -149,7 +149,7 @@ class Prediction:
 
     @property
     def exposed_communication_s(self) -> float:
-        """The time in which the slowest device doesn't compute, with every device as specified."""
+        """The slowest device's time without computation, devices as specified."""
         if self.timeline is None:
             return 0.0
         return self.timeline.parts.exposed_communication_ps / PS_PER_S
@@ -326,7 +326,7 @@ def _dropped_collectives(graph: RegionGraph, tasks: TaskGraph) -> Iterator[str]:
 
 
 def computation_alone(tasks: TaskGraph) -> Timeline:
-    """Return when each computation runs in a program that doesn't communicate: no system needed."""
+    """Schedule a program without communication; no system is needed."""
     # Few programs run alone: the others need not wait for it.
     from hespas.simulate.astra.simulate import simulate  # noqa: PLC0415
 

@@ -259,7 +259,10 @@ def _durations(
     message_ps: int,
     ready_ps: Mapping[tuple[int, int], int],
 ) -> Durations:
-    """Return what passes and messages take; ``ready_ps`` is when weights have come, by chunk."""
+    """Return the durations of passes and messages.
+
+    ``ready_ps`` is when weights have come, by chunk.
+    """
     hides = cut.options.pipeline.hides
     spent = [[costs[part].passes for part in cut.parts_of(stage)] for stage in range(cut.stages)]
 

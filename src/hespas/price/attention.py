@@ -31,7 +31,7 @@ _OTHERS = "H100_SXM"
 
 
 class LatentFits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Figures of one query over a cache of latent vectors, which all heads share.
+    """Figures of one query over a cache of shared latent vectors.
 
     It takes ``latency_s``, plus the longer of two times: that of the vectors at ``bandwidth_share``
     of the memory bandwidth, and that of its products at ``peak_share`` of the peak.

@@ -45,7 +45,7 @@ def causal_attention(  # noqa: PLR0917 - the pieces of attention
     places: Places,
     sinks: jax.Array | None = None,
 ) -> jax.Array:
-    """Return softmax(query key^T) value among the tokens of a step, each with earlier ones.
+    """Return causal softmax(query key^T) value among a step's tokens.
 
     ``arrays`` are queries, which are scaled, keys and values; ``sinks`` a score of each head that
     takes a part of its softmax. Layers with chunks have them as sequences of their own. Along the
@@ -144,7 +144,7 @@ def cached_attention(
     cached: tuple[jax.Array, jax.Array],
     sinks: jax.Array | None = None,
 ) -> jax.Array:
-    """Return softmax(query key^T) value for new tokens, which are the last of a cache.
+    """Return softmax(query key^T) value of a cache's last tokens.
 
     ``query`` is scaled; ``cached`` are the keys and values of a cache, the new tokens' with them.
     """
@@ -316,7 +316,7 @@ def _within_documents(
 
 
 def _slopes(heads: int, new: int, tokens: int) -> jax.Array:
-    """Return what is added to scores of each head by distance, (heads, new, tokens).
+    """Return each head's bias by distance, (heads, new, tokens).
 
     Source: O. Press et al., Train Short, Test Long, 2022, section 3.
     """

@@ -50,7 +50,10 @@ def latent_attention(  # noqa: PLR0917 - the pieces of one layer
     places: Places,
     cache: Cache | None,
 ) -> tuple[jax.Array, Cache | None]:
-    """Return each head's result, (batch, sequence, heads, value size), and the cache with it."""
+    """Return each head's result and the updated cache.
+
+    The result is (batch, sequence, heads, value size).
+    """
     latent = model.latent
     assert latent is not None  # noqa: S101 - for the type checker: such a model has it
     layer = _Layer(

@@ -287,7 +287,7 @@ class Layers:
         return self.between(hidden) if is_divided else hidden
 
     def _into_product(self, x: jax.Array) -> jax.Array:
-        """Gather normalised rows for a layer's product; one of 8 bits gathers its own.
+        """Gather normalised rows, unless an 8-bit product does.
 
         Several products of the same rows share what is gathered, before each rounds it. Source:
         torchtitan 0.1.0, models/llama3/infra/parallelize.py: ``PrepareModuleInput``.

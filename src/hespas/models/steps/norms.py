@@ -15,7 +15,7 @@ Weights = Mapping[str, Any]
 
 
 def apart(style: Style, x: jax.Array) -> jax.Array:
-    """Return ``x`` as a kernel of its own writes it in an eager step."""
+    """Write ``x`` by its own kernel in an eager step."""
     return jax.lax.optimization_barrier(x) if style.eager else x
 
 
@@ -25,7 +25,7 @@ def apart_in_experts(style: Style, x: jax.Array) -> jax.Array:
 
 
 def normalised(style: Style, x: jax.Array, weights: Weights, name: str) -> jax.Array:
-    """Normalise rows in f32 to mean square 1, for layer norms also mean 0."""
+    """Normalise rows in f32 to mean square 1, and mean 0 for layer norms."""
     if style.eager and style.norm == "rms":
         return _one_by_one(style, x, weights[name])
     scaled = plainly_normalised(style, x)
@@ -36,7 +36,7 @@ def normalised(style: Style, x: jax.Array, weights: Weights, name: str) -> jax.A
 
 
 def _one_by_one(style: Style, x: jax.Array, weight: jax.Array) -> jax.Array:
-    """Return a norm without means as PyTorch runs it: a kernel for each operation.
+    """Compute an RMS norm with one kernel an operation, as PyTorch does.
 
     Source: pytorch/pytorch 2.5, ``rms_norm_composite`` of aten/src/ATen/native/layer_norm.cpp.
     """
@@ -71,7 +71,7 @@ class Places(NamedTuple):
     keys: Mapping[int, tuple[jax.Array, jax.Array]] = {}
 
     def with_keys(self, kind: LayerKind, keys: tuple[jax.Array, jax.Array]) -> Places:
-        """Return the same with the keys and values of a layer that keeps them."""
+        """Add the keys and values that a layer keeps."""
         return self._replace(keys={**self.keys, kind.window: keys})
 
 

@@ -54,7 +54,7 @@ def part_divided(divided: Divided, part: Part) -> Divided:
 
 @frozen
 class PartTypes:
-    """The types of weights in passes, of the optimiser's states, and of summed gradients."""
+    """The types of weights, optimiser states and summed gradients."""
 
     weights: Any
     states: Any

@@ -53,7 +53,7 @@ SMALL_TYPES: Mapping[str, Any] = {"f8": SMALL, "f4": jnp.float4_e2m1fn}
 
 
 class Rounded(NamedTuple):
-    """A weight that is trained, and rounded to 8 bits where it is multiplied.
+    """A trained weight, rounded to 8 bits for its product.
 
     ``stored`` is what it was rounded to before; without it that is done where it is multiplied.
     """
@@ -63,7 +63,7 @@ class Rounded(NamedTuple):
 
 
 class RoundedTo4Bits(Rounded):
-    """A weight that is trained, and rounded to 4 bits where it is multiplied."""
+    """A trained weight, rounded to 4 bits for its product."""
 
 
 class Frozen(NamedTuple):
@@ -104,7 +104,7 @@ def rounded(weights: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_multiplied(name: str) -> bool:
-    """Return whether a layer's weight, by its name, is a product's in few bits.
+    """Return whether a layer's named weight is multiplied in few bits.
 
     Adapters stay as they are. Source: Megatron-Bridge 0.6.2, ``ParallelLinearAdapter`` of
     peft/utils.py, made of layers of Megatron-Core, not of Transformer Engine.
@@ -216,7 +216,7 @@ def grouped_product(x: jax.Array, weight: Any, counts: jax.Array) -> jax.Array:
 
 
 def is_stored(weight: Any) -> bool:
-    """Return whether a weight is in 8 or 4 bits, with what scales it."""
+    """Return whether a weight is stored in 8 or 4 scaled bits."""
     return isinstance(weight, tuple | Grouped)
 
 
@@ -235,7 +235,7 @@ def widened(weight: Grouped, dtype: Any) -> jax.Array:
 
 
 def _rounded_rows(x: jax.Array, weight: Grouped) -> jax.Array:
-    """Round rows to 4 bits if the weight that multiplies them asks for it.
+    """Round rows to 4 bits if their weight requires it.
 
     Each group is divided by its largest number, as NVIDIA's recipe for NVFP4 has it.
     """

@@ -113,7 +113,7 @@ def _token(
 def through_delta(
     model: LanguageModel, divided: Divided, x: jax.Array, weights: Weights, cache: Cache | None
 ) -> tuple[jax.Array, Cache | None]:
-    """Return what a gated delta rule makes of (batch, sequence, embedding), and its cache."""
+    """Apply a gated delta rule to (batch, sequence, embedding) and cache."""
     delta = model.delta
     assert delta is not None  # noqa: S101 - for the type checker
     with jax.named_scope("projections"):
@@ -229,7 +229,7 @@ def _shares(total: jax.Array) -> jax.Array:
 
 
 def _cut(x: jax.Array, size: int) -> jax.Array:
-    """Return (batch, chunks, size, ..) of (batch, sequence, ..), with zeros at the end."""
+    """Cut (batch, sequence, ..) into (batch, chunks, size, ..), padded."""
     short = -x.shape[1] % size
     padded = jnp.pad(x, ((0, 0), (0, short), *(((0, 0),) * (x.ndim - 2)))) if short else x
     return padded.reshape(x.shape[0], -1, size, *x.shape[2:])

@@ -98,7 +98,7 @@ def run_again(layer: Any) -> Any:
 
 
 def _keeps_without(modules: frozenset[str]) -> Callable[..., bool]:
-    """Return a policy that keeps all but what is elementwise, and what ``modules`` make.
+    """Return a policy that drops elementwise results and those of ``modules``.
 
     The activation of experts may run in several kernels, of whose results none is kept either.
     """

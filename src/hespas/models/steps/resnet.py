@@ -28,7 +28,7 @@ _EPSILON, _DECAY = 1e-5, 0.9
 
 @frozen
 class Forward:
-    """The forward pass; with ``axes`` it trains, and batches are normalised across these axes."""
+    """The forward pass; training normalises batches across ``axes``."""
 
     network: Network
     dtype: Any

@@ -148,7 +148,7 @@ def biased_one_by_one(style: Style, made: jax.Array, bias: jax.Array) -> jax.Arr
 
 @frozen
 class _Experts:
-    """The experts that a device has, and the way of its tokens to them."""
+    """A device's experts, and the route of its tokens to them."""
 
     routing: Routing
     style: Style
@@ -362,7 +362,7 @@ class _Experts:
         return checkpoint_name(through(inner, "experts_down"), "mlp_down")
 
     def _expert_bias(self, name: str) -> jax.Array | None:
-        """Return the bias of experts; what devices sum afterwards has its part on each."""
+        """Return the experts' bias, divided where devices sum later."""
         bias = self.weights.get(f"{name}_bias")
         if bias is None or name != "experts_down":
             return bias
@@ -388,7 +388,7 @@ class _Experts:
 
 
 class Among(Enum):
-    """Which devices of the experts' axis exchange: all, one of each group, a group."""
+    """The devices that exchange: all, one a group, or a group."""
 
     ALL = "all"
     GROUPS = "groups"

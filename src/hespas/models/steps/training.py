@@ -73,7 +73,7 @@ def build(settings: LanguageModel) -> Step:
 def training(
     settings: LanguageModel | Network, model: Trained, of_states: Trained, frozen: Any = None
 ) -> Step:
-    """Return the training step of a model; ``of_states`` is divided as its states are.
+    """Return a model's training step; its states are those of ``of_states``.
 
     Beside what it trains a step takes ``frozen`` weights, where there are some.
     """

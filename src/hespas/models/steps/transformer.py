@@ -280,7 +280,7 @@ class Transformer:
         return x, changed
 
     def _with_inputs(self, x: jax.Array, weights: Weights, batch: Weights) -> Weights:
-        """Return the weights with each layer's own input of the tokens beside its own.
+        """Add each layer's own token inputs to its weights.
 
         Source: Google, Gemma 3n, "per-layer embeddings".
         """

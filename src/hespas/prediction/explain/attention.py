@@ -38,7 +38,7 @@ PricesAttention = Roofline | KernelEstimator | Measured
 
 @frozen
 class Scores:
-    """Scores of attention that is not fused, for all ``heads``; ``sharing`` share their keys."""
+    """Unfused attention scores of ``heads``, of which ``sharing`` share keys."""
 
     heads: int
     sharing: int
@@ -74,7 +74,7 @@ class Scores:
         return _part(op, self) != _REST
 
     def fused(self, *, is_backward: bool) -> Attention:
-        """Return the attention as one kernel, which leaves out what a causal mask does."""
+        """Return the attention as one kernel, which skips masked tokens."""
         return Attention(
             batch=1,
             heads=self.heads,
@@ -179,7 +179,7 @@ def _sums(product: Gemm, head_size: int, lengths: tuple[int, int]) -> bool:
 
 
 def _shape(kind: object) -> tuple[int, ...]:
-    """Return the heads of all batches and the two lengths; nothing for another rank."""
+    """Return the heads and both lengths; nothing for other ranks."""
     if not isinstance(kind, TensorType):
         return ()
     sizes = [size for size in kind.shape if size > 1]
@@ -251,7 +251,7 @@ class Passes:
 
 
 def passes_of(labelled: Estimate) -> Passes | None:
-    """Return the passes that operations priced by `Labelled` make; None if they make none."""
+    """Return the attention passes among labelled operations, if any."""
     counts = {name: each.count for name, each in labelled.per_op.items()}
     makes, sums = counts.get(_MAKES, 0.0), counts.get(_SUMS, 0.0)
     backward = (sums - makes) / 2
@@ -310,7 +310,7 @@ def pricer_of(method: object) -> KernelPricer | None:
 
 
 def name_of(leaf: Leaf, reading: Reading) -> str:
-    """Return the name of a kernel: as the compiler called it, or its instruction's."""
+    """Return a kernel's compiled or instruction name."""
     return reading.analysis.name if reading.analysis else leaf.op.instruction
 
 

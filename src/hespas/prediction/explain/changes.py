@@ -48,7 +48,7 @@ def priced_again(
     *,
     custom_calls: Mapping[str, CustomCallCost],
 ) -> list[Prices]:
-    """Return the prices of all regions by several methods; `CostError` as methods raise it."""
+    """Price all regions by several methods; pass on their `CostError`."""
     if not methods:
         return []
     first: dict[int, Compute] = {}

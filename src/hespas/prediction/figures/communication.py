@@ -39,7 +39,7 @@ class Bus:
     dimensions: tuple[Dimension, ...]
 
     def used(self, groups: Sequence[Sequence[int]]) -> tuple[int, ...]:
-        """Return the dimensions in which members of a group differ, the nearest is 0."""
+        """Return the dimensions along which a group extends, nearest 0."""
         strides = self._strides()
         return tuple(
             number
@@ -317,11 +317,11 @@ class _Names:
         return _shape(groups, self.devices, is_whole=is_whole)
 
     def _dimension(self, groups: GroupTable) -> str:
-        """Return the numbers of the dimensions in which members differ, the nearest is 0."""
+        """Return the numbers of a group's dimensions, nearest 0."""
         return "" if self.bus is None else "+".join(map(str, self.bus.used(groups)))
 
     def _limit(self, kind: CollectiveKind | None, groups: GroupTable, device: int) -> float | None:
-        """Return the most bandwidth that a device's group can reach; None where not known."""
+        """Return a device's largest possible bandwidth in a group, if known."""
         if self.bus is None:
             return None
         own = [group for group in groups if device in group]

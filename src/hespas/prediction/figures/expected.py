@@ -68,7 +68,7 @@ def engine_errors() -> dict[str, PublishedErrors]:
 
 
 def expected_error(prediction: Prediction | PipelinePrediction) -> ExpectedError:
-    """Return the errors of the published steps that are most like a predicted one."""
+    """Return the errors of the most similar published steps."""
     chosen = _group_name(prediction)
     if chosen is None and _is_decoded(prediction):
         return ExpectedError(text=_of_engines())

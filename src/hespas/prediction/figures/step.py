@@ -194,7 +194,7 @@ def explain_rows(changes: Sequence[Change]) -> list[ExplainRow]:
 def run_report(
     prediction: Prediction | PipelinePrediction, *, with_tables: bool = True
 ) -> RunReport:
-    """Return all that is reported of a step of one program, or of several.
+    """Return the report of a step of one or several programs.
 
     Figures of computation are those of one device, of a pipeline one of the stage that computes
     longest. A program of which rounds are folded has no tables, nor has one without
