@@ -265,7 +265,7 @@ class AttentionModel:
         return _grid(self.part.about.part).axes[-1].sizes[-1]
 
     def _base(self, attention: Attention) -> tuple[Attention, int]:
-        """Return one head of the table's attention, and how many such heads there are.
+        """Return one head of the table's attention, and the head count.
 
         For a sliding window the head is as long as two windows; a causal mask leaves each
         query one in the mean, and the number of heads grows accordingly. It also grows where there

@@ -142,7 +142,7 @@ class DiskStore:
         return sqlite3.connect(self.path, timeout=_LOCK_TIMEOUT_S)
 
     def _unsealed(self, key: str, sealed: object) -> str:
-        """Return a text without its checksum, which a flipped bit in the file breaks."""
+        """Check a text's checksum, and return the text."""
         text = sealed[_SEAL_DIGITS:] if isinstance(sealed, str) else ""
         if sealed != _seal(key, text) + text:
             raise _no_estimate(self.location)

@@ -35,7 +35,7 @@ class Bound:
 
     @property
     def known_s(self) -> float:
-        """The sum of the parts: the time, where the method divides all of it."""
+        """The sum of the parts, the whole time if fully divided."""
         return self.compute_s + self.memory_s + self.launch_s
 
     def __add__(self, other: Bound) -> Bound:

@@ -171,7 +171,7 @@ class Kernel:
 
 @lru_cache(maxsize=MOST_REMEMBERED)
 def kernel_of(op: Op) -> Kernel:
-    """Return the kernel of an operation, of a fusion, call or started operation too.
+    """Return an operation's kernel; opens fusions, calls and starts.
 
     Raises `CostError` for a library's call whose configuration cannot be read.
     """
@@ -345,7 +345,7 @@ def runs_in_graphs(program: Program) -> bool:
 
 
 def is_served(program: Program) -> bool:
-    """Return whether an engine's kernels run a program: those of libraries, with no gradient.
+    """Return whether an engine's library kernels run a program.
 
     Engines capture steps that decode in CUDA graphs; launches of a prompt's kernels are hidden
     behind kernels.

@@ -290,7 +290,7 @@ class VectorLoad:
 
 
 def vector_load(op: Op, work: Work, core: TensorCore) -> VectorLoad | None:
-    """Return a kernel's load on the vector unit; None if it has other work.
+    """Return a kernel's load on the vector unit, if that is all.
 
     ``work`` has the bytes that it reads and writes.
     """

@@ -351,7 +351,7 @@ def values_read(op: Op) -> Sequence[Value]:
 def needed_for(
     operations: Sequence[Op], results: Iterable[Value], *, given: Value | None = None
 ) -> list[Op]:
-    """Return the operations that make some results, in order, from what is ``given`` on."""
+    """Return the operations between ``given`` values and some results, in order."""
     needed, found = set(results) - {given}, list[Op]()
     for op in reversed(operations):
         if needed.isdisjoint(op.results):

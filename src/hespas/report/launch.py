@@ -77,7 +77,7 @@ class _Step:
 
     @property
     def node_devices(self) -> int:
-        """How many devices a node has: those of the innermost dimension of the network."""
+        """A node's device count: the network's innermost dimension."""
         fabric = interconnect_of(self.system).fabric
         return fabric.dimensions[0].size if isinstance(fabric, Dimensions) else 1
 

@@ -58,7 +58,7 @@ def _matching_models(name: str | None) -> list[str]:
 
 
 def _describe(name: str) -> tuple[object, ModelFigures]:
-    """Return the model of a name or of a configuration's path, and its figures."""
+    """Return a named or configured model, and its figures."""
     model = _language(name)
     if model is not None:
         return model, zoo_figures(model, name=name)

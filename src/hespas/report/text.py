@@ -255,7 +255,7 @@ def _memory(report: RunReport) -> Iterator[tuple[str, str]]:
 
 
 def waiting_s(report: RunReport) -> float:
-    """Return the time a stage waits for others, a part of the exposed communication."""
+    """Return a stage's waiting time, a part of exposed communication."""
     if report.pipeline is None:
         return 0.0
     return sum(row.exposed_s for row in report.communication if row.kind == IDLE)

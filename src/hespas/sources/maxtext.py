@@ -245,7 +245,7 @@ def _check(settings: Sequence[str]) -> None:
 
 
 def _slices(settings: Sequence[str], devices: int) -> int:
-    """Return the number of slices from the axes between slices (``dcn_``), by default 1.
+    """Return the number of slices, from the ``dcn_`` axes.
 
     An axis of -1 takes the devices that the axes inside a slice (``ici_``) leave.
 

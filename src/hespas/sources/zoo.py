@@ -145,7 +145,7 @@ def _heads_note(settings: object) -> Iterator[str]:
 
 
 def _experts_note(settings: object) -> Iterator[str]:
-    """Yield a note on the limit of tokens that an expert takes, if any."""
+    """Yield a note on an expert's token limit, if any."""
     routing = settings.routing if isinstance(settings, LanguageModel) else None
     if routing is None or routing.dropless:
         return

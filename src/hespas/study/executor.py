@@ -149,7 +149,7 @@ class ExecutorOptions:
 
 
 def executor_of(options: ExecutorOptions) -> AbstractContextManager[Executor]:
-    """Return the executor that options name, to be entered; its workers end with it."""
+    """Return the options' executor, as a context that ends its workers."""
     match options.executor:
         case Place.LOCAL:
             return LocalExecutor(workers=options.workers, time_limit_s=options.time_limit_s)

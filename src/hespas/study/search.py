@@ -34,7 +34,7 @@ _ON_REQUEST = frozenset({"context", "sequence"})
 
 
 def searched_axes(model: Model) -> tuple[list[str], list[str]]:
-    """Return the axes of a model's mesh that are searched, and those on request."""
+    """Return the mesh axes searched by default, and on request."""
     searched = [axis for axis in model.axes if axis not in _ON_REQUEST]
     request_axes = [axis for axis in model.axes if axis in _ON_REQUEST]
     return searched, [*request_axes, PIPE] if model.can_be_cut else request_axes

@@ -306,7 +306,7 @@ def _where(given: object, location: str) -> str:
 
 
 def listed(given: object) -> list[object]:
-    """Return the values of a key, which has a list of them or one."""
+    """Return a key's values, from a list or a scalar."""
     return cast("list[object]", given) if isinstance(given, list) else [given]
 
 

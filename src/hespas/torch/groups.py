@@ -82,7 +82,7 @@ class _Work(dist.Work):
         return True
 
     def synchronize(self) -> None:
-        """Let the current stream wait for the collective, which holds its tensors until then."""
+        """Make the current stream wait for the collective; free its tensors."""
         self._groups.wait(self._events)
         self._tensors = []
 
@@ -155,7 +155,7 @@ class Groups:
     def _record(
         self, kind: str, given: Mapping[str, Any], result: Any, *, is_functional: bool
     ) -> int | None:
-        """Record a collective; return its event, None where it is of the current stream."""
+        """Record a collective; return its event unless on this stream."""
         tape = self.streams.tape
         group = _group_of(given)
         current = tape.stream

@@ -18,7 +18,7 @@ _MOST_ELEMENTS = 2**16
 
 @dataclass(slots=True)
 class Host:
-    """Runs operations of the host for real, where all that they read has data.
+    """Runs host operations for real if all inputs have data.
 
     Scripts count steps, divide batches and make device meshes with such tensors. One that is
     written from a tensor without data has none afterwards.

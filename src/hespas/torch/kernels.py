@@ -135,7 +135,7 @@ class _Launcher:
 
 
 def _host_kernel(_compiler: Any, _types: Any, _source: str) -> Callable[..., None]:
-    """Return what stands for a kernel of the host, beside which the device runs."""
+    """Return a stand-in for a host kernel."""
 
     def run(*_arguments: Any) -> None:
         return

@@ -128,7 +128,7 @@ def _read(text: str, kind: Any, name: str, location: str) -> Any:
 
 
 def _value(text: str, kind: Any) -> Any:
-    """Return a text as a value of a type; None where it is none."""
+    """Parse a text as a value of a type; None if it isn't."""
     if get_origin(kind) is Literal:
         return next((choice for choice in get_args(kind) if str(choice) == text), None)
     if kind is bool:

@@ -66,7 +66,7 @@ class Attention:
 
     @property
     def only_rates(self) -> bool:
-        """Whether scores are the result, added up over heads, and no values are read."""
+        """Whether the result is scores summed over heads, without values."""
         return self.value_size == 0
 
     @property

@@ -126,7 +126,7 @@ def _lowering(target: str) -> Any:
 
 
 def call_by_rows(ctx: Any, target: str, operands: Any, *, backend_config: str = "") -> Any:
-    """Emit a custom call whose arrays have their last dimension fastest; return its results."""
+    """Emit a row-major custom call; return its results."""
     call = custom_call(
         target,
         result_types=[aval_to_ir_type(ctx.module_context, array) for array in ctx.avals_out],

@@ -54,7 +54,7 @@ def check_kernel(body: bytes, language: str) -> None:
 
 
 def _is_readable(source: bytes, language: str) -> bool:
-    """Ask twice if the process dies: an earlier program may have damaged its memory."""
+    """Ask again if the process dies, perhaps of earlier damage."""
     if not source.startswith(BYTECODE_MAGIC):
         return True
     for _ in range(2):

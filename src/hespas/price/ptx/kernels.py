@@ -144,7 +144,7 @@ class Reading:
 
 @dataclass(frozen=True, kw_only=True)
 class KernelPricer:
-    """Prices kernels that are no products: by their PTX or, without it, their category."""
+    """Prices non-product kernels by their PTX, or else by category."""
 
     device: Device
     gpu: Microarchitecture

@@ -272,7 +272,7 @@ class Walk:
         return None if least >= _FOREVER else least
 
     def _guard(self, instruction: Instruction) -> int | Array | None:
-        """Return which threads take part: one truth value, an array, or None if unknown."""
+        """Return the active threads: one bool, an array, or None."""
         value = self.registers.get(instruction.guard)
         if value is None or instruction.guard in self.from_data:
             return None

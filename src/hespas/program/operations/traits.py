@@ -122,7 +122,7 @@ class Traits:
 
     @property
     def runs_operations(self) -> bool:
-        """Whether it runs operations of its own regions, or of a function, as kernels."""
+        """Whether it runs its regions' or a function's operations as kernels."""
         return self.category in (Category.CONTROL, Category.CALL)
 
     @property

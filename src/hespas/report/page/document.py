@@ -260,7 +260,7 @@ def _asset(name: str) -> str:
 
 
 def _library(name: str) -> str:
-    """Return a library without the comment that names a file for debuggers to fetch."""
+    """Return a library without its source-map comment."""
     lines = _asset(name).splitlines()
     return "\n".join(line for line in lines if not line.startswith("//# sourceMappingURL"))
 
@@ -391,7 +391,7 @@ class Unit:
     size: float
 
     def of(self, value: float) -> float:
-        """Return a value in this unit, to six digits: a chart shows no more."""
+        """Return a value in this unit, to a chart's six digits."""
         return float(f"{value / self.size:.6g}")
 
 

@@ -41,7 +41,7 @@ class Candidates:
         return self.values[row.number].get(key)
 
     def name(self, row: Row) -> str:
-        """Return the text that distinguishes a candidate; axes of size 1 are left out."""
+        """Return a candidate's distinguishing text, without axes of size 1."""
         texts = [
             f"{key.rsplit('.', maxsplit=1)[-1]}={_text(value)}" if "." in key else _text(value)
             for key in self.keys

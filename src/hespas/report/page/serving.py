@@ -74,7 +74,7 @@ def is_served(data: object) -> bool:
 
 
 def serving_page(result: _Result) -> Page:
-    """Return the page of a served load, of several models, or of a search."""
+    """Return the page of a load, several models, or a search."""
     match result:
         case ServingReport():
             return _load_page(result)

@@ -218,7 +218,7 @@ def _loop(step: Rounds, op: Op, body: tuple[Piece, ...]) -> Piece:
 
 
 def common_place(places: Iterable[Place]) -> Place:
-    """Return the phase that all places have, and the outer layers that they share."""
+    """Return the places' common phase and common outer layers."""
     common: Place | None = None
     for place in places:
         if common is None:

@@ -343,7 +343,7 @@ def _values(uuid: int, counter: Counter) -> Iterator[bytes]:
 
 
 def _slices(uuid: int, track: Track, texts: _Texts) -> Iterator[bytes]:
-    """Yield begins and ends: a slice ends before the next one outside it begins."""
+    """Yield begins and ends; slices end before later ones begin."""
     begin = _number(_Event.TYPE, _SLICE_BEGIN) + _number(_Event.TRACK, uuid)
     end = _number(_Event.TYPE, _SLICE_END) + _number(_Event.TRACK, uuid)
     open_ends: list[int] = []

@@ -79,7 +79,7 @@ class PhaseMember:
 
 
 class Relay:
-    """Sends one message at a time, the next one when the last has arrived."""
+    """Sends messages one by one, each after the last arrived."""
 
     __slots__ = ("_in_hand", "_left", "_member", "_pairs", "_reductions_ps", "_tokens")
 

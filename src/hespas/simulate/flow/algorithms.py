@@ -147,7 +147,7 @@ def _steps(schedule: Schedule, size_bytes: int) -> Iterator[Step]:
 
 
 def _waits_like_a_reduction(schedule: Schedule, pattern: Pattern) -> bool:
-    """Return whether members wait as for a reduction although they only hand data on.
+    """Return whether forwarding members wait as in a reduction.
 
     In ASTRA-sim the inner members of a binary tree do, on the way down.
     """
@@ -257,7 +257,7 @@ class Pricer:
         return latency_s + overhead_s, min(row.bytes_per_ns for row in rows) * 1e9
 
     def slowdown(self, group: GroupLayout, pattern: Pattern) -> float:
-        """Return how many times longer the bytes of a pattern take where links differ."""
+        """Return a pattern's slowdown by links that differ."""
         if self.plain is None:
             return 1.0
         return self.plain.message(group, pattern, 1).rate / self.message(group, pattern, 1).rate

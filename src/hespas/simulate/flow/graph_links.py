@@ -162,7 +162,7 @@ def shortest_way(
     moves: Callable[[_Node], Sequence[Move[_Node]]],
     left: Callable[[_Node], int],
 ) -> Links | None:
-    """Return the links of a way of fewest moves; None if there is none.
+    """Return the links of a path of fewest moves, if any.
 
     ``left`` is at most how many moves are left from a node. Source: P. Hart, N. Nilsson, B.
     Raphael, A Formal Basis for the Heuristic Determination of Minimum Cost Paths, 1968 (A*).

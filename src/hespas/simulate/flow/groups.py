@@ -185,14 +185,14 @@ class GroupLayout:
         }
 
     def _is_closed(self, axis: int) -> bool:
-        """Return whether the last member along an axis closes a ring with the first."""
+        """Return whether members along an axis form a ring."""
         dimension, own = self.dimensions[axis], self._coordinates[axis]
         gap, rest = divmod(dimension.size, count_distinct(own))
         return dimension.shape is Shape.RING and not rest and not (own % gap).any()
 
     @cached_property
     def loops(self) -> Integers:
-        """The positions of members along loops through all `axes` together, one row a loop."""
+        """Members along loops through all `axes`, one row a loop."""
         axes = list(self.axes)
         if len(axes) == 1:
             return self.axes[axes[0]]
@@ -222,7 +222,7 @@ class GroupLayout:
                 return self.lines[line].shape[1]
 
     def _shifted(self, pattern: Pattern) -> tuple[int, Shape] | None:
-        """Return the one dimension that shifts go along, and its shape; None for others."""
+        """Return the single dimension of shifts and its shape, if any."""
         line = pattern.line
         if line is None and len(self.lines) == 1:
             (line,) = self.lines

@@ -25,7 +25,7 @@ class Measured:
 
 
 def measured(link: Link, kind: str, members: int, size_bytes: int) -> Measured | None:
-    """Return what a link's tables say; None where they lack this kind of collective.
+    """Return a collective's measured time from a link's tables, if any.
 
     ``size_bytes`` is one rank's input. Groups of a size that wasn't measured are scaled from the
     nearest one: the latency by the steps of the algorithm, the bandwidth by the share of the buffer

@@ -35,7 +35,7 @@ class _Running:
 
 
 class Multiprocessors:
-    """What runs on each class of devices, and the share that collectives take there.
+    """Each device class's computation, and the share collectives take.
 
     ``slowed_ps`` is, by device class, what computation took longer than alone.
     """

@@ -318,7 +318,7 @@ def _of_job(classes: Classes, job: Job) -> Classes:
 
 
 def check_network(system: System, cluster: Cluster | None) -> None:
-    """Raise `SimulationError` for options of a system, and links that differ, outside the model."""
+    """Raise `SimulationError` for options and links outside the model."""
     _check_options(system)
     if cluster is not None and cluster.links:
         make_topology(interconnect_of(system), cluster)

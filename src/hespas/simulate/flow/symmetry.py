@@ -406,7 +406,7 @@ class _ClassLoads:
         return tuple(sorted(self._uses.get((group_class, pattern), {}).items()))
 
     def are_rivals(self, group_class: int, patterns: set[int]) -> bool:
-        """Return whether several groups of a class load the same link with some patterns."""
+        """Return whether groups of one class share a link."""
         links = {link for pattern in patterns for link, _ in self.uses(group_class, pattern)}
         return any(len(self._groups_on(group_class, link, patterns)) > 1 for link in links)
 

@@ -32,7 +32,7 @@ _PROGRAM = b"""module @probe {
 
 
 def taken(question: FlagsQuestion, _: Path) -> FlagsTaken:
-    """Ask the compiler for all flags at once, and for each if it refuses."""
+    """Try all flags at once, and one by one if refused."""
     accelerator = _smallest(question.accelerator)
     compiler = _Compiler(accelerator)
     flags = question.flags

@@ -158,7 +158,7 @@ def _register() -> None:
 
 
 class _Compiler:
-    """XLA's CPU compiler, stopped before it schedules: no code is made, and nothing runs."""
+    """XLA's CPU compiler, stopped before scheduling and code generation."""
 
     def __init__(self, request: PartitionRequest, client: Any) -> None:
         self._request = request
@@ -243,7 +243,7 @@ def _with_shardy_alone(module: bytes, *, name: str) -> bytes:
 
 
 def _name_placements(module: Any) -> None:
-    """Name placements as XLA does before it partitions: it divides those like their operands."""
+    """Name placements as XLA does, so that they are divided like operands."""
     ir = import_module("jaxlib.mlir.ir")
     with module.context:
         for op in operations_in(module.operation, {_CALL}):

@@ -94,7 +94,7 @@ class _Loaded:
         return [device for device in self.devices if device.process_index == own]
 
     def placed(self, shards: Sequence[Any]) -> Any:
-        """Return an array that has one of ``shards`` on each of this process's devices."""
+        """Return an array with one of ``shards`` per local device."""
         jax = import_module("jax")
         sharding = import_module("jax.sharding")
         numpy = import_module("numpy")
