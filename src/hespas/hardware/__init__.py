@@ -3,11 +3,10 @@
 In goes a name or a path, out comes a `device.Device` (one accelerator's rates), a `system.System`
 (a cluster: network dimensions and how collectives run) or a `links.Link` (bandwidth, latency and
 measured collectives). Other folders load them with `presets` (`load_device`, `load_system`,
-`node_info`), `links.load_link`, `microarchitecture.load_microarchitecture` and
-`cluster.read_cluster` (imperfections). `interconnect.interconnect_of` returns the network that
-hespas' own network model simulates. `system.read_system` alone knows ASTRA-sim's keys
-and units.
+`node_info`, `load_microarchitecture`), `links.load_link` and `cluster.read_cluster`
+(imperfections). `system.interconnect_of` returns the network that hespas' own network model
+simulates. `system.read_system` alone knows ASTRA-sim's keys and units.
 
 Values that a file holds in the same form are msgspec structs, decoded as they are; the types of
-their figures are in `figures`.
+their figures are in `hespas.base.figures`.
 """

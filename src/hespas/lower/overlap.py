@@ -1,6 +1,6 @@
 """What a device's memory lets XLA's GPU scheduler run beside collectives.
 
-The scheduler has a limit (`hespas.program.overlap`). It does not give up all overlap at once:
+The scheduler has a limit (`hespas.program.program.OverlapLimit`), and gives up overlap gradually:
 compiled for eight H100, nearly all collectives of llama3-8b with 3,584 tokens run beside other work
 though the scheduler counts 79.0 GB where its limit is 58.8, and with 3,840 a part of them runs
 alone; those of llama3-70b on 256 H100 with 71.0 GB of temporaries all do at limits up to 66.3 GB,

@@ -1,8 +1,7 @@
 """The options of predictions as keyword arguments of the Python API.
 
 Each key is the name of a field of `hespas.prediction.options.PredictOptions`, or of a part of it,
-which says what it does. Texts are read as on the command line. ``tests/unit/test_overrides.py``
-holds the keys against the fields.
+which says what it does. Texts are read as on the command line.
 """
 
 from __future__ import annotations
