@@ -29,16 +29,22 @@ NODES = (
     "A100_SXM_40GB",
     "A100_SXM_80GB",
     "A10G_24GB",
+    "A10_24GB",
+    "A30_24GB",
     "A40_48GB",
+    "A800_SXM_80GB",
     "B200_180GB",
     "B300_288GB",
     "GB200_186GB",
     "GB300_288GB",
+    "GH200_144GB",
+    "GH200_96GB",
     "H100_80GB",
     "H100_96GB",
     "H100_NVL_94GB",
     "H100_PCIe_80GB",
     "H200_141GB",
+    "H200_NVL_141GB",
     "H20_96GB",
     "H800_80GB",
     "L40S_48GB",
@@ -46,9 +52,13 @@ NODES = (
     "MI300X",
     "MI325X",
     "MI355X",
+    "RTX3090_24GB",
     "RTX4090_24GB",
     "RTX5090_32GB",
+    "RTX6000Ada_48GB",
+    "RTXA6000_48GB",
     "RTXPRO6000_96GB",
+    "T4_16GB",
     "TPUv3",
     "TPUv4",
     "TPUv5e",
@@ -140,7 +150,7 @@ def test_every_figure_has_its_source(name: str) -> None:
     figures |= {f"slice.{key}" for key, value in links.items() if value is not None}
     assert set(info.sources) == figures
     named = ("datasheet", "specifications", "documentation", "CACM", "ISCA", "assumed: ")
-    named += ("Scale Your Model", "JAX", "libtpu", "SemiAnalysis", "arXiv")
+    named += ("Scale Your Model", "JAX", "libtpu", "SemiAnalysis", "arXiv", "whitepaper")
     for key in figures - {"target", "tables"}:
         assert any(word in info.sources[key] for word in named), key
 

@@ -39,7 +39,8 @@ NVLINK4, NVLINK5, PCIE4, NDR, XDR = 419.0952, 838.1903, 29.8023, 46.5661, 93.132
 # 64, 76.8 and 200 GB/s: one direction of a link, as the vendors' two together are twice that.
 MI300X_OCTET = ("FullyConnected", 8, 59.6046, 1000.0)
 MI355X_OCTET = ("FullyConnected", 8, 71.5256, 1000.0)
-NVLINK_H800 = 186.2645
+NVLINK_H800, HDR = 186.2645, 23.2831
+PAIRED = ("FullyConnected", 4, 139.6984, 1000.0)
 BRIDGED = ("FullyConnected", 2, 279.3968, 1000.0)
 H100_OCTET = ("Switch", 8, NVLINK4, 1000.0)
 DOCUMENTED = {
@@ -80,6 +81,19 @@ DOCUMENTED = {
     "L4_24GB_8GPU": [("Switch", 8, PCIE4, 1000.0)],
     "A10G_24GB_8GPU": [("Switch", 8, PCIE4, 1000.0)],
     "RTX5090_32GB_8GPU": [("Switch", 8, PCIE4, 1000.0)],
+    "A10_24GB_8GPU": [("Switch", 8, PCIE4, 1000.0)],
+    "A30_24GB_8GPU": [("Switch", 8, PCIE4, 1000.0)],
+    "RTX3090_24GB_8GPU": [("Switch", 8, PCIE4, 1000.0)],
+    "RTX6000Ada_48GB_8GPU": [("Switch", 8, PCIE4, 1000.0)],
+    "RTXA6000_48GB_8GPU": [("Switch", 8, PCIE4, 1000.0)],
+    "T4_16GB_8GPU": [("Switch", 8, 14.9012, 1000.0)],
+    "A800_SXM_80GB_8GPU": [("Switch", 8, NVLINK_H800, 1000.0)],
+    "A800_SXM_80GB_8GPU_32": [("Switch", 8, NVLINK_H800, 1000.0), ("Switch", 32, HDR, 4000.0)],
+    "GH200_96GB_4GPU": [PAIRED],
+    "GH200_96GB_4GPU_32": [PAIRED, ("Switch", 32, HDR, 4000.0)],
+    "GH200_144GB_4GPU": [PAIRED],
+    "GH200_144GB_4GPU_32": [PAIRED, ("Switch", 32, HDR, 4000.0)],
+    "H200_NVL_141GB_4GPU": [PAIRED],
     "A100_PCIe_40GB_2GPU": [BRIDGED],
     "A100_PCIe_80GB_2GPU": [BRIDGED],
     "H100_PCIe_80GB_2GPU": [BRIDGED],
