@@ -26,7 +26,7 @@ from hespas.price.methods import DeviceUse, method_named
 from hespas.sources.source import ModelSource, Source
 from hespas.sources.workload import model_key
 from hespas.study.executor import Phase
-from hespas.study.expected import expected_s
+from hespas.study.expected import Expected, expected_bytes, expected_s
 from hespas.study.goal import Price, price_of
 from hespas.study.keys import canonical
 from hespas.study.space import Candidate
@@ -150,14 +150,14 @@ class Entry:
     device and every option. ``compiles`` says whether a compiler of its part is installed,
     ``is_model`` whether its program is a model of the zoo, ``is_served`` whether an engine's
     kernels run it, ``runs_operations`` whether its operations run on this machine to be timed.
-    ``part`` names the device, None if it has no name. ``expected_s`` estimates its step's time, to
-    predict promising candidates first.
+    ``part`` names the device, None if it has no name. ``expected`` says which candidates are
+    promising, to predict them first.
     """
 
     number: int
     candidate: Candidate
     bounds: Bounds
-    expected_s: float
+    expected: Expected
     devices: int
     part: str | None
     capacity_bytes: int | None
@@ -228,7 +228,7 @@ def entry_of(number: int, candidate: Candidate) -> Entry:
         number=number,
         candidate=candidate,
         bounds=bounds,
-        expected_s=_expected_s(source, device, system, bounds, cut),
+        expected=_expected(source, device, system, bounds, cut),
         devices=devices,
         part=part,
         capacity_bytes=None if device is None else device.memory_capacity_bytes,
@@ -241,20 +241,20 @@ def entry_of(number: int, candidate: Candidate) -> Entry:
     )
 
 
-def _expected_s(
+def _expected(
     source: object, device: Device | None, system: System | None, bounds: Bounds, cut: Cut | None
-) -> float:
-    """Estimate a step's time; it is the bound where only that is known.
+) -> Expected:
+    """Estimate a step's time and memory; the time is the bound where only that is known.
 
     The stages of a pipeline compute a share of all layers each, at the same time.
     """
     settings = source.settings if isinstance(source, ModelSource) else None
-    if device is None or not isinstance(settings, LanguageModel):
-        return bounds.time_s
-    if cut is None:
-        return expected_s(settings, device, system, bounds.time_s)
-    whole_s = bounds.time_s * cut.stages
-    return expected_s(settings, device, system, whole_s) / cut.stages
+    stages = 1 if cut is None else cut.stages
+    time_s = bounds.time_s
+    if device is not None and isinstance(settings, LanguageModel):
+        time_s = expected_s(settings, device, system, time_s * stages) / stages
+    whole = settings if cut is None else None
+    return Expected(time_s=time_s, memory_bytes=expected_bytes(whole, bounds.memory_bytes))
 
 
 def _runs_operations(method: str | None) -> bool:

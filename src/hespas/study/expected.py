@@ -26,6 +26,39 @@ _ALL_REDUCE = 2
 """An all-reduce moves as much as a reduce-scatter and an all-gather."""
 
 
+_LIKELY_MEMORY = 1.5
+"""How many times its bound a step's memory often takes: gradients of several types, temporaries."""
+
+
+@frozen
+class Expected:
+    """What a step is expected to take; nothing but the order of predictions follows from it."""
+
+    time_s: float
+    memory_bytes: float
+
+
+def expected_bytes(settings: object, least_bytes: int) -> float:
+    """Estimate the memory of a device whose arrays take ``least_bytes`` at least.
+
+    That bound leaves out what chosen experts keep of each row for the backward pass, unless that
+    computes all again: the row before and behind them, and what their activations are of.
+    """
+    likely = _LIKELY_MEMORY * least_bytes
+    if not isinstance(settings, LanguageModel) or settings.routing is None:
+        return likely
+    run, sizes, axes = settings.run, settings.sizes, settings.axes
+    if not isinstance(run, Training) or run.remat == "full":
+        return likely
+    rows, width = (
+        local_elements(settings, ("batch", "sequence", name), sizes, axes)
+        for name in ("expert_row", "expert_mlp")
+    )
+    inner = (2 if settings.style.gated else 1) * width
+    routed = sum(kind.is_routed for kind in settings.kinds) * settings.routing.chosen
+    return max(likely, least_bytes + routed * (2 * rows + inner) * TYPE_BYTES[settings.dtype])
+
+
 def expected_s(
     settings: LanguageModel, device: Device, system: System | None, computing_s: float
 ) -> float:

@@ -36,8 +36,6 @@ from hespas.study.study import Study, StudyFidelity, study_of
 
 _WAVE = 16
 """Candidates that are screened before bounds are compared with the best again."""
-_LIKELY_MEMORY = 1.5
-"""How many times its bound a step's memory often takes; it decides the order of predictions."""
 _MOST_COMPILED = 2
 """The most compilations, as a multiple of the requested count; some of the best drop out."""
 Listener = Callable[[Sequence[Row]], None]
@@ -171,10 +169,10 @@ def _screen(run: _Run) -> None:
 
 def _promise(run: _Run, entry: Entry) -> tuple[bool, tuple[float, ...], float]:
     """Return what sorts promising candidates first; likely too large ones are last."""
-    likely_bytes = _LIKELY_MEMORY * entry.bounds.memory_bytes
-    is_large = entry.capacity_bytes is not None and likely_bytes > entry.capacity_bytes
-    figures = entry.completed({"step_time_s": entry.expected_s}, run.study.prices)
-    return is_large, run.study.goal.keys(figures), entry.expected_s
+    capacity_bytes, expected = entry.capacity_bytes, entry.expected
+    is_large = capacity_bytes is not None and expected.memory_bytes > capacity_bytes
+    figures = entry.completed({"step_time_s": expected.time_s}, run.study.prices)
+    return is_large, run.study.goal.keys(figures), expected.time_s
 
 
 def _sample(run: _Run, left: Sequence[int], budget: int, seed: int) -> None:

@@ -181,6 +181,15 @@ def test_what_needs_too_much_memory_is_not_evaluated(tmp_path: Path) -> None:
     assert all(task.candidate["mesh"] != {"data": 64, "fsdp": 1} for task in executor.evaluated)
 
 
+def test_the_most_promising_are_predicted_first(tmp_path: Path) -> None:
+    executor = Synthetic()
+    chosen = study(model="llama3-8b", mesh={"data": [1, 2], "fsdp": "auto", "tp": [1, 8]})
+    run(chosen, tmp_path, executor)
+    is_promising = ["'tp': 1" in str(task.candidate["mesh"]) for task in executor.evaluated]
+    # Sixteen are predicted at a time, in any order. Rows cross tp's links in each layer.
+    assert (len(is_promising), sum(is_promising), sum(is_promising[:16])) == (24, 12, 12)
+
+
 @pytest.mark.usefixtures("has_compiler")
 def test_bounds_of_time_prune_what_is_slower_than_what_is_compiled(tmp_path: Path) -> None:
     sizes = [512 * factor for factor in range(1, 61)]
