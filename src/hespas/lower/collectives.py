@@ -64,9 +64,8 @@ def _joined_sums(op: Op, uses: Uses) -> Sequence[Op] | None:
     Source: XLA's pass AllReduceReassociate, which does so where nothing else reads either of both.
     """
     both = [uses.producer(value) for value in op.operands]
-    reduced = [each for each in both if each is not None and uses.count(each.results[0]) == 1]
-    keys = {_sum_key(each) for each in reduced}
-    if len(reduced) < 2 or len(keys) > 1 or None in keys:
+    reduced = [each for each in both if each is not None]
+    if len(reduced) < 2 or not _are_joined(reduced, uses):
         return None
     summed = Value(type=op.results[0].type)
     operands = tuple([each.operands[0] for each in reduced])
@@ -74,6 +73,63 @@ def _joined_sums(op: Op, uses: Uses) -> Sequence[Op] | None:
         replace(op, operands=operands, results=(summed,)),
         replace(reduced[1], operands=(summed,), results=op.results),
     )
+
+
+def _sums_first(op: Op, uses: Uses) -> Sequence[Op] | None:
+    """Return an all-reduce of a sum, plus the rest, for a longer sum of all-reduces.
+
+    Norms over all weights add what devices sum to what each has whole, weight by weight. Frameworks
+    add first, and sum over devices once. Sources: PyTorch, ``torch/nn/utils/clip_grad.py``;
+    Megatron-LM, ``core/optimizer/clip_grads.py``.
+    """
+    both = [uses.producer(value) for value in op.operands]
+    for at, inner in enumerate(both):
+        if inner is None or inner.kind != "add" or uses.only_reader(inner.results[0]) is not op:
+            continue
+        split = _split_sum(inner, uses)
+        if split is None:
+            continue
+        reduced, rest = split
+        other = both[1 - at]
+        first, total = (Value(type=op.results[0].type) for _ in range(2))
+        if other is not None and _are_joined((reduced, other), uses):
+            added = replace(op, operands=(reduced.operands[0], other.operands[0]), results=(first,))
+            again = replace(other, operands=(first,), results=(total,))
+            return added, again, replace(op, operands=(total, rest))
+        added = replace(op, operands=(rest, op.operands[1 - at]), results=(first,))
+        return replace(reduced, results=(total,)), added, replace(op, operands=(total, first))
+    return None
+
+
+def _split_sum(op: Op, uses: Uses) -> tuple[Op, Value] | None:
+    """Return the all-reduce that a sum adds, and what it adds it to."""
+    for value, rest in (op.operands, op.operands[::-1]):
+        maker = uses.producer(value)
+        if maker is not None and _are_joined((maker,), uses):
+            return maker, rest
+    return None
+
+
+def _are_joined(reduced: Sequence[Op], uses: Uses) -> bool:
+    """Return whether the sum of all-reduces may be reduced once."""
+    keys = {_sum_key(each) for each in reduced}
+    are_read_once = all(uses.count(each.results[0]) == 1 for each in reduced)
+    return len(keys) == 1 and None not in keys and are_read_once
+
+
+def _held_back(op: Op, uses: Uses) -> Sequence[Op] | None:
+    """Return a conversion of a weight for a gather, without the barrier before it.
+
+    The barrier keeps what a layer computes again from being computed once. Frameworks gather the
+    weights of the next layer meanwhile. Source: PyTorch, FSDP2, ``_fsdp_param_group.py``.
+    """
+    barrier, gather = uses.producer(op.operands[0]), uses.only_reader(op.results[0])
+    if barrier is None or barrier.kind != "optimization_barrier":
+        return None
+    if gather is None or gather.kind != "all_gather":
+        return None
+    weight = barrier.operands[barrier.results.index(op.operands[0])]
+    return None if uses.producer(weight) is not None else (replace(op, operands=(weight,)),)
 
 
 def _sum_key(op: Op) -> Hashable | None:
@@ -224,6 +280,8 @@ def like(value: Value, element: ElementType) -> Value:
 
 
 JOINED_SUMS = Pattern(kinds=("add",), change=_joined_sums)
+SUMS_FIRST = Pattern(kinds=("add",), change=_sums_first)
+HELD_BACK = Pattern(kinds=("convert",), change=_held_back)
 SCATTERED_SUMS = Pattern(kinds=("dynamic_slice",), change=_scattered)
 TURNED_FIRST = Pattern(kinds=("transpose",), change=_turned_first)
 NARROW_GATHERS = Pattern(kinds=("convert",), change=_narrow_gather)

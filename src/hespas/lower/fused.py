@@ -124,6 +124,7 @@ RULES: tuple[tuple[Writer, Pattern | Callable[[Block], Block]], ...] = (
     (_ALL, reductions.SCANS),
     (_ALL, reductions.BEFORE_RESHAPES),
     (_ALL, collectives.JOINED_SUMS),
+    (Writer.LIBRARY, collectives.SUMS_FIRST),
     (_ALL, collectives.SCATTERED_SUMS),
     (_OF_CUDA, convolutions.CUDNN_CALLS),
     (_OF_CUDA, convolutions.CONVOLUTION_ADDITIONS),
@@ -131,6 +132,7 @@ RULES: tuple[tuple[Writer, Pattern | Callable[[Block], Block]], ...] = (
     (_OF_CUDA, convolutions.without_unread_calls),
     (Writer.GPU, collectives.TURNED_FIRST),
     (_ALL, collectives.NARROW_GATHERS),
+    (Writer.LIBRARY, collectives.HELD_BACK),
     (_ALL, dots.ROUNDED_OPERANDS),
     (_OF_CUDA, sorts.top_k(for_tpu=False)),
     (Writer.TPU, sorts.top_k(for_tpu=True)),
@@ -281,7 +283,7 @@ class _Fuser:
             ops = with_operands_inside(ops, end.operands)
             ops = with_freed_first(ops, end.operands)
         ops = collectives.with_own_kernels(ops)
-        if self.writer is Writer.GPU:
+        if self.writer in _OF_CUDA:
             ops = starts.with_norms_late(ops, end.operands)
         if not self.overlaps:
             ops = starts.one_by_one(ops)
@@ -290,6 +292,7 @@ class _Fuser:
             *ops, end = with_pipelined([*ops, end], self.names, fetches_ahead=is_tpu)
         if self.overlaps:
             ops = starts.with_starts_open(ops)
+            ops = starts.with_gathered_late(ops, end.operands)
             ops = starts.with_operands_early(ops, end.operands)
             ops = starts.with_starts(ops, end.operands)
         else:

@@ -11,6 +11,7 @@ enough work stands between it and what needs it, and then what the start needs.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 
 from msgspec.structs import replace
 
@@ -27,7 +28,7 @@ which stay where they are here."""
 _UNPAIRED = frozenset({"send", "recv"})
 _LESS = 64
 """How many times as much a part of a norm reads as it writes, at least."""
-_CUTTING = frozenset({"reshape", "return", "slice"})
+_CUTTING = frozenset({"convert", "copy", "reshape", "return", "slice"})
 _MOVABLE = frozenset({"bitcast", "constant", "copy", "fusion"})
 """What moves before a gather that reads it: no products, loops or other collectives."""
 _MOST_MOVED = 16
@@ -47,6 +48,9 @@ def with_norms_late(operations: Sequence[Op], results: Sequence[Value]) -> list[
     for at, op in enumerate(operations):
         read = values_read(op)
         is_first = not summed.isdisjoint(read)
+        if op.kind in SUMMING and small.issuperset(read):
+            small.update(op.results)
+            late.add(at)
         if op.kind != "fusion" or (not is_first and small.isdisjoint(read)):
             continue
         bytes_read, bytes_written = (
@@ -59,6 +63,13 @@ def with_norms_late(operations: Sequence[Op], results: Sequence[Value]) -> list[
         else:
             continue
         late.add(at)
+    return _postponed(operations, results, late)
+
+
+def _postponed(
+    operations: Sequence[Op], results: Sequence[Value], late: AbstractSet[int]
+) -> list[Op]:
+    """Return the schedule with the operations at some places where they are needed."""
     if not late:
         return [*operations]
     count = float(len(operations))
@@ -83,40 +94,60 @@ class _Flight:
     end: int
 
 
-def with_operands_early(operations: Sequence[Op], results: Sequence[Value]) -> list[Op]:
-    """Return the schedule with kernels that gathers read where gathers may start.
+def with_gathered_late(operations: Sequence[Op], results: Sequence[Value]) -> list[Op]:
+    """Return the schedule with kernels of nothing but gathered values where these are needed.
 
-    A conversion of a weight stands before its gather, beside other work, and not before the product
-    that reads what was gathered.
+    So is the concatenation of weights for one product.
+    """
+    gathered = {value for op in operations if op.kind == "all_gather" for value in op.results}
+    late = set[int]()
+    for at, op in enumerate(operations):
+        if op.kind in _MOVABLE and op.operands and gathered.issuperset(values_read(op)):
+            gathered.update(op.results)
+            late.add(at)
+    return _postponed(operations, results, late)
+
+
+def with_operands_early(operations: Sequence[Op], results: Sequence[Value]) -> list[Op]:
+    """Return the schedule with gathers, and what they read, where they may start.
+
+    Gathers are in the order in which they are needed. A conversion of a weight stands before its
+    gather, beside other work, and not before the product that reads what was gathered.
     """
     places = {op: at for at, op in enumerate(operations)}
     made_by = {value: op for op in operations for value in op.results}
     used_at = _first_reads(operations, results)
     ranks = [float(at) for at in range(len(operations))]
+    gathers = [
+        (min([used_at.get(value, len(operations)) for value in op.results]), places[op], op)
+        for op in operations
+        if op.kind == "all_gather"
+    ]
     needs = [0]
-    for op in operations:
-        if op.kind != "all_gather":
-            continue
-        end = min([used_at.get(value, len(operations)) for value in op.results])
+    for number, (end, _, op) in enumerate(sorted(gathers, key=lambda it: it[:2]), start=1):
         place = _last_before(needs, end)
         needs.append(end)
-        for each in _made_behind(op, place, made_by, places):
-            ranks[places[each]] = min(ranks[places[each]], place - 0.5)
+        rank = place - 1 + number / (len(gathers) + 1)
+        moved = _made_behind(op, place, made_by, places)
+        if moved is not None:
+            ranks[places[op]] = rank
+            for each in moved:
+                ranks[places[each]] = min(ranks[places[each]], rank)
     return in_order(operations, ranks)
 
 
 def _made_behind(
     gather: Op, place: int, made_by: Mapping[Value, Op], places: Mapping[Op, int]
-) -> set[Op]:
-    """Return a gather with its producers behind a place; nothing if it waits for other work."""
-    found = {gather}
+) -> set[Op] | None:
+    """Return a gather's producers behind a place; None if it waits for other work."""
+    found: set[Op] = set()
     waiting = [*values_read(gather)]
     while waiting:
         maker = made_by.get(waiting.pop())
         if maker is None or maker in found or places[maker] < place:
             continue
         if maker.kind not in _MOVABLE or len(found) > _MOST_MOVED:
-            return set()
+            return None
         found.add(maker)
         waiting.extend(values_read(maker))
     return found
