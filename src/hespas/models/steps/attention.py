@@ -251,6 +251,21 @@ def fused_index(
         )
 
 
+def largest(divided: Divided, scores: jax.Array, count: int) -> jax.Array:
+    """Return the places of each row's ``count`` largest scores, or of all, on a device by itself.
+
+    ``scores`` are (batch, queries, tokens). Partitioners would gather what they sort.
+    """
+    rows = divided.spec("batch", "queries", None)
+    return _divided(
+        lambda own: jax.lax.top_k(own, min(count, own.shape[2]))[1],
+        (scores,),
+        axes=divided.used("batch", "queries", "attended_heads"),
+        in_specs=(rows,),
+        out_spec=rows,
+    )
+
+
 def _small_over_cache(query: jax.Array, keys: jax.Array, values: jax.Array) -> jax.Array:
     cudnn = import_module("hespas.xla.attention")
     small = in_8_bits(query)

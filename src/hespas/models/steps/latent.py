@@ -24,6 +24,7 @@ from hespas.models.steps.attention import (
     causal_attention,
     fused_index,
     fused_over_latents,
+    largest,
 )
 from hespas.models.steps.cache import Cache
 from hespas.models.steps.norms import Places, normalised, rotated, scaled
@@ -94,7 +95,7 @@ class _Layer:
             if model.run.attention == "flashmla":
                 made = self._among_chosen(query, keys[:, None], indexes, indexes[1][:, None])
             else:
-                made = _among_selected(latent, query, keys, indexes)
+                made = _among_selected(self.divided, latent, query, keys, indexes)
             made = self._of_heads(self._divided_by_heads(made))
             return checkpoint_name(made, "context"), cache
         with jax.named_scope("projections"):
@@ -107,7 +108,9 @@ class _Layer:
         made = causal_attention(model, self.divided, self.kind, arrays, self.places)
         if indexes is not None and model.masks_tokens:
             # In short sequences all tokens are multiplied, and those that are not chosen masked.
-            made, _ = jax.lax.optimization_barrier((made, _most_rated(latent, indexes, indexes[1])))
+            made, _ = jax.lax.optimization_barrier(
+                (made, _most_rated(self.divided, latent, indexes, indexes[1]))
+            )
         return made, cache
 
     def _divided_by_heads(self, made: jax.Array) -> jax.Array:
@@ -167,7 +170,7 @@ class _Layer:
             if is_fused:
                 made = self._among_chosen(query, keys, indexes, rated)
                 return self._of_heads(made)
-            places = _most_rated(self.latent, indexes, rated[:, 0])
+            places = _most_rated(self.divided, self.latent, indexes, rated[:, 0])
             keys = jnp.take_along_axis(keys, places[:, :, :, None], 2)
         if is_fused:
             made = fused_over_latents(self.divided, query, keys, value_size=rank)
@@ -185,7 +188,7 @@ class _Layer:
         index_query, _, share = indexes
         with jax.named_scope("indexer"):
             scores = fused_index(self.divided, index_query, keys, share)
-            places = jax.lax.top_k(scores, min(self.latent.indexed_tokens, keys.shape[2]))[1]
+            places = largest(self.divided, scores, self.latent.indexed_tokens)
         return fused_over_latents(
             self.divided, query, vectors, places, value_size=self.latent.kv_rank
         )
@@ -197,7 +200,11 @@ class _Layer:
 
 
 def _most_rated(
-    latent: Latent, indexes: Indexes, keys: jax.Array, seen: jax.Array | None = None
+    divided: Divided,
+    latent: Latent,
+    indexes: Indexes,
+    keys: jax.Array,
+    seen: jax.Array | None = None,
 ) -> jax.Array:
     """Return the places of the keys that each query sees, (batch, queries, places).
 
@@ -209,11 +216,11 @@ def _most_rated(
         rated = jnp.einsum("bqhk,bqh->bqk", scores, share)
         if seen is not None:
             rated = jnp.where(seen, rated, -jnp.inf)
-        return jax.lax.top_k(rated, min(latent.indexed_tokens, keys.shape[1]))[1]
+        return largest(divided, rated, latent.indexed_tokens)
 
 
 def _among_selected(
-    latent: Latent, query: jax.Array, rows: jax.Array, indexes: Indexes
+    divided: Divided, latent: Latent, query: jax.Array, rows: jax.Array, indexes: Indexes
 ) -> jax.Array:
     """Attend from each query to its chosen tokens, some queries at a time.
 
@@ -227,7 +234,7 @@ def _among_selected(
     def chosen(given: tuple[jax.Array, ...]) -> jax.Array:
         query, index_query, share, places = given
         seen = jnp.arange(length) <= places[:, None]
-        best = _most_rated(latent, (index_query, index_key, share), index_key, seen)
+        best = _most_rated(divided, latent, (index_query, index_key, share), index_key, seen)
         keys = jnp.take_along_axis(rows[:, None], best[..., None], 2)
         with jax.named_scope("softmax"):
             scores = jnp.einsum("bqhr,bqkr->bqhk", query, keys).astype(jnp.float32)

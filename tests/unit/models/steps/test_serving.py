@@ -322,6 +322,17 @@ def test_kernels_of_an_index_rate_on_each_device_and_attend_by_head(step: str, l
     assert all(f"{LONG}x{LONG}" not in str(op.results[0].type) for op in scores)
 
 
+@pytest.mark.parametrize("attention", ["flashmla", "unfused"])
+@pytest.mark.parametrize(("step", "length"), [("prefill", "sequence"), ("decode", "context")])
+def test_tokens_are_chosen_where_they_are(step: str, length: str, attention: str) -> None:
+    options = {**SELECTED, "dtype": "bf16", "weight_dtype": "bf16", "layers": "2"}
+    options |= {"mesh": "expert=2,tp=2", "attention": attention, "batch": "4", length: str(LONG)}
+    program = exported(f"deepseek-v3-{step}", **options)
+    moved = [op for op in all_ops(program) if is_communication_op(op) and op.kind == "all_gather"]
+    rows = [op for op in moved if f"x{LONG}" in str(op.results[0].type)]
+    assert rows == []
+
+
 def test_prompts_no_longer_than_what_an_index_chooses_are_not_rated() -> None:
     def sorts(sequence: int) -> int:
         options = {**SELECTED, "batch": "4", "sequence": str(sequence)}
