@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 from html import escape
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import msgspec
 
@@ -83,6 +83,9 @@ def summary_html(report: RunReport) -> str:
     return f"<table><caption>{escape(head.title)}</caption>{rows}</table>"
 
 
+Predicted: TypeAlias = Prediction | PipelinePrediction
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Answer(Prediction):
     """A prediction with its report.
@@ -97,11 +100,11 @@ class Answer(Prediction):
     .rows(TABLE)              operations, kinds, phases, layers, communication, explain, assumptions
     """
 
-    def to_dict(self) -> dict[str, object]:
+    def to_dict(self: Predicted) -> dict[str, object]:
         """Return the object that ``hespas run --json`` writes."""
         return msgspec.to_builtins(full_report(self))
 
-    def rows(self, table: str) -> list[dict[str, object]]:
+    def rows(self: Predicted, table: str) -> list[dict[str, object]]:
         """Return the rows of a table as dictionaries, for pandas.DataFrame.
 
         Tables are ``operations``, ``kinds``, ``phases``, ``layers``, ``communication``, ``explain``
@@ -115,22 +118,22 @@ class Answer(Prediction):
         """
         return table_rows(run_report(self), table)
 
-    def to_frame(self, table: str = "operations") -> Any:
+    def to_frame(self: Predicted, table: str = "operations") -> Any:
         """Return a table of `rows` as a ``pandas.DataFrame``; raise `ToolError` without pandas."""
         from hespas.report.plot import frame  # noqa: PLC0415 - few are drawn
 
-        return frame(self.rows(table))
+        return frame(table_rows(run_report(self), table))
 
-    def plot(self, what: str = "step") -> Plot:
+    def plot(self: Predicted, what: str = "step") -> Plot:
         """Return charts for a notebook: one of `hespas.report.plot.STEP_PLOTS`."""
         from hespas.report.plot import plot_step  # noqa: PLC0415 - few are drawn
 
         return plot_step(full_report(self), what)
 
-    def __repr__(self) -> str:
+    def __repr__(self: Predicted) -> str:
         return summary_text(run_report(self, with_tables=False))
 
-    def _repr_html_(self) -> str:
+    def _repr_html_(self: Predicted) -> str:
         return summary_html(run_report(self, with_tables=False))
 
 
@@ -138,28 +141,11 @@ class Answer(Prediction):
 class PipelineAnswer(PipelinePrediction):
     """A prediction of a pipeline with its report, as `Answer` has it."""
 
-    def to_dict(self) -> dict[str, object]:
-        """Return the object that ``hespas run --json`` writes."""
-        return msgspec.to_builtins(full_report(self))
-
-    def rows(self, table: str) -> list[dict[str, object]]:
-        """Return the rows of a table, as `Answer.rows` does."""
-        return table_rows(run_report(self), table)
-
-    def to_frame(self, table: str = "operations") -> Any:
-        """Return a table of `rows` as a ``pandas.DataFrame``; raise `ToolError` without pandas."""
-        from hespas.report.plot import frame  # noqa: PLC0415 - few are drawn
-
-        return frame(self.rows(table))
-
-    def plot(self, what: str = "step") -> Plot:
-        """Return charts for a notebook: one of `hespas.report.plot.STEP_PLOTS`."""
-        from hespas.report.plot import plot_step  # noqa: PLC0415 - few are drawn
-
-        return plot_step(full_report(self), what)
-
-    def __repr__(self) -> str:
-        return summary_text(run_report(self, with_tables=False))
+    to_dict = Answer.to_dict
+    rows = Answer.rows
+    to_frame = Answer.to_frame
+    plot = Answer.plot
+    __repr__ = Answer.__repr__
 
     def _repr_html_(self) -> str:
         return summary_html(run_report(self, with_tables=False))
@@ -175,7 +161,7 @@ def pipeline_answer_of(prediction: PipelinePrediction) -> PipelineAnswer:
     return PipelineAnswer(**_values(prediction))
 
 
-def _values(prediction: Prediction | PipelinePrediction) -> dict[str, Any]:
+def _values(prediction: Predicted) -> dict[str, Any]:
     return {field.name: getattr(prediction, field.name) for field in fields(prediction)}
 
 
@@ -190,12 +176,12 @@ _NOT_SHOWN = frozenset({"layers", "loops", "waiting"})
 _Limit = Literal["compute", "memory", "launch", "other"]
 
 
-def full_report(prediction: Prediction | PipelinePrediction) -> RunReport:
+def full_report(prediction: Predicted) -> RunReport:
     """Return the full report of a prediction, with the data of its charts."""
     return detailed(run_report(prediction), prediction)
 
 
-def detailed(report: RunReport, prediction: Prediction | PipelinePrediction) -> RunReport:
+def detailed(report: RunReport, prediction: Predicted) -> RunReport:
     """Add chart data to the report of one program with unfolded loops."""
     if not isinstance(prediction, Prediction) or prediction.graph.is_folded:
         return report
