@@ -191,12 +191,21 @@ def hardware(*, name: str | None) -> Answer:
 
 @answering("models", example="hespas models Qwen/Qwen3-30B-A3B", has_log=False)
 @click.argument("name", required=False)
-def models(*, name: str | None) -> Answer:
+@flags.plain(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A setting of the model NAME, as in layers=4 (hespas export --list shows them).",
+)
+def models(*, name: str | None, settings: tuple[str, ...]) -> Answer:
     """List the models with their figures, or show those of NAME.
 
     NAME is a published model (Qwen/Qwen3-8B), one of the zoo (llama3-8b), a part of several names
     (qwen), or the path of a config.json or of the directory that has it.
     """
+    from hespas.base.fields import parse_pairs  # noqa: PLC0415 - as above
     from hespas.report.models import models_json, models_text  # noqa: PLC0415 - as above
 
-    return Answer(text=lambda: models_text(name), json=lambda: models_json(name))
+    chosen = parse_pairs(settings, name="set", form="NAME=VALUE")
+    return Answer(text=lambda: models_text(name, chosen), json=lambda: models_json(name, chosen))

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 
 from msgspec import to_builtins
 
 from hespas.base.suggest import suggestion
 from hespas.base.units import format_bytes_binary, format_quantity
-from hespas.errors import ConfigError
+from hespas.errors import ConfigError, option
 from hespas.models.architecture import LayerKind
-from hespas.models.catalogue import MODELS, names
+from hespas.models.catalogue import MODELS, model_named, names
 from hespas.models.configuration import read_configuration
 from hespas.models.configured import configuration_of, published
 from hespas.models.families import SHORT_NAMES
@@ -26,6 +29,7 @@ from hespas.models.figures import (
 )
 from hespas.models.language import LanguageModel
 
+_AS_IT_IS: Mapping[str, str] = MappingProxyType({})
 _WIDTH = 48
 _PART = "H100_80GB"
 _FOOT = (
@@ -35,12 +39,18 @@ _FOOT = (
 )
 
 
-def figures_of(name: str | None) -> list[ModelFigures]:
+def figures_of(name: str | None, settings: Mapping[str, str] = _AS_IT_IS) -> list[ModelFigures]:
     """Return the figures of a model, or of all published and zoo models.
 
-    An unknown name selects the models whose names contain it.
+    An unknown name selects the models whose names contain it. ``settings`` are those of one model.
     """
-    return [_describe(model_name)[1] for model_name in _matching_models(name) or [name or ""]]
+    matching = _matching_models(name)
+    if settings and (name is None or matching):
+        raise ConfigError(
+            f"{option('set')} changes one model, and {name or 'no name'} is none",
+            hint=f"name it, as in hespas models {matching[0]}",
+        )
+    return [_describe(model_name, settings)[1] for model_name in matching or [name or ""]]
 
 
 def _matching_models(name: str | None) -> list[str]:
@@ -57,10 +67,26 @@ def _matching_models(name: str | None) -> list[str]:
     return [model_name for model_name in all_names if name.casefold() in model_name.casefold()]
 
 
-def _describe(name: str) -> tuple[object, ModelFigures]:
-    """Return a named or configured model, and its figures."""
+def _describe(name: str, settings: Mapping[str, str] = _AS_IT_IS) -> tuple[object, ModelFigures]:
+    """Return a named or configured model, and its figures.
+
+    Raises `ConfigError` for settings that change none of these.
+    """
+    described = _with_settings(name, settings)
+    for each in settings:
+        others = {key: text for key, text in settings.items() if key != each}
+        if _with_settings(name, others)[1] == described[1]:
+            raise ConfigError(
+                f"{option('set')} {each}={settings[each]} changes no figure of {name}",
+                hint="drop it: the model has it, or steps alone (hespas run) depend on it",
+            )
+    return described
+
+
+def _with_settings(name: str, settings: Mapping[str, str]) -> tuple[object, ModelFigures]:
     model = _language(name)
     if model is not None:
+        model = MODELS[name].with_options(settings)
         return model, zoo_figures(model, name=name)
     if name in MODELS:
         raise ConfigError(f"{name} has no tokens", hint="hespas export --list describes it")
@@ -69,6 +95,8 @@ def _describe(name: str) -> tuple[object, ModelFigures]:
         configuration = read_configuration(Path(name))
     if configuration is None:
         raise ConfigError(f"there is no model {name!r}", hint=suggestion(name, names()))
+    if settings:
+        configuration = replace(configuration, model=model_named(name).with_options(settings))
     return configuration.model, model_figures(configuration, name=name)
 
 
@@ -77,20 +105,20 @@ def _language(name: str) -> LanguageModel | None:
     return settings if isinstance(settings, LanguageModel) else None
 
 
-def models_json(name: str | None) -> object:
+def models_json(name: str | None, settings: Mapping[str, str] = _AS_IT_IS) -> object:
     """Return the figures of one model or all as JSON values."""
-    return [to_builtins(figures) for figures in figures_of(name)]
+    return [to_builtins(figures) for figures in figures_of(name, settings)]
 
 
-def models_text(name: str | None) -> str:
+def models_text(name: str | None, settings: Mapping[str, str] = _AS_IT_IS) -> str:
     """Return a table of models, or the details of one, as text."""
     if name is not None and not _matching_models(name):
-        return _details(name)
+        return _details(name, settings)
     head = (
         f"{'Model':<{_WIDTH}} {'parameters':>10} {'active':>10} {'FLOPs':>10} {'KV bytes':>10}  "
         f"on {_PART}: training, inference"
     )
-    lines = [_line(figures) for figures in figures_of(name)]
+    lines = [_line(figures) for figures in figures_of(name, settings)]
     return "\n".join([head, *lines, "", _FOOT])
 
 
@@ -116,8 +144,8 @@ def _count(number: float) -> str:
     return f"{number:.0f}"
 
 
-def _details(name: str) -> str:
-    model, figures = _describe(name)
+def _details(name: str, settings: Mapping[str, str]) -> str:
+    model, figures = _describe(name, settings)
     rows = {
         "parameters": f"{figures.parameters:,}",
         "active": f"{figures.active_parameters:,}",
@@ -132,7 +160,8 @@ def _details(name: str) -> str:
         rows["states a sequence"] = format_bytes_binary(figures.state_bytes_per_sequence)
     lines = [figures.name, *(f"  {label:<20} {value}" for label, value in rows.items())]
     if figures.parts:
-        lines += ["", "Weights, as published", *map(_part, figures.parts.items())]
+        heading = "Weights" if settings else "Weights, as published"
+        lines += ["", heading, *map(_part, figures.parts.items())]
     if isinstance(model, LanguageModel):
         kinds = Counter(model.kinds)
         lines += ["", "Layers", *(f"  {count:>4} x {_kind(kind)}" for kind, count in kinds.items())]

@@ -33,3 +33,27 @@ def test_a_whole_name_is_one_model_although_others_hold_it() -> None:
 def test_a_name_that_none_has_is_an_error(name: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         models_text(name)
+
+
+@pytest.mark.parametrize("name", ["llama3-8b", "Qwen/Qwen3-8B"])
+def test_settings_change_figures(name: str) -> None:
+    (whole,), (part,) = figures_of(name), figures_of(name, {"layers": "4"})
+    assert part.parameters < whole.parameters
+    assert "   4 x " in models_text(name, {"layers": "4"})
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "message"),
+    [
+        ("llama3-8b", {"layers": "32"}, "set layers=32 changes no figure of llama3-8b"),
+        ("llama3-8b", {"batch": "4"}, "set batch=4 changes no figure of llama3-8b"),
+        ("llama3-8b", {"layer": "4"}, "llama3-8b has no option 'layer'"),
+        ("qwen3-", {"layers": "4"}, "set changes one model, and qwen3- is none"),
+        (None, {"layers": "4"}, "set changes one model, and no name is none"),
+    ],
+)
+def test_settings_without_an_effect_are_refused(
+    name: str | None, settings: dict[str, str], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        models_text(name, settings)
