@@ -135,9 +135,10 @@ class Replica:
     def finish(self) -> list[int]:
         """End what was begun; return the requests that ended with it."""
         ended = self._ended()
-        complete, self.complete = self.complete, []
-        for prompt in complete:
-            ended += self._begin(prompt)
+        if self.complete:
+            complete, self.complete = self.complete, []
+            for prompt in complete:
+                ended += self._begin(prompt)
         return ended
 
     # -- admission

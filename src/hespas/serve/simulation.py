@@ -301,7 +301,7 @@ class _Fleet:
                 continue
             time_ps, number = heappop(busy)
             behind = engines[number]
-            if behind.is_idle or behind.now != time_ps:
+            if behind.now != time_ps:
                 # A pipeline that was woken earlier.
                 continue
             is_open = waits or following < len(starts)
