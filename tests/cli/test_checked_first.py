@@ -75,6 +75,9 @@ MISTAKES = [
     (("--clean",), "--clean has no effect without --output"),
 ]
 OF_MODELS = [
+    (("--cuda-graphs",), "llama3-8b: --cuda-graphs has no effect: the program is no recorded"),
+    (("--cuda-graphs", "--mesh", "pipe=4,tp=8"), "--cuda-graphs has no effect"),
+    (("--host-launch", "10us"), "llama3-8b: --host-launch has no effect: the program is no"),
     (("--mesh", "fsdp=8,tp=2"), "the mesh fsdp=8,tp=2 has 16 devices, and there are 32"),
     (("--mesh", "fsdp=8;tp=4"), "is not AXIS=SIZE"),
     (("--mesh", "fsdp=8,pp=4"), "mesh axis pp divides nothing in this model"),

@@ -92,6 +92,8 @@ def checked(options: PredictOptions, *, needs_program: bool = True) -> PredictOp
         if isinstance(source, ModelSource):
             check_experts(source, options)
             refuse_unused(options.step, {OPEN_FLOPS: source.name})
+            if options.program.model.part is None:
+                refuse_unused(options.estimate, {RECORDED: True}, location=source.name)
             return _as_served(options, source, system)
     return options
 

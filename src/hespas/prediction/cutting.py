@@ -19,8 +19,9 @@ from hespas.models.parameters import least_kept_bytes
 from hespas.models.part import EXPERT, PIPE, REDUCED, SHARED, Part, PartProgram
 from hespas.models.placement import in_default_order
 from hespas.prediction.checks import check_exchanges, check_experts, checked
+from hespas.prediction.launches import launches_each
 from hespas.prediction.machines import device_of_memory, host_bandwidth, system_of
-from hespas.prediction.options import HOST_LINK, ONE_PROGRAM, OPEN_STEP, PredictOptions
+from hespas.prediction.options import HOST_LINK, ONE_PROGRAM, OPEN_STEP, RECORDED, PredictOptions
 from hespas.prediction.passes import Footprint
 from hespas.prediction.result import StepWork
 from hespas.prediction.workload import kind_of, placed_mesh, target_of
@@ -137,7 +138,8 @@ def cut_of(options: PredictOptions) -> Cut:
             "devices, but no system is given",
             hint=f"give {option('cluster')}, as in 64xH100_80GB",
         )
-    refuse_unused(options, {ONE_PROGRAM: True, OPEN_STEP: True})
+    absent = {ONE_PROGRAM: True, OPEN_STEP: True, RECORDED: not launches_each(options)}
+    refuse_unused(options, absent)
     mesh = placed_mesh(in_default_order(mesh), options, system)
     if mesh.device_count != system.device_count:
         raise DeviceCountError(
