@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf, isinf
 from pathlib import Path
+from statistics import median
 from time import monotonic
 
 from hespas.base.figures import whole_number
@@ -34,8 +35,8 @@ from hespas.study.space import GENERATION, candidates_of, sampler_of
 from hespas.study.store import KeptOutcomes, Store, opened, reading
 from hespas.study.study import Study, StudyFidelity, study_of
 
-_WAVE = 16
-"""Candidates that are screened before bounds are compared with the best again."""
+_FIRST_WAVE, _WAVE = 4, 16
+"""Candidates that are screened before others are sorted, and compared with the best, again."""
 _MOST_COMPILED = 2
 """The most compilations, as a multiple of the requested count; some of the best drop out."""
 Listener = Callable[[Sequence[Row]], None]
@@ -144,8 +145,7 @@ def _apply_bounds(run: _Run, row: Row, entry: Entry) -> Row:
 
 
 def _screen(run: _Run) -> None:
-    waiting = [number for number, row in run.rows.items() if row.status is Status.WAITING]
-    waiting.sort(key=lambda number: (_promise(run, run.entries[number]), number))
+    waiting = _promising([number for number, row in run.rows.items() if _waits(row)], run)
     budget, sampling = run.study.budget.evaluations, run.study.sampling
     if budget is not None and sampling is not None and len(waiting) > sampling.past:
         _sample(run, waiting, budget, sampling.seed)
@@ -153,8 +153,9 @@ def _screen(run: _Run) -> None:
     if budget is not None:
         run.prune(waiting[budget:], f"budget: {budget} evaluations")
         waiting = waiting[:budget]
-    for start in range(0, len(waiting), _WAVE):
-        wave = waiting[start : start + _WAVE]
+    size = _FIRST_WAVE
+    while waiting:
+        wave, waiting = waiting[:size], waiting[size:]
         slower = _too_slow(run, wave)
         for number in slower:
             least_s = run.entries[number].bounds.time_s
@@ -165,14 +166,34 @@ def _screen(run: _Run) -> None:
             [candidate for candidate in wave if candidate not in slower],
             lambda candidate: _phase_and_status(run, candidate),
         )
+        waiting, size = _promising(waiting, run), _WAVE
 
 
-def _promise(run: _Run, entry: Entry) -> tuple[bool, tuple[float, ...], float]:
-    """Return what sorts promising candidates first; likely too large ones are last."""
-    capacity_bytes, expected = entry.capacity_bytes, entry.expected
-    is_large = capacity_bytes is not None and expected.memory_bytes > capacity_bytes
-    figures = entry.completed({"step_time_s": expected.time_s}, run.study.prices)
-    return is_large, run.study.goal.keys(figures), expected.time_s
+def _waits(row: Row) -> bool:
+    return row.status is Status.WAITING
+
+
+def _promising(numbers: Sequence[int], run: _Run) -> list[int]:
+    """Sort candidates, the most promising first, and those last that are likely too large.
+
+    Memory is expected to be as many times the estimates as that of the candidates predicted so far.
+    """
+    ratios = [
+        peak_bytes / expected_bytes
+        for number, row in run.rows.items()
+        if (peak_bytes := row.figures.get("peak_memory_bytes"))
+        and (expected_bytes := run.entries[number].expected.memory_bytes)
+    ]
+    ratio = median(ratios) if ratios else 1.0
+
+    def promise(number: int) -> tuple[bool, tuple[float, ...], float, int]:
+        entry = run.entries[number]
+        capacity_bytes, expected = entry.capacity_bytes, entry.expected
+        is_large = capacity_bytes is not None and ratio * expected.memory_bytes > capacity_bytes
+        figures = entry.completed({"step_time_s": expected.time_s}, run.study.prices)
+        return is_large, run.study.goal.keys(figures), expected.time_s, number
+
+    return sorted(numbers, key=promise)
 
 
 def _sample(run: _Run, left: Sequence[int], budget: int, seed: int) -> None:

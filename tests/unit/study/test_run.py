@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from hespas.errors import ConfigError, OutputError
 from hespas.study import entry as entries
 from hespas.study.executor import Ending, Executor, Outcome, Phase, Task
 from hespas.study.rows import Row, Status, in_order
 from hespas.study.run import run_study
+from hespas.study.space import candidate_of
 from hespas.study.store import opened
 from hespas.study.study import Study, study_of
 
@@ -186,8 +188,36 @@ def test_the_most_promising_are_predicted_first(tmp_path: Path) -> None:
     chosen = study(model="llama3-8b", mesh={"data": [1, 2], "fsdp": "auto", "tp": [1, 8]})
     run(chosen, tmp_path, executor)
     is_promising = ["'tp': 1" in str(task.candidate["mesh"]) for task in executor.evaluated]
-    # Sixteen are predicted at a time, in any order. Rows cross tp's links in each layer.
-    assert (len(is_promising), sum(is_promising), sum(is_promising[:16])) == (24, 12, 12)
+    # Rows cross tp's links in each layer.
+    assert (len(is_promising), sum(is_promising), sum(is_promising[:4])) == (24, 12, 4)
+
+
+class Larger(Synthetic):
+    """Candidates take three times the memory that is expected of them."""
+
+    def outcomes(self, tasks: Sequence[Task]) -> Iterator[tuple[Task, Outcome]]:
+        for task, outcome in super().outcomes(tasks):
+            figures = {**outcome.figures, "peak_memory_bytes": 3 * expected_bytes(task)}
+            yield task, replace(outcome, figures=figures)
+
+
+def expected_bytes(task: Task) -> int:
+    entry = entries.entry_of(0, candidate_of(task.candidate))
+    return round(entry.expected.memory_bytes)
+
+
+def test_memory_is_expected_as_those_that_are_predicted_need_it(tmp_path: Path) -> None:
+    executor = Larger()
+    chosen = study(model="llama3-8b", mesh="fsdp=16", sequence=[1024, 2048, 3072, 4096])
+    run(chosen, tmp_path, executor)
+    needed = [expected_bytes(task) for task in executor.evaluated]
+    assert len(needed) == 24
+    assert max(needed) < 85.9e9
+    fitting = [3 * size < 85.9e9 for size in needed]
+    assert 0 < sum(fitting[4:]) <= 16
+    # Four are predicted before that is known, and others sixteen at a time.
+    assert sum(fitting[4:20]) == sum(fitting[4:])
+    assert not all(fitting[20:])
 
 
 @pytest.mark.usefixtures("has_compiler")
