@@ -51,6 +51,8 @@ _DECIDING = 0.25
 """The share of a step from which on an assumption about it is said."""
 _OF_THE_STEP = ("the batch is", "the mesh is", "kernels are those of libraries", "network:")
 """How assumptions begin that hold for a step by itself, or for all that are served."""
+_OF_ONE_STAGE = frozenset({"stage", "first_layer"})
+"""Settings of steps that are one stage of a pipeline."""
 _EXPERTS = "expert"
 """The axis of devices that have experts of their own, and attention too."""
 
@@ -219,6 +221,11 @@ def _check_halves(options: ServeOptions, fleet: Fleet) -> None:
 
 def _check_pipeline(options: ServeOptions, fleet: Fleet) -> None:
     """Raise `ConfigError` for what is not known of engines whose layers are cut into stages."""
+    for name in sorted(_OF_ONE_STAGE & options.model.settings.keys()):
+        raise ConfigError(
+            f"{option('set')} {name} is of one stage alone, and engines serve whole models",
+            hint=f"drop it; {option('mesh')} {PIPE}=2 cuts the layers into stages",
+        )
     if all(mesh.size(PIPE) == 1 for mesh in (fleet.mesh, fleet.prefill_mesh)):
         return
     own = options.engine

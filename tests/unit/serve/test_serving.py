@@ -182,6 +182,12 @@ def test_a_lone_token_goes_through_all_stages_and_their_links() -> None:
     assert far.stages[1].receive_s > near.stages[1].receive_s
 
 
+@pytest.mark.parametrize("name", ["stage", "first_layer"])
+def test_a_stage_alone_is_not_served(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"set {name} is of one stage"):
+        _asked("Qwen/Qwen3-8B", "1xH100_80GB", model=ModelOptions(settings={name: "1"}))
+
+
 @pytest.mark.parametrize(
     ("mesh", "changed", "message"),
     [
