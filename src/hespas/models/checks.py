@@ -76,8 +76,8 @@ def _check_experts(model: LanguageModel, routing: Routing) -> None:
         "give the mesh an axis tp, or drop expert_axes",
     )
     _refuse(
-        routing.dropless and devices > 1 and not is_shared,
-        "dropless products do not send tokens to experts of other devices",
+        routing.dropless and devices > 1 and is_training,
+        "dropless products do not send tokens to experts of other devices in training",
         "drop the axis expert, or dropless: at capacity_percent 100 the work is that of tokens "
         "spread evenly",
     )
@@ -90,6 +90,11 @@ def _check_experts(model: LanguageModel, routing: Routing) -> None:
         routing.exchange_dtype != "same" and (devices == 1 or is_shared),
         f"exchange_dtype = {routing.exchange_dtype} has no effect: tokens go to no other devices",
         "drop it, or give the mesh an axis expert",
+    )
+    _refuse(
+        routing.dispatcher != "fused" and routing.dropless,
+        f"dispatcher = {routing.dispatcher} has no effect: dropless products sort rows themselves",
+        "drop it, or give dropless=false",
     )
     _refuse(
         routing.dispatcher != "fused" and (devices == 1 or is_shared),

@@ -37,8 +37,7 @@ def as_served(options: PredictOptions, source: ModelSource, target: str | None) 
 
 def without_capacity(options: ModelOptions, model: LanguageModel) -> ModelOptions:
     """Return options whose experts neither drop nor pad tokens, as in engines."""
-    is_divided = options.mesh is not None and "expert" in options.mesh.names
-    if model.routing is None or is_divided or WITHOUT_CAPACITY.keys() & options.settings.keys():
+    if model.routing is None or WITHOUT_CAPACITY.keys() & options.settings.keys():
         return options
     return replace(options, settings={**options.settings, **WITHOUT_CAPACITY})
 

@@ -146,12 +146,15 @@ def _heads_note(settings: object) -> Iterator[str]:
 
 def _experts_note(settings: object) -> Iterator[str]:
     """Yield a note on an expert's token limit, if any."""
-    routing = settings.routing if isinstance(settings, LanguageModel) else None
-    if routing is None or routing.dropless:
+    if not isinstance(settings, LanguageModel) or settings.routing is None:
+        return
+    routing = settings.routing
+    if routing.dropless and settings.mesh.size("expert") == 1:
         return
     yield (
-        f"experts: each takes at most {routing.capacity_percent} % of the tokens that an even "
-        "spread gives it, and drops others (--set capacity_percent=125 takes more)"
+        f"experts: each {'device of them ' if routing.dropless else ''}takes at most "
+        f"{routing.capacity_percent} % of the tokens that an even spread gives it, and drops "
+        "others (--set capacity_percent=125 takes more)"
     )
 
 

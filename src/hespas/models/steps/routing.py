@@ -155,9 +155,11 @@ class _Experts:
     def through(self, x: jax.Array, sent: jax.Array) -> jax.Array:
         """Return what the experts make of a device's tokens."""
         tokens, rows = (each.reshape(-1, each.shape[-1]) for each in (x, sent))
-        has_groups = self.routing.expert_groups > 1
-        if has_groups and self.divided.mesh.size(*self._exchanged_axes) > 1:
+        is_exchanged = self.divided.mesh.size(*self._exchanged_axes) > 1
+        if self.routing.expert_groups > 1 and is_exchanged:
             out = self._through_groups(tokens, rows)
+        elif self.routing.dropless and is_exchanged:
+            out = self._through_devices(tokens, rows)
         else:
             out = self._through_all(tokens, rows)
         with jax.named_scope("combine"):
@@ -200,11 +202,7 @@ class _Experts:
                 parts=parts,
             )
         exchange, dtype = self._exchange(Among.ALL), self.routing.exchange_dtype
-        if self.routing.style.scales_inputs:
-            rows = jnp.einsum("tk,td->tkd", gates.astype(rows.dtype), rows).reshape(
-                -1, rows.shape[-1]
-            )
-            packing = replace(packing, choices=1)
+        rows, packing = self._weighed(gates, rows, packing)
         if self.routing.dropless:
             made = self._dropless(rows, packing)
         else:
@@ -213,11 +211,52 @@ class _Experts:
             made = self._products(arrived)
             with jax.named_scope("combine"):
                 made = packing.unpacked(sent_back(exchange, dtype, made))
+        return self._combined(gates, made)
+
+    def _weighed(
+        self, gates: jax.Array, rows: jax.Array, packing: Packing
+    ) -> tuple[jax.Array, Packing]:
+        """Return rows that experts take, weighed where gates scale inputs: one for each choice."""
+        if not self.routing.style.scales_inputs:
+            return rows, packing
+        weighed = jnp.einsum("tk,td->tkd", gates.astype(rows.dtype), rows)
+        return weighed.reshape(-1, rows.shape[-1]), replace(packing, choices=1)
+
+    def _combined(self, gates: jax.Array, made: jax.Array) -> jax.Array:
+        """Return each token's sum of what its choices made."""
         with jax.named_scope("combine"):
-            by_choice = made.reshape(*chosen.shape, -1)
+            by_choice = made.reshape(*gates.shape, -1)
             if self.routing.style.scales_inputs:
                 return jnp.sum(by_choice, 1)
-            return jnp.einsum("tk,tkd->td", gates.astype(rows.dtype), by_choice)
+            return jnp.einsum("tk,tkd->td", gates.astype(made.dtype), by_choice)
+
+    def _through_devices(self, tokens: jax.Array, rows: jax.Array) -> jax.Array:
+        """Send each token's copies to its experts' devices; return their results.
+
+        A device takes as many as are its part of all, whichever of its experts they chose.
+        """
+        exchange, dtype = self._exchange(Among.DEVICES), self.routing.exchange_dtype
+        own, width = self.routing.experts // exchange.devices, rows.shape[-1]
+        with jax.named_scope("router"):
+            gates, chosen = self._choice(tokens)
+            to_devices = Packing.of(
+                chosen // own,
+                targets=exchange.devices,
+                capacity_percent=self.routing.capacity_percent,
+            )
+            # What a token chose goes with it, from 1 on: 0 is for empty places.
+            choices = 1 + (chosen % own).reshape(-1, 1)
+        rows, to_devices = self._weighed(gates, rows, to_devices)
+        with jax.named_scope("dispatch"):
+            arrived = sent_to_experts(exchange, dtype, to_devices.packed(rows)).reshape(-1, width)
+            there = exchange.there(to_devices.packed_choices(choices)).reshape(-1, 1)
+            packing = Packing.of(
+                jnp.where(there > 0, there - 1, own), targets=own, capacity_percent=100
+            )
+        made = self._dropless(arrived, packing).reshape(exchange.devices, -1, width)
+        with jax.named_scope("combine"):
+            made = to_devices.unpacked(sent_back(exchange, dtype, made))
+        return self._combined(gates, made)
 
     def _through_groups(self, tokens: jax.Array, rows: jax.Array) -> jax.Array:
         """Send each token once per chosen group; return its experts' results.
@@ -374,6 +413,8 @@ class _Experts:
             case Among.ALL:
                 sorts = self.routing.dispatcher == "alltoall" and 1 < count < self.routing.experts
                 return Exchange(axes=axes, devices=count, sorts=sorts)
+            case Among.DEVICES:
+                return Exchange(axes=axes, devices=count, is_even=True)
             case Among.GROUPS:
                 places = tuple(tuple(range(place, count, members)) for place in range(members))
                 return Exchange(axes=axes, devices=min(count, groups), groups=places, is_even=True)
@@ -385,8 +426,9 @@ class _Experts:
 
 
 class Among(Enum):
-    """The devices that exchange: all, one a group, or a group."""
+    """The devices that exchange: all by expert or by device, one a group, or a group."""
 
     ALL = "all"
+    DEVICES = "devices"
     GROUPS = "groups"
     MEMBERS = "members"

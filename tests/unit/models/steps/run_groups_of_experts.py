@@ -100,6 +100,7 @@ def main() -> None:
         "over tp": ("expert=4,tp=2", {"expert_axes": "expert+tp"}),
         "own": ("tp=8", {"expert_axes": "tp"}),
         "sorted": ("expert=4", {"dispatcher": "alltoall"}),
+        "dropless": ("expert=4", {"dropless": True}),
     }
     found: dict[str, dict[str, float]] = {}
     for name, (axes, settings) in cases.items():

@@ -56,6 +56,7 @@ def test_values_and_gradients_are_those_of_one_device() -> None:
     assert max(found["over tp"].values()) < 1e-6
     assert max(found["own"].values()) < 1e-6
     assert max(found["sorted"].values()) < 1e-6
+    assert max(found["dropless"].values()) < 1e-6
     # Of 8 bits three are a number's fraction: rounding moves it by 1 / 16 at most.
     assert 0.001 < max(found["groups, f8"].values()) < 0.1
 

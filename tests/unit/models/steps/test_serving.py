@@ -19,7 +19,7 @@ from hespas.frontend.load import load_source
 from hespas.models.catalogue import model_named
 from hespas.models.flops import model_flops
 from hespas.models.model import Model
-from hespas.program.program import Program, all_ops, is_communication_op
+from hespas.program.program import Program, all_ops, is_communication_op, shape_of
 from hespas.sources.exported import partitioned
 from hespas.sources.function import export_model
 from hespas.work.attention import attentions
@@ -341,6 +341,16 @@ def test_prompts_no_longer_than_what_an_index_chooses_are_not_rated() -> None:
 
     assert sorts(LONG) > 0
     assert sorts(64) == 0
+
+
+def test_devices_multiply_the_tokens_that_chose_their_experts() -> None:
+    options = {**FAMILIES["mixtral-8x7b"], "capacity_percent": "100", "mesh": "expert=2"}
+    program = exported("mixtral-8x7b-decode", **options, context="64", batch="8", dropless="true")
+    ops = list(all_ops(program))
+    rows = {shape_of(op.operands[0])[0] for op in ops if op.kind == "ragged_dot"}
+    # 8 sequences of each device choose 2 experts: as many choices arrive as leave.
+    assert rows == {16}
+    assert sum(op.kind == "all_to_all" for op in ops) >= 2 * int(SERVED["layers"])
 
 
 def test_of_a_window_what_it_leaves_out_is_cut_off() -> None:
