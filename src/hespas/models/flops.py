@@ -96,9 +96,10 @@ def _mixing(settings: LanguageModel, kind: LayerKind) -> int:
         return 0
     seen = min(each for each in (settings.context, kind.window, kind.chunk) if each)
     latent = settings.latent
+    index = 0 if latent is None else _index_flops(latent)
     if latent is None or not settings.selects_tokens:
-        return attention_flops(settings, kind) * seen
-    index = _index_flops(latent)
+        unrated = 0 if settings.masks_tokens else index
+        return (attention_flops(settings, kind) - unrated) * seen
     chosen = 2 * settings.sizes_of_layers.heads * (2 * latent.kv_rank + latent.rope_size)
     return chosen * min(latent.indexed_tokens, seen) + index * seen
 
@@ -124,7 +125,7 @@ def attention_flops(settings: LanguageModel, kind: LayerKind) -> int:
     if latent is not None and isinstance(settings.run, Decode):
         # The vectors themselves are keys and values.
         query, value = latent.kv_rank + latent.rope_size, latent.kv_rank
-    index = _index_flops(latent) if latent is not None and settings.masks_tokens else 0
+    index = _index_flops(latent) if latent is not None else 0
     return 2 * settings.sizes_of_layers.heads * (query + value) + index
 
 
