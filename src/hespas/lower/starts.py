@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from hespas.base.frozen import frozen
 from hespas.lower.collectives import SUMMING
+from hespas.lower.roles import bytes_of
 from hespas.program.attrs import NO_ATTRS
 from hespas.program.program import Block, Op, Value, is_communication_op, values_read
 from hespas.program.types import AsyncType, size_bytes
@@ -97,12 +98,15 @@ class _Flight:
 def with_gathered_late(operations: Sequence[Op], results: Sequence[Value]) -> list[Op]:
     """Return the schedule with kernels of nothing but gathered values where these are needed.
 
-    So is the concatenation of weights for one product.
+    So is the concatenation of weights for one product. What makes less of them, as rounding to 8
+    bits, stays: it frees memory.
     """
     gathered = {value for op in operations if op.kind == "all_gather" for value in op.results}
     late = set[int]()
     for at, op in enumerate(operations):
-        if op.kind in _MOVABLE and op.operands and gathered.issuperset(values_read(op)):
+        if op.kind not in _MOVABLE or not op.operands or not gathered.issuperset(values_read(op)):
+            continue
+        if sum(map(bytes_of, op.results)) >= sum(map(bytes_of, values_read(op))):
             gathered.update(op.results)
             late.add(at)
     return _postponed(operations, results, late)

@@ -6,11 +6,17 @@ from collections import Counter
 from functools import cache
 
 import pytest
+from msgspec.structs import replace
 
 import hespas
 from hespas.frontend.load import load_source
 from hespas.lower.collectives import JOINED_SUMS, SUMS_FIRST
-from hespas.lower.starts import with_operands_early, with_starts, with_starts_open
+from hespas.lower.starts import (
+    with_gathered_late,
+    with_operands_early,
+    with_starts,
+    with_starts_open,
+)
 from hespas.prediction.result import Prediction
 from hespas.program.program import Op
 from hespas.program.scopes import Phase, read_scope
@@ -114,3 +120,28 @@ def test_a_schedule_that_is_placed_again_stays() -> None:
     again = with_operands_early(with_starts_open(found), end.operands)
     again = with_starts(again, end.operands)
     assert [op.instruction for op in again] == [op.instruction for op in found]
+
+
+@pytest.mark.parametrize(("element", "at"), [("f32", 2), ("f8E4M3FN", 1)])
+def test_what_is_made_of_gathered_values_waits_where_it_frees_no_memory(
+    element: str, at: int
+) -> None:
+    """Rounding to 8 bits stays where it is; a copy of as many bytes waits."""
+    wide, made = "tensor<64x64xf32>", f"tensor<64x64x{element}>"
+    body = f"""%g = "stablehlo.all_gather"(%x) <{{all_gather_dim = 0 : i64,
+      replica_groups = dense<[[0, 1]]> : tensor<1x2xi64>, use_global_device_ids,
+      channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>}}>
+      : (tensor<32x64xf32>) -> {wide}
+    %kept = stablehlo.convert %g : ({wide}) -> {made}
+    %other = stablehlo.dot_general %y, %y, contracting_dims = [1] x [0]
+      : ({wide}, {wide}) -> {wide}
+    %wide = stablehlo.convert %kept : ({made}) -> {wide}
+    %out = stablehlo.add %wide, %other : {wide}
+    return %out : {wide}"""
+    text = main_function(body, arguments=f"%x: tensor<32x64xf32>, %y: {wide}", results=wide)
+    block = load_source(text.encode(), name="test.mlir").main.body
+    *ops, end = (
+        replace(op, kind="copy") if op.kind == "convert" else op for op in block.operations
+    )
+    placed = with_gathered_late(ops, end.operands)
+    assert placed.index(ops[1]) == at
