@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,13 +25,13 @@ from hespas.tasks.pipelining.options import PipelineOptions
 SMALL = {"layers": "8", "vocabulary": "4096", "mlp": "2048", "embedding": "1024", "heads": "8"}
 
 
-def options(
+def options(  # Any: each of the fields has a type of its own
     mesh: str = "pipe=4,fsdp=2",
     *,
     batch: int = 16,
     cluster: str = "8xH100_80GB",
     model: ModelOptions | None = None,
-    **pipeline: object,
+    **pipeline: Any,
 ) -> PredictOptions:
     asked = replace(
         model or ModelOptions(sequence=1024, settings=SMALL),
@@ -39,7 +40,7 @@ def options(
     )
     return PredictOptions(
         program=ProgramOptions(file=Path("llama3-8b"), model=asked),
-        pipeline=PipelineOptions(**pipeline),  # type: ignore[arg-type]
+        pipeline=PipelineOptions(**pipeline),
         network=NetworkOptions(cluster=cluster),
     )
 

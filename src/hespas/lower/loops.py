@@ -73,7 +73,7 @@ class _Moved:
     part: tuple[Op, ...] = ()
 
 
-def _handed_on(loop: Op) -> Iterator[tuple[int, Value]]:
+def handed_on(loop: Op) -> Iterator[tuple[int, Value]]:
     """Yield the arguments of a loop's body that every turn passes on unchanged."""
     body = loop.regions[1]
     for at, argument in enumerate(body.arguments):
@@ -84,7 +84,7 @@ def _handed_on(loop: Op) -> Iterator[tuple[int, Value]]:
 def _moved(loop: Op) -> Iterator[_Moved]:
     """Yield a loop's copies of invariant values or parts of them."""
     uses = Uses.of_block(loop.regions[1])
-    for at, argument in _handed_on(loop):
+    for at, argument in handed_on(loop):
         for op in uses.readers(argument):
             if op.kind == "copy":
                 yield _Moved(at=at, whole=tensor_of(op.results[0]), copy=op)
@@ -198,15 +198,15 @@ def _carried_as(loop: Op, value: Value, outside: Uses) -> set[ElementType | None
         return {None}
     condition, body = loop.regions
     inside, tested = Uses.of_block(body), Uses.of_block(condition)
-    handed_on = dict(_handed_on(loop))
+    kept = dict(handed_on(loop))
     wanted: set[ElementType | None] = set()
     for at, operand in enumerate(loop.operands):
         if operand is not value:
             continue
         is_read = outside.count(loop.results[at]) or tested.count(condition.arguments[at])
-        if at not in handed_on or is_read:
+        if at not in kept or is_read:
             return {None}
-        for chain in _chains(handed_on[at], inside):
+        for chain in _chains(kept[at], inside):
             end = chain[-1]
             is_converted = end.kind == "convert" and len(chain) > 1
             wanted.add(narrower(end.results[0].type, value.type) if is_converted else None)

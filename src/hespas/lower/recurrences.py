@@ -18,6 +18,7 @@ from math import prod
 from msgspec.structs import replace
 
 from hespas.base.frozen import frozen
+from hespas.lower.loops import handed_on
 from hespas.lower.roles import bytes_of
 from hespas.program.attrs import DotAttrs, KernelAttrs, WhileAttrs
 from hespas.program.operations.traits import Category
@@ -50,10 +51,9 @@ _INSIDE = frozenset(
 
 @frozen
 class _Carried:
-    """What a body is given: by what it is read and written in all turns.
+    """The arguments of a loop's body, by number and by what each turn makes of them.
 
-    ``stacks`` are written a part in each turn, ``states`` are changed as wholes, and the rest is
-    handed on as it is; these are numbers of arguments.
+    It changes whole ``states`` and parts of ``stacks``, counts ``counters``, and hands on the rest.
     """
 
     states: tuple[int, ...]
@@ -67,7 +67,7 @@ def _as_kernel(op: Op, uses: Uses) -> Sequence[Op] | None:
     turns = op.attrs.trip_count if isinstance(op.attrs, WhileAttrs) else None
     if turns is None or turns < 2:
         return None
-    carried = _carried(op.regions[1])
+    carried = _carried(op)
     blocks = _blocks(op.regions[1], carried)
     if not blocks or any(uses.readers(op.results[at]) for at in carried.counters):
         return None
@@ -100,29 +100,31 @@ def _as_kernel(op: Op, uses: Uses) -> Sequence[Op] | None:
 RECURRENCES = Pattern(kinds=("while",), change=_as_kernel)
 
 
-def _carried(body: Block) -> _Carried:
+def _carried(loop: Op) -> _Carried:
+    body = loop.regions[1]
     makers = {value: op for op in body.operations for value in op.results}
-    found: dict[str, list[int]] = {"states": [], "stacks": [], "handed_on": [], "counters": []}
-    for at, (argument, value) in enumerate(
-        zip(body.arguments, body.operations[-1].operands, strict=True)
-    ):
+    kept = tuple(at for at, _ in handed_on(loop))
+    states, stacks, counters = list[int](), list[int](), list[int]()
+    for at, value in enumerate(body.operations[-1].operands):
         maker = makers.get(value)
-        if value is argument:
-            found["handed_on"].append(at)
-        elif isinstance(argument.type, TensorType) and argument.type.rank == 0:
-            found["counters"].append(at)
+        if at in kept:
+            continue
+        if isinstance(value.type, TensorType) and value.type.rank == 0:
+            counters.append(at)
         elif maker is not None and maker.kind == "dynamic_update_slice":
-            found["stacks"].append(at)
+            stacks.append(at)
         else:
-            found["states"].append(at)
-    return _Carried(**{name: tuple(numbers) for name, numbers in found.items()})
+            states.append(at)
+    return _Carried(
+        states=tuple(states), stacks=tuple(stacks), handed_on=kept, counters=tuple(counters)
+    )
 
 
 def _blocks(body: Block, carried: _Carried) -> int:
     """Return how many states a loop carries side by side; 0 for another loop.
 
-    Each is a matrix that a multiprocessor holds, and all products are of as many; without any, one
-    block of threads holds all.
+    A multiprocessor holds each, a matrix, and every product is of as many. A loop without products
+    has no more than one block of threads holds.
     """
     shapes = {tensor_of(body.arguments[at]).shape[:-2] for at in carried.states}
     if len(shapes) != 1:

@@ -217,9 +217,11 @@ class AttentionModel:
         It is the table's time of the same head size, heads of all batches, and number of keys,
         times the FLOPs of this attention over those of the table's; never faster than the peak.
         """
-        kind = self._price_chosen if attention.is_of_chosen else self._price_full
+        kind = self._price_full
         if attention.is_decoding:
             kind = self._price_decoding
+        elif attention.is_of_chosen:
+            kind = self._price_chosen
         return kind(attention).slowed(1 / self.clock)
 
     def _price_chosen(self, attention: Attention) -> Timing:

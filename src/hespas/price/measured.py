@@ -10,7 +10,6 @@ import msgspec
 from hespas.base.frozen import frozen
 from hespas.base.units import format_time
 from hespas.hardware.device import Device, table_of
-from hespas.hardware.presets import load_microarchitecture
 from hespas.price.attention import AttentionModel, attention_fits, attention_model
 from hespas.price.driver import estimate_region
 from hespas.price.estimate import Bound, Estimate, Price, Timing, larger_of
@@ -282,9 +281,8 @@ class Measured:
         """
         moving = self.streaming.price(leaf, is_kernel=True)
         share = 1.0
-        if self.device.microarchitecture is not None:
-            gpu = load_microarchitecture(self.device)
-            share = min(1.0, kernel.blocks / gpu.multiprocessors)
+        if self.kernels is not None:
+            share = min(1.0, kernel.blocks / self.kernels.gpu.multiprocessors)
         peak = self.streaming.roofline.at_peaks(leaf.op.name, leaf.work)
         overhead_s, compute_s = moving.bound.launch_s, peak.compute_time_at_peak_s / share
         waiting_s = kernel.rounds * _MEMORY_LATENCY_S

@@ -41,7 +41,7 @@ class Reserve(Enum):
 
 
 class BatchLimit(Enum):
-    """What of a pipeline has ``Engine.most_sequences`` at most."""
+    """Which batches of a pipeline ``Engine.most_sequences`` limits."""
 
     TOGETHER = "together"
     """All batches that are under way."""

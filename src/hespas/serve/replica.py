@@ -339,7 +339,7 @@ class Replica:
     def _decoded_ps(self, times: StepTimes, later: int = 0) -> tuple[int, int, int]:
         """Return the time of an iteration, its growth, and for how many iterations both hold.
 
-        It is the next one, or one so many ``later``.
+        ``later`` counts the iterations that run before it.
         """
         engine, parts, speculation = self.setup.engine, self.setup.parts, self.setup.speculation
         sequences = -(-self.decoding // parts)
@@ -355,7 +355,7 @@ class Replica:
 
         The ``before`` ones take ``before_ps``: no other batch is under way then.
         """
-        assert self.clock is not None  # noqa: S101 - of a pipeline
+        assert self.clock is not None  # noqa: S101 - for the type checker: pipelines have it
         times_ps = [self._decoded_ps(each, before)[0] for each in self.setup.stages]
         ready_ps = self.now + before_ps + self.setup.engine.host_ps(self.decoding)
         return self.clock.through(ready_ps, times_ps) - self.now

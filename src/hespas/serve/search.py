@@ -43,7 +43,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
 
     Those with layers cut into ``pipe`` stages have as many devices for each. Of those beside them,
     ``prefill_replicas`` compute prompts alone. Weights are of ``weight_dtype``, empty for the
-    model's own; a batch has at most ``max_sequences``, the engine's where it is None. ``reason``
+    model's own; ``max_sequences`` limits a batch, and where it is None the engine does. ``reason``
     says why it is not the best, empty for the best.
     """
 

@@ -55,7 +55,7 @@ class ServedModel:
     attention over a longer cache reads ``selected`` tokens, where it is not all, or a ``window`` in
     some layers. Iterations run ``in_halves`` where one half computes while tokens of the other
     travel to experts. A device has ``state_bytes`` for each sequence beside keys and values. A
-    ``stage`` of a pipeline has so many ``layers``, from ``first_layer`` on.
+    ``stage`` of a pipeline computes its ``layers`` from ``first_layer`` on.
     """
 
     name: str

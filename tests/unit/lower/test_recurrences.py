@@ -10,6 +10,7 @@ from hespas.lower.fused import Writer, fused
 from hespas.lower.recurrences import RECURRENCE
 from hespas.price.measured import measured
 from hespas.price.methods import EstimatorSpec
+from hespas.price.ptx.kernels import kernel_pricer
 from hespas.program.attrs import KernelAttrs
 from hespas.program.program import Op, Program, all_ops
 from hespas.work.expand import Leaf, expand, total
@@ -92,7 +93,7 @@ def test_compilers_keep_the_loop() -> None:
 
 def test_its_blocks_take_a_multiprocessor_each_and_wait_for_memory_each_turn() -> None:
     device = load_device("H100_80GB")
-    priced = measured(EstimatorSpec(device=device), kernels=None)
+    priced = measured(EstimatorSpec(device=device), kernels=kernel_pricer(device, None))
     (kernel,) = kernels(fused(recurrence(), writer=Writer.LIBRARY))
     (leaf,) = expand(kernel)
     assert isinstance(leaf, Leaf)

@@ -38,7 +38,7 @@ PricesAttention = Roofline | KernelEstimator | Measured
 
 @frozen
 class Scores:
-    """Unfused attention scores of ``heads``, of which ``sharing`` share keys."""
+    """The scores that ``heads`` compute unfused, where ``sharing`` heads read the same keys."""
 
     heads: int
     sharing: int
