@@ -48,6 +48,8 @@ def test_a_load_is_served(call: Call, small: str, tmp_path: Path) -> None:
     assert answer["ttft_s"]["mean"] < answer["latency_s"]["mean"]
     assert answer["goodput"] == pytest.approx(answer["requests_per_s"])
     assert answer["load"] == "stable"
+    assert answer["expected_error"] == answer["published_errors"]["tpot"]
+    assert 0 < answer["left_out_error"] < 1
     assert answer["output_tokens_per_s"] == pytest.approx(32 * answer["requests_per_s"])
     assert answered(*LOAD, "--slo", "ttft=1s,tpot=50ms") == answer
 

@@ -152,6 +152,10 @@ class ServingReport(msgspec.Struct, frozen=True, kw_only=True):
     iterations: int
     bound: Bound
     expected_error: Annotated[
+        float | None,
+        Meta(description="of the time between tokens, as `published_errors`; null where not known"),
+    ]
+    left_out_error: Annotated[
         float, Meta(description="of a step's time between the sizes that are predicted, at most")
     ]
     energy_j_per_output_token: float | None

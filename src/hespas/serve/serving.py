@@ -282,6 +282,7 @@ def _report(
 ) -> ServingReport:
     surface, stages = steps.joined, len(steps.models)
     setup, served = plan.setup, plan.serve(requests)
+    errors = published_errors(setup.engine.name, fleet.part)
     figures = figures_of(requests, served)
     most = largest_rate(requests, plan, options.slo)
     tokens = sum(requests.outputs)
@@ -324,8 +325,9 @@ def _report(
         preemptions=served.preemptions,
         iterations=served.iterations,
         bound=bound_of(surface, served, batch / stages, sum(requests.prompts) // len(requests)),
-        expected_error=surface.times.left_out_error,
-        published_errors=published_errors(setup.engine.name, fleet.part),
+        expected_error=None if errors is None else errors.tpot,
+        published_errors=errors,
+        left_out_error=surface.times.left_out_error,
         energy_j_per_output_token=energy_j,
         usd_per_million_output_tokens=cost,
         launch="\n".join(_launches(options, fleet, setup.engine)),

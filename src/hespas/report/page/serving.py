@@ -270,7 +270,7 @@ def _iterations(report: ServingReport) -> Chart:
     return Chart(
         title=f"An iteration by its new tokens, without attention, in {unit.name}",
         description=f"{len(points)} predicted sizes; one left out is off by "
-        f"{report.expected_error:.1%} at most.",
+        f"{report.left_out_error:.1%} at most.",
         specification=specification(
             rows,
             height=_HEIGHT,
