@@ -8,21 +8,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from math import isclose, isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, cast
+from typing import ClassVar, cast
 
 import msgspec
 
-from hespas.base.decode import read_json, read_text
+from hespas.base.decode import read_json
 from hespas.base.fields import Group, Use, declare
-from hespas.base.figures import whole_number
 from hespas.base.frozen import frozen
 from hespas.errors import ConfigError
 from hespas.program.attrs import MOSAIC, CustomCallAttrs, DotAttrs
 from hespas.program.program import Op
 from hespas.program.types import NumberKind, TensorType
-
-if TYPE_CHECKING:
-    import csv
 
 
 @frozen
@@ -165,47 +161,25 @@ def _parse_numbers(layer: object, location: str) -> list[float]:
 
 
 def _csv_layers(path: Path) -> tuple[_Layers, bool]:
-    import csv  # noqa: PLC0415 - few loads come in a table
+    from hespas.base.table import read_table  # noqa: PLC0415 - few loads come in a table
 
-    try:
-        return _csv_rows(csv.DictReader(read_text(path).splitlines()), path)
-    except csv.Error as error:
-        raise ConfigError(f"is no CSV: {error}", location=str(path)) from None
-
-
-def _csv_rows(reader: csv.DictReader[str], path: Path) -> tuple[_Layers, bool]:
-    columns = set(reader.fieldnames or ())
-    amounts = columns & {"tokens", "share"}
-    if "expert" not in columns or len(amounts) != 1 or columns - amounts - {"expert", "layer"}:
-        listed = ", ".join(reader.fieldnames or ()) or "nothing"
-        raise ConfigError(f"its columns are {listed}", location=f"{path}:1", hint=_COLUMNS)
+    columns = ("expert", "tokens", "share", "layer")
+    table = read_table(path, needed=("expert",), columns=columns, error=ConfigError)
+    amounts = {"tokens", "share"}.intersection(table.names)
+    if len(amounts) != 1:
+        listed = ", ".join(table.names)
+        raise ConfigError(f"its columns are {listed}", location=table.location, hint=_COLUMNS)
     (amount,) = amounts
     layers: dict[int, dict[int, float]] = {}
-    for line, row in enumerate(reader, start=2):
-        location = f"{path}:{line}"
-        layer = _parse_count(row.get("layer") or "0", "layer", location)
-        expert = _parse_count(row["expert"], "expert", location)
+    for line in table.lines:
+        layer = line.whole("layer", least=0) if line.text("layer") else 0
+        expert = line.whole("expert", least=0)
         if expert in layers.setdefault(layer, {}):
-            raise ConfigError(f"expert {expert} is listed twice", location=location)
-        layers[layer][expert] = _parse_amount(row[amount], location)
+            raise ConfigError(f"expert {expert} is listed twice", location=line.location)
+        layers[layer][expert] = line.amount(amount, least=0.0)
     return [
         _layer_in_order(layers, number, str(path)) for number in range(len(layers))
     ], amount == "share"
-
-
-def _parse_count(text: str | None, what: str, location: str) -> int:
-    number = whole_number((text or "").strip())
-    if number is None:
-        shown = repr(text[:40]) if text else "missing"
-        raise ConfigError(f"{what} is {shown}", location=location, hint="count from 0")
-    return number
-
-
-def _parse_amount(text: str | None, location: str) -> float:
-    try:
-        return float(text or "")
-    except ValueError:
-        raise ConfigError(f"{text!r} is no number", location=location) from None
 
 
 def _layer_in_order(

@@ -7,9 +7,8 @@ errors are of the rest.
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable
-from io import StringIO
+from math import nan
 from pathlib import Path
 
 import msgspec
@@ -17,6 +16,7 @@ import numpy as np
 
 from hespas.base.decode import read_text
 from hespas.base.frozen import frozen
+from hespas.base.table import Line, read_table
 from hespas.errors import ConfigError
 from hespas.serve.answer import Figures, LogErrors, LogReport, Seconds, figures_of
 from hespas.serve.load import PICOSECONDS, Requests
@@ -70,29 +70,13 @@ def read_log(path: Path) -> Log:
 
     Lines before the columns that begin with # are left out.
     """
-    lines = read_text(path).splitlines(keepends=True)
-    comments = next((at for at, line in enumerate(lines) if not line.startswith("#")), len(lines))
-    reader = csv.DictReader(StringIO("".join(lines[comments:])))
-    missing = sorted(set(COLUMNS) - set(reader.fieldnames or ()))
-    if missing:
-        raise ConfigError(
-            f"has no column {', '.join(missing)}",
-            location=str(path),
-            hint=f"give a .csv with {', '.join(COLUMNS)}",
-        )
     rows: list[tuple[float, ...]] = []
-    for line, row in enumerate(reader, start=comments + 2):
-        try:
-            rows.append(tuple(float(row[column]) for column in COLUMNS))
-        except (TypeError, ValueError) as error:
-            raise ConfigError(f"{error}", location=f"{path}, line {line}") from error
-        arrival, prompt, output, *times = rows[-1]
-        if min(times) < 0 or min(prompt, output) < 1 or arrival < 0:
-            raise ConfigError("has a negative time, or no tokens", location=f"{path}, line {line}")
-        if len(rows) > 1 and arrival < rows[-2][0]:
+    for line in read_table(path, needed=COLUMNS, error=ConfigError).lines:
+        rows.append(tuple(_cell(line, name) for name in COLUMNS))
+        if len(rows) > 1 and rows[-1][0] < rows[-2][0]:
             raise ConfigError(
-                f"arrives at {arrival:g} s, before the request above it",
-                location=f"{path}, line {line}",
+                f"arrives at {rows[-1][0]:g} s, before the request above it",
+                location=line.location,
                 hint="sort the file by arrival_s",
             )
     if len(rows) < _LEAST_REQUESTS:
@@ -113,6 +97,13 @@ def read_log(path: Path) -> Log:
         ttft_s=table[:, 4],
         tpot_s=table[:, 5],
     )
+
+
+def _cell(line: Line, name: str) -> float:
+    """Return a count, or a time, which may be nan for an output of one token."""
+    if name == "tpot_s" and line.text(name) == "nan":
+        return nan
+    return line.amount(name, least=1.0 if name.endswith("_tokens") else 0.0)
 
 
 def compared(log: Log, plan_of: Callable[[StepFactors], ServingPlan]) -> LogReport:

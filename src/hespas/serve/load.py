@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
 from enum import Enum
@@ -13,7 +11,9 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from hespas.base.decode import read_text
 from hespas.base.frozen import frozen
+from hespas.base.table import read_table
 from hespas.errors import ConfigError, option
 
 PICOSECONDS = 10**12
@@ -236,13 +236,8 @@ def read_requests(path: Path, *, most: int | None = None) -> Requests:
     ``hash_ids``, equal for blocks of 512 tokens that prompts share. Of them at most the first
     ``most`` are read. Raises `ConfigError` with the line of what doesn't fit.
     """
-    try:
-        text = path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot be read: {error}", location=str(path)) from error
-    reader: Callable[[str, str], Iterator[_Row]]
     reader = _mooncake if path.suffix == ".jsonl" else _azure
-    return _gathered(reader(text, str(path)), str(path), most)
+    return _gathered(reader(path), str(path), most)
 
 
 def _gathered(rows: Iterable[_Row], location: str, most: int | None) -> Requests:
@@ -300,25 +295,15 @@ def _chain(row: _Row, location: str) -> tuple[tuple[int, int], ...]:
     )
 
 
-def _azure(text: str, location: str) -> Iterator[_Row]:
-    reader = csv.DictReader(io.StringIO(text))
-    columns = {"TIMESTAMP", "ContextTokens", "GeneratedTokens"}
-    missing = sorted(columns - set(reader.fieldnames or ()))
-    if missing:
-        raise ConfigError(
-            f"has no column {', '.join(missing)}",
-            location=location,
-            hint="give a .csv with TIMESTAMP, ContextTokens and GeneratedTokens, or a .jsonl",
-        )
-    for number, row in enumerate(reader, start=2):
+def _azure(path: Path) -> Iterator[_Row]:
+    columns = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
+    for line in read_table(path, needed=columns, error=ConfigError).lines:
         try:
-            yield _Row(
-                time_s=_seconds(row["TIMESTAMP"]),
-                prompt=int(row["ContextTokens"]),
-                output=int(row["GeneratedTokens"]),
-            )
-        except (ValueError, TypeError) as error:
-            raise ConfigError(f"{error}", location=f"{location}, line {number}") from error
+            time_s = _seconds(line.text("TIMESTAMP"))
+        except ValueError as error:
+            raise ConfigError(f"{error}", location=line.location) from error
+        prompt, output = (line.whole(name, least=0) for name in columns[1:])
+        yield _Row(time_s=time_s, prompt=prompt, output=output)
 
 
 def _seconds(text: str) -> float:
@@ -338,14 +323,14 @@ class _MooncakeLine(msgspec.Struct):
     hash_ids: tuple[int, ...] | None = None
 
 
-def _mooncake(text: str, location: str) -> Iterator[_Row]:
-    for number, line in enumerate(text.splitlines(), start=1):
+def _mooncake(path: Path) -> Iterator[_Row]:
+    for number, line in enumerate(read_text(path).splitlines(), start=1):
         if not line.strip():
             continue
         try:
             given = msgspec.json.decode(line, type=_MooncakeLine)
         except msgspec.DecodeError as error:
-            raise ConfigError(f"{error}", location=f"{location}, line {number}") from error
+            raise ConfigError(f"{error}", location=f"{path}:{number}") from error
         yield _Row(
             time_s=given.timestamp / 1e3,
             prompt=given.input_length,

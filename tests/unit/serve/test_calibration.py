@@ -61,10 +61,10 @@ def test_the_factors_of_a_log_are_found_again(
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("arrival_s,input_tokens\n0,1\n", "has no column output_tokens"),
-        (",".join(COLUMNS) + "\n0,1,1,0,x,0\n", "line 2"),
-        ("# a source\n" + ",".join(COLUMNS) + "\n0,1,1,0,x,0\n", "line 3"),
-        (",".join(COLUMNS) + "\n0,1,1,0,-1,0\n", "negative time"),
+        ("arrival_s,input_tokens\n0,1\n", "has no column 'output_tokens'"),
+        (",".join(COLUMNS) + "\n0,1,1,0,x,0\n", "log.csv:2: ttft_s is 'x'"),
+        ("# a source\n" + ",".join(COLUMNS) + "\n0,1,1,0,x,0\n", "log.csv:3: ttft_s is 'x'"),
+        (",".join(COLUMNS) + "\n0,1,1,0,-1,0\n", "ttft_s is '-1'"),
         (",".join(COLUMNS) + "\n1,1,1,0,1,0\n0,1,1,0,1,0\n", "sort the file"),
         (",".join(COLUMNS) + "\n0,1,1,0,1,0\n", "holds 1 requests"),
     ],

@@ -90,14 +90,18 @@ def test_mooncakes_lines_are_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("a.csv", "TIMESTAMP,ContextTokens\n0,1\n", "has no column GeneratedTokens"),
+        ("a.csv", "TIMESTAMP,ContextTokens\n0,1\n", "has no column 'GeneratedTokens'"),
         ("a.csv", "TIMESTAMP,ContextTokens,GeneratedTokens\n", "holds no requests"),
-        ("a.csv", "TIMESTAMP,ContextTokens,GeneratedTokens\n0,x,1\n", "line 2"),
+        (
+            "a.csv",
+            "TIMESTAMP,ContextTokens,GeneratedTokens\n0,x,1\n",
+            "a.csv:2: ContextTokens is 'x'",
+        ),
         ("a.csv", "TIMESTAMP,ContextTokens,GeneratedTokens\n5,1,1\n4,1,1\n", "sort the file"),
         ("a.csv", "TIMESTAMP,ContextTokens,GeneratedTokens\n-1,1,1\n", "-1 s"),
         ("a.csv", "TIMESTAMP,ContextTokens,GeneratedTokens\n0,0,1\n", "0 tokens of prompt"),
-        ("a.jsonl", '{"timestamp": 1}\n', "line 1"),
-        ("a.jsonl", "{", "line 1"),
+        ("a.jsonl", '{"timestamp": 1}\n', "a.jsonl:1"),
+        ("a.jsonl", "{", "a.jsonl:1"),
     ],
 )
 def test_a_file_that_does_not_fit_is_refused(

@@ -7,24 +7,17 @@ The header names ``m``, ``n``, ``k``, ``dtype``, optionally ``batch``, and the t
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from hespas.base.figures import whole_number
 from hespas.base.frozen import frozen
 from hespas.base.suggest import suggestion
+from hespas.base.table import Line, read_table
 from hespas.base.units import format_time
 from hespas.errors import HardwareError, MeasurementError
 from hespas.evidence.calibrate.factors import Group
-from hespas.evidence.calibrate.samples import (
-    Case,
-    check_agreement,
-    check_columns,
-    check_limits,
-    csv_lines,
-    time_of,
-)
+from hespas.evidence.calibrate.samples import Case, check_agreement, check_limits
 from hespas.hardware.device import Device, factor_of
 from hespas.price.gemm import GemmModel, Product, gemm_model
 from hespas.program.types import ELEMENT_TYPES
@@ -52,17 +45,9 @@ SHORTEST_KERNEL_S = 5e-7
 """The shortest time in which a GPU starts and ends a kernel."""
 
 _HEADER = "m,n,k,dtype,latency_us"
+_COLUMNS = {"type": "dtype", "data_type": "dtype"}
 _HINT = "correct the unit in the header"
 _TF32 = ", or write tf32 where tensor cores multiplied"
-
-
-@frozen
-class _Columns:
-    """The header: names of the columns, and the unit of the time."""
-
-    names: Sequence[str]
-    time: int
-    unit_s: float
 
 
 @frozen
@@ -144,60 +129,32 @@ def _group(name: str, rows: Sequence[_Row]) -> Group:
 
 
 def _rows(path: Path) -> list[_Row]:
-    header, *lines = csv_lines(path, header=_HEADER)
-    columns = _columns(header.cells, header.location)
-    if not lines:
-        raise MeasurementError("there is no measurement", location=str(path), hint="add lines")
-    return [_row(line.cells, columns, line.location) for line in lines]
-
-
-def _columns(header: Sequence[str], location: str) -> _Columns:
-    names = [name.lower() for name in header]
-    names = ["dtype" if name in {"type", "data_type"} else name for name in names]
-    check_columns(names, location)
-    missing = [name for name in ("m", "n", "k", "dtype") if name not in names]
-    if missing:
-        hint = f"the first line must be the header, such as {_HEADER}"
-        message = f"the header lacks {', '.join(missing)}"
-        raise MeasurementError(message, location=location, hint=hint)
-    times = [
-        (position, match) for position, name in enumerate(names) if (match := _TIME.fullmatch(name))
-    ]
-    if len(times) != 1:
+    table = read_table(
+        path,
+        needed=("m", "n", "k", "dtype"),
+        header=_HEADER,
+        renamed=lambda name: _COLUMNS.get(name.lower(), name.lower()),
+        error=MeasurementError,
+    )
+    time = table.column(_TIME)
+    if time is None:
         raise MeasurementError(
             "the header doesn't name one time with its unit",
-            location=location,
+            location=table.location,
             hint="write latency_us, latency_ms, latency_ns or latency_s",
         )
-    time_column, match = times[0]
-    return _Columns(names=names, time=time_column, unit_s=_UNITS[match[1]])
+    rows = [_row(line, time[0], _UNITS[time[1][1]]) for line in table.lines]
+    if not rows:
+        raise MeasurementError("there is no measurement", location=str(path), hint="add lines")
+    return rows
 
 
-def _row(line: Sequence[str], columns: _Columns, location: str) -> _Row:
-    if len(line) != len(columns.names):
-        message = f"{len(line)} columns where the header has {len(columns.names)}"
-        raise MeasurementError(message, location=location)
-    cells = dict(zip(columns.names, line, strict=True))
-    sizes = {name: _size(cells, name, location) for name in ("m", "n", "k")}
-    product = Product(
-        type_name=_type(cells["dtype"], location),
-        m=sizes["m"],
-        n=sizes["n"],
-        k=sizes["k"],
-        batch=_size(cells, "batch", location) if "batch" in cells else 1,
-    )
-    time_s = time_of(line[columns.time], unit_s=columns.unit_s, location=location)
-    return _Row(product=product, time_s=time_s, location=location)
-
-
-def _size(cells: Mapping[str, str], name: str, location: str) -> int:
-    text = cells[name]
-    size = whole_number(text)
-    if not size:
-        raise MeasurementError(
-            f"{name} is {text[:40]!r}", location=location, hint="give a whole number above 0"
-        )
-    return size
+def _row(line: Line, time: str, unit_s: float) -> _Row:
+    m, n, k = map(line.whole, ("m", "n", "k"))
+    batch = line.whole("batch") if "batch" in line.cells else 1
+    type_name = _type(line.text("dtype"), line.location)
+    product = Product(type_name=type_name, m=m, n=n, k=k, batch=batch)
+    return _Row(product=product, time_s=line.amount(time) * unit_s, location=line.location)
 
 
 def _type(text: str, location: str) -> str:

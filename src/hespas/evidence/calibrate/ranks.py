@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean, median, quantiles
 
+from hespas.base.table import read_table
 from hespas.errors import MeasurementError
-from hespas.evidence.calibrate.samples import check_columns, csv_lines, time_of
 from hespas.hardware.variation import SlowDevices, Variation
 
 _HEADER = ("rank", "step", "seconds")
@@ -55,33 +55,17 @@ def read_ranks(path: Path) -> Variation:
 
 def _times(path: Path) -> dict[str, dict[str, float]]:
     """Return the times of each rank by step."""
-    head, *lines = csv_lines(path, header=",".join(_HEADER))
-    names = [cell.lower() for cell in head.cells]
-    check_columns(names, head.location)
-    lacking = [name for name in _HEADER if name not in names]
-    if lacking:
-        raise MeasurementError(
-            f"the header has no column {lacking[0]!r}",
-            location=head.location,
-            hint=f"the columns are {','.join(_HEADER)}",
-        )
-    rank_at, step_at, time_at = (names.index(name) for name in _HEADER)
     by_rank: dict[str, dict[str, float]] = defaultdict(dict)
-    for line in lines:
-        if len(line.cells) != len(names):
-            raise MeasurementError(
-                f"{len(line.cells)} cells under {len(names)} columns",
-                location=line.location,
-                hint="write one cell for each column",
-            )
-        rank, step = line.cells[rank_at], line.cells[step_at]
+    table = read_table(path, needed=_HEADER, renamed=str.lower, error=MeasurementError)
+    for line in table.lines:
+        rank, step = line.text("rank"), line.text("step")
         if step in by_rank[rank]:
             raise MeasurementError(
                 f"step {step} of rank {rank} is there twice",
                 location=line.location,
                 hint="keep one",
             )
-        by_rank[rank][step] = time_of(line.cells[time_at], unit_s=1.0, location=line.location)
+        by_rank[rank][step] = line.amount("seconds")
     short = next((rank for rank, own in by_rank.items() if len(own) < _LEAST_STEPS), None)
     if len(by_rank) < _LEAST_RANKS or short is not None:
         what = f"{len(by_rank)} ranks" if short is None else f"rank {short} has few steps"

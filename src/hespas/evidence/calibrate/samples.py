@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import csv
 from collections import defaultdict
 from collections.abc import Generator, Hashable, Iterable, Sequence
 from contextlib import contextmanager
-from math import isfinite
 from operator import attrgetter
-from pathlib import Path
 from statistics import median
 
-from hespas.base.decode import read_text
 from hespas.base.frozen import frozen
 from hespas.base.units import format_time
 from hespas.errors import ExtraMissingError, HespasError, MeasurementError, ToolError
@@ -146,77 +142,6 @@ def check_limits(case: Case, *, floor_s: float, expected_s: float, hint: str) ->
 def worst(samples: Sequence[Sample]) -> list[Sample]:
     """Return the three samples that predictions miss most."""
     return sorted(samples, key=lambda sample: (-abs(sample.error), sample.case.location))[:3]
-
-
-BYTE_ORDER_MARK = "\ufeff"
-
-
-@frozen
-class Line:
-    """The cells of a line, and ``file:line``."""
-
-    cells: tuple[str, ...]
-    location: str
-
-
-def csv_lines(path: Path, *, header: str) -> tuple[Line, ...]:
-    """Return the non-blank lines of a CSV, its header first.
-
-    ``header`` is an example for errors. Excel's mark at the start of UTF-8 is no part of it. Raises
-    `MeasurementError` for a file without lines, or whose first line is a measurement.
-    """
-    text = read_text(path).removeprefix(BYTE_ORDER_MARK)
-    try:
-        rows = list(csv.reader(text.splitlines()))
-    except csv.Error as error:
-        raise MeasurementError(f"is no CSV: {error}", location=str(path)) from None
-    lines = tuple(
-        Line(cells=tuple(cell.strip() for cell in row), location=f"{path}:{number}")
-        for number, row in enumerate(rows, start=1)
-        if any(cell.strip() for cell in row)
-    )
-    hint = f"the first line must be the header: {header}"
-    if not lines:
-        raise MeasurementError("the file is empty", location=str(path), hint=hint)
-    if any(_is_number(cell) for cell in lines[0].cells):
-        raise MeasurementError("there is no header", location=lines[0].location, hint=hint)
-    return lines
-
-
-def check_columns(names: Sequence[str], location: str) -> None:
-    """Raise `MeasurementError` if two columns have one name.
-
-    >>> check_columns(["m", "n", "m"], "gemm.csv:1")
-    Traceback (most recent call last):
-    hespas.errors.MeasurementError: gemm.csv:1: the header has two columns 'm'; drop or rename one
-    """
-    twice = next((name for name in names if name and names.count(name) > 1), None)
-    if twice is not None:
-        raise MeasurementError(
-            f"the header has two columns {twice!r}", location=location, hint="drop or rename one"
-        )
-
-
-def time_of(text: str, *, unit_s: float, location: str) -> float:
-    """Return seconds; raise `MeasurementError` unless they are a time above 0.
-
-    >>> time_of("28", unit_s=1e-3, location="gemm.csv:2")
-    0.028
-    """
-    time_s = float(text) * unit_s if _is_number(text) else 0.0
-    if not isfinite(time_s) or time_s <= 0:
-        raise MeasurementError(
-            f"{text!r} is no time", location=location, hint="give a number above 0"
-        )
-    return time_s
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 @contextmanager

@@ -12,18 +12,11 @@ from pathlib import Path
 from typing import Protocol
 
 from hespas.base.frozen import frozen
+from hespas.base.table import read_table
 from hespas.base.units import format_time
 from hespas.errors import MeasurementError
 from hespas.evidence.calibrate.factors import SMALLEST_FACTOR, Group, scaled
-from hespas.evidence.calibrate.samples import (
-    Case,
-    at_line,
-    check_agreement,
-    check_columns,
-    check_limits,
-    csv_lines,
-    time_of,
-)
+from hespas.evidence.calibrate.samples import Case, at_line, check_agreement, check_limits
 from hespas.hardware.device import Device, at_fastest
 from hespas.hardware.system import System
 from hespas.prediction import composition
@@ -150,36 +143,31 @@ def _method_notes(steps: list[_Step], model: StepModel) -> list[str]:
 
 
 def _steps(path: Path) -> list[_Step]:
-    head, *lines = csv_lines(path, header=_HEADER)
-    header = [name.lower() for name in head.cells]
-    check_columns(header, head.location)
-    times = [
-        (position, match)
-        for position, name in enumerate(header)
-        if (match := _TIME.fullmatch(name))
-    ]
-    if "workload" not in header or len(times) != 1:
+    table = read_table(
+        path,
+        needed=("workload",),
+        header=_HEADER,
+        renamed=str.lower,
+        error=MeasurementError,
+    )
+    time = table.column(_TIME)
+    if time is None:
         raise MeasurementError(
-            "the header doesn't name a workload and one time with its unit",
-            location=head.location,
+            "the header doesn't name one time with its unit",
+            location=table.location,
             hint=f"write {_HEADER}",
         )
-    if not lines:
-        raise MeasurementError("there is no measurement", location=str(path), hint="add lines")
-    time_column, match = times[0]
     steps: list[_Step] = []
-    for line in lines:
-        if len(line.cells) != len(header):
-            message = f"{len(line.cells)} columns where the header has {len(header)}"
-            raise MeasurementError(message, location=line.location)
-        cells = dict(zip(header, line.cells, strict=True))
-        kernels = cells.get("kernels")
+    for line in table.lines:
+        kernels = line.text("kernels")
         workload = Workload(
-            file=path.parent / cells["workload"],
+            file=path.parent / line.text("workload"),
             kernels=path.parent / kernels if kernels else None,
         )
-        time_s = time_of(line.cells[time_column], unit_s=_UNITS[match[1]], location=line.location)
+        time_s = line.amount(time[0]) * _UNITS[time[1][1]]
         steps.append(_Step(workload=workload, time_s=time_s, location=line.location))
+    if not steps:
+        raise MeasurementError("there is no measurement", location=str(path), hint="add lines")
     return steps
 
 

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from io import StringIO
-from math import isfinite, prod
+from math import prod
 from pathlib import Path
-from types import MappingProxyType
 
-from hespas.base.decode import read_text
 from hespas.base.files import write_file
 from hespas.base.frozen import frozen
 from hespas.base.suggest import suggestion
+from hespas.base.table import Line, read_table
 from hespas.errors import MeasurementError
-from hespas.evidence.calibrate.samples import BYTE_ORDER_MARK, at_line, check_columns
+from hespas.evidence.calibrate.samples import at_line
 from hespas.hardware.presets import PRESETS_DIRECTORY, load_device
 from hespas.hardware.sized import find_system
 
@@ -74,8 +73,8 @@ def read_steps(path: Path = PUBLISHED) -> tuple[MeasuredStep, ...]:
     [0.09, 0.04]
     """
     columns = (*_NEEDED, *_OPTIONAL)
-    lines = table_lines(path, needed=_NEEDED, columns=columns)
-    steps = [_step(cells, f"{path}:{line}", line) for line, cells in lines]
+    table = read_table(path, needed=_NEEDED, columns=columns, error=MeasurementError)
+    steps = list(map(_step, table.lines))
     _check_agreement(steps, path)
     return tuple(steps)
 
@@ -110,78 +109,22 @@ def _row(step: MeasuredStep) -> tuple[str, ...]:
     )
 
 
-def table_lines(
-    path: Path,
-    *,
-    needed: Sequence[str],
-    columns: Sequence[str],
-    instead: Mapping[str, str] = MappingProxyType({}),
-) -> Iterator[tuple[int, dict[str, str]]]:
-    """Yield the number and cells of each line of a CSV table.
+def _step(line: Line) -> MeasuredStep:
+    def seconds(name: str) -> float:
+        return line.amount(name, hint="give a time above 0, in seconds")
 
-    A column of ``instead`` serves in the place of a needed one. Raises `MeasurementError` for a
-    header with a missing or an unknown column, and a line without a needed cell or with too many.
-    """
-    reader = csv.DictReader(read_text(path).removeprefix(BYTE_ORDER_MARK).splitlines())
-    try:
-        names = tuple(reader.fieldnames or ())
-        _check_header(
-            names,
-            f"{path}:1",
-            needed=[name for name in needed if instead.get(name) not in names],
-            columns=columns,
-        )
-        for row in reader:
-            cells = {name: (text or "").strip() for name, text in row.items() if name in names}
-            if None in row or any(not cells[name] for name in needed if name not in instead):
-                raise MeasurementError(
-                    "the line has too few or too many fields",
-                    location=f"{path}:{reader.line_num}",
-                    hint="give one a column",
-                )
-            yield reader.line_num, cells
-    except csv.Error as error:
-        raise MeasurementError(f"is no CSV: {error}", location=str(path)) from None
-
-
-def _check_header(
-    names: Sequence[str], location: str, *, needed: Sequence[str], columns: Sequence[str]
-) -> None:
-    check_columns(names, location)
-    missing = [name for name in needed if name not in names]
-    unknown = [name for name in names if name not in columns]
-    if missing or unknown:
-        fault = f"has no column {missing[0]!r}" if missing else f"has a column {unknown[0]!r}"
-        raise MeasurementError(
-            f"the table {fault}", location=location, hint=f"its columns are {', '.join(columns)}"
-        )
-
-
-def _step(cells: Mapping[str, str], location: str, line: int) -> MeasuredStep:
-    profiled = cells.get("profiled_compute_s")
-    resolution = cells.get("resolution_s")
     return MeasuredStep(
-        workload=cells["workload"],
-        options=_pairs(cells.get("options", ""), "options", location),
-        node=cells["node"],
-        system=cells["system"],
-        step_s=_seconds(cells["step_s"], "step_s", location),
-        resolution_s=_seconds(resolution, "resolution_s", location) if resolution else 0.0,
-        profiled_compute_s=_seconds(profiled, "profiled_compute_s", location) if profiled else None,
-        line=line,
+        workload=line.text("workload"),
+        options=_pairs(line, "options"),
+        node=line.text("node"),
+        system=line.text("system"),
+        step_s=seconds("step_s"),
+        resolution_s=seconds("resolution_s") if line.text("resolution_s") else 0.0,
+        profiled_compute_s=(
+            seconds("profiled_compute_s") if line.text("profiled_compute_s") else None
+        ),
+        line=line.number,
     )
-
-
-def _seconds(text: str, name: str, location: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = float("nan")
-    if not isfinite(value) or value <= 0:
-        raise MeasurementError(
-            f"{name} is {text!r}", location=location, hint="give a time above 0, in seconds"
-        )
-    return value
 
 
 def _check_agreement(steps: Iterable[MeasuredStep], path: Path) -> None:
@@ -221,7 +164,7 @@ COLUMNS = (
 """The columns of a table; ``workload``, ``system`` and a time are needed."""
 SCALES = (("one node", 8), ("tens", 64), ("hundreds", 999), ("thousands", None))
 """The names of numbers of devices, and the largest number of each."""
-_TIMES = "step_s, or tflops_per_device and model_tflop_per_device"
+_TIMES = ("step_s", "tflops_per_device", "model_tflop_per_device")
 
 
 @frozen
@@ -279,13 +222,9 @@ def read_rows(path: Path = TABLE) -> tuple[Row, ...]:
     >>> first.workload, first.node, first.devices, first.scale
     ('llama3-100m', 'A100_SXM_40GB', 4, 'one node')
     """
-    lines = table_lines(
-        path,
-        needed=("workload", "system", "step_s"),
-        columns=COLUMNS,
-        instead={"step_s": "tflops_per_device"},
-    )
-    return tuple(_published_row(cells, f"{path}:{line}") for line, cells in lines)
+    needed = ("workload", "system")
+    table = read_table(path, needed=needed, columns=COLUMNS, error=MeasurementError)
+    return tuple(map(_published_row, table.lines))
 
 
 def chosen(rows: Iterable[Row], groups: Iterable[str]) -> tuple[Row, ...]:
@@ -312,92 +251,75 @@ def chosen(rows: Iterable[Row], groups: Iterable[str]) -> tuple[Row, ...]:
     return tuple(row for row in every if not names or names & set(row.groups))
 
 
-def _published_row(texts: Mapping[str, str], location: str) -> Row:
-    missing = texts.get("missing", "")
-    workload, system = texts["workload"], texts["system"]
-    system = _path_beside(system, location)
-    node, devices = _node_and_devices({**texts, "system": system}, location)
-    year = texts.get("framework_year", "")
+def _published_row(line: Line) -> Row:
+    workload, system = line.text("workload"), _path_beside(line.text("system"), line.path)
+    node, devices = _node_and_devices(line, system)
     return Row(
-        family=texts.get("family") or Path(workload).name,
+        family=line.text("family") or Path(workload).name,
         workload=workload,
-        options=_pairs(texts.get("options", ""), "options", location),
-        xla_flags=_pairs(texts.get("xla_flags", ""), "xla_flags", location),
+        options=_pairs(line, "options"),
+        xla_flags=_pairs(line, "xla_flags"),
         node=node,
         system=system,
         devices=devices,
-        framework_year=int(positive_number(year, "framework_year", location)) if year else None,
-        published_s=_published_s(texts, location),
-        resolution_s=positive_number(
-            texts.get("resolution_s") or "0", "resolution_s", location, least=0.0
-        ),
-        missing=missing,
-        source=texts.get("source", ""),
-        note=texts.get("note", ""),
-        location=location,
+        framework_year=line.whole("framework_year") if line.text("framework_year") else None,
+        published_s=_published_s(line),
+        resolution_s=line.amount("resolution_s", least=0.0) if line.text("resolution_s") else 0.0,
+        missing=line.text("missing"),
+        source=line.text("source"),
+        note=line.text("note"),
+        location=line.location,
     )
 
 
-def _path_beside(system: str, location: str) -> str:
+def _path_beside(system: str, table: Path) -> str:
     """Return the path of a system beside the table, or its name."""
-    described = Path(location.rpartition(":")[0]).parent / system
+    described = table.parent / system
     return str(described) if described.is_dir() else system
 
 
-def _node_and_devices(given: Mapping[str, str], location: str) -> tuple[str, int]:
+def _node_and_devices(line: Line, system_name: str) -> tuple[str, int]:
     """Return the node and the number of devices, by default the system's.
 
     A system with a given number of devices is read when its step is predicted.
     """
-    node, count = given.get("node", ""), given.get("devices", "")
-    if node and count:
-        return node, int(positive_number(count, "devices", location))
-    with at_line(location):
-        system = find_system(given["system"])
+    node = line.text("node")
+    if node and line.text("devices"):
+        return node, line.whole("devices")
+    with at_line(line.location):
+        system = find_system(system_name)
         part = node or system.part or ""
         if not part:
             raise MeasurementError(
-                f"the system {given['system']} has no part of its own", hint="give the node"
+                f"the system {system_name} has no part of its own", hint="give the node"
             )
         load_device(part)
     return part, prod(dimension.size for dimension in system.dimensions)
 
 
-def _published_s(given: Mapping[str, str], location: str) -> float:
-    step, rate, work = (
-        given.get(name, "") for name in ("step_s", "tflops_per_device", "model_tflop_per_device")
-    )
-    if bool(step) == bool(rate) or bool(rate) != bool(work):
+def _published_s(line: Line) -> float:
+    step, rate, work = (bool(line.text(name)) for name in _TIMES)
+    if step == rate or rate != work:
         raise MeasurementError(
-            "the step has no time, or two", location=location, hint=f"give {_TIMES}"
+            "the step has no time, or two",
+            location=line.location,
+            hint=f"give {_TIMES[0]}, or {_TIMES[1]} and {_TIMES[2]}",
         )
     if step:
-        return positive_number(step, "step_s", location)
-    work_tflop = positive_number(work, "model_tflop_per_device", location)
-    return work_tflop / positive_number(rate, "tflops_per_device", location)
+        return line.amount("step_s")
+    return line.amount("model_tflop_per_device") / line.amount("tflops_per_device")
 
 
-def _pairs(text: str, name: str, location: str) -> dict[str, str]:
+def _pairs(line: Line, name: str) -> dict[str, str]:
     pairs: dict[str, str] = {}
-    for part in filter(None, (entry.strip() for entry in text.split(";"))):
+    for part in filter(None, (entry.strip() for entry in line.text(name).split(";"))):
         key, equals, value = part.partition("=")
         if not equals or key in pairs:
             fault = "stands twice" if equals else "has no value"
             raise MeasurementError(
-                f"{name}: {part!r} {fault}", location=location, hint="write NAME=VALUE;NAME=VALUE"
+                f"{name}: {part!r} {fault}",
+                location=line.location,
+                hint="write NAME=VALUE;NAME=VALUE",
             )
         pairs[key.strip()] = value.strip()
     return pairs
-
-
-def positive_number(text: str, name: str, location: str, *, least: float = 1e-12) -> float:
-    """Read a number of at least ``least``; raise `MeasurementError` for other texts."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = float("nan")
-    if not isfinite(value) or value < least:
-        raise MeasurementError(
-            f"{name} is {text!r}", location=location, hint="give a number above 0"
-        )
-    return value

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import msgspec
 
-from hespas.base.frozen import frozen
+from hespas.base.table import Line, read_table
 from hespas.errors import MeasurementError
-from hespas.evidence.validate.measurements import Row, positive_number, table_lines
+from hespas.evidence.validate.measurements import Row
 from hespas.hardware.presets import PRESETS_DIRECTORY
 from hespas.models.catalogue import model_named
 from hespas.models.megatron_layout import expert_layout
@@ -68,28 +68,15 @@ class _UnmappedError(Exception):
     """A line has no options that mean the same; the message says why."""
 
 
-@frozen
-class _Line:
-    """The cells of a line, and where it stands."""
+def _count(line: Line, name: str, default: int = 1) -> int:
+    """Return a whole number; ``default`` for an empty cell or n/a."""
+    return default if line.text(name) in {"", "n/a", "0"} else int(line.amount(name))
 
-    cells: Mapping[str, str]
-    location: str
 
-    def text(self, name: str) -> str:
-        return self.cells.get(name, "")
-
-    def number(self, name: str) -> float:
-        return positive_number(self.text(name), name, self.location)
-
-    def count(self, name: str, default: int = 1) -> int:
-        """Return a whole number; ``default`` for an empty cell or n/a."""
-        text = self.text(name)
-        return default if text in {"", "n/a", "0"} else int(self.number(name))
-
-    def noted(self, name: str) -> int:
-        """Return a number from the note, as in vp=8; 0 without one."""
-        match = re.search(rf"\b{name}=(\d+)", f"{self.text('sharding')} ;{self.text('note')}")
-        return int(match[1]) if match else 0
+def _noted(line: Line, name: str) -> int:
+    """Return a number from the note, as in vp=8; 0 without one."""
+    match = re.search(rf"\b{name}=(\d+)", f"{line.text('sharding')} ;{line.text('note')}")
+    return int(match[1]) if match else 0
 
 
 def read_pytorch_rows(path: Path = PYTORCH_TABLE) -> tuple[Row, ...]:
@@ -102,11 +89,11 @@ def read_pytorch_rows(path: Path = PYTORCH_TABLE) -> tuple[Row, ...]:
     >>> row.workload, row.system, row.options["mesh"], row.framework_year
     ('meta-llama/Llama-3.1-8B', '8xH100_96GB', 'fsdp=8', 2024)
     """
-    lines = table_lines(path, needed=_NEEDED, columns=_COLUMNS)
-    return tuple(_row(_Line(cells=cells, location=f"{path}:{line}")) for line, cells in lines)
+    table = read_table(path, needed=_NEEDED, columns=_COLUMNS, error=MeasurementError)
+    return tuple(map(_row, table.lines))
 
 
-def _row(line: _Line) -> Row:
+def _row(line: Line) -> Row:
     publisher = _publisher(line)
     missing, options, family, workload = (
         "",
@@ -131,8 +118,8 @@ def _row(line: _Line) -> Row:
         options=options,
         xla_flags={},
         node=part,
-        system=f"{line.count('devices')}x{part}",
-        devices=line.count("devices"),
+        system=f"{_count(line, 'devices')}x{part}",
+        devices=_count(line, "devices"),
         framework_year=_year(line, publisher),
         published_s=_published_s(line, options),
         resolution_s=0.0,
@@ -150,7 +137,7 @@ def _plain(text: str) -> str:
     return re.sub(r"[^a-z0-9]", "", text.casefold())
 
 
-def _publisher(line: _Line) -> str:
+def _publisher(line: Line) -> str:
     known = ("torchtitan", "llm-foundry", "SimuMax", "Megatron-Bridge", "MLPerf")
     source = f"{line.text('source')} {line.text('framework')}"
     for name in known:
@@ -167,7 +154,7 @@ _YEARS = {"SimuMax": 2025}
 """Years of sources that do not say them: that of the first B200 table."""
 
 
-def _year(line: _Line, publisher: str) -> int | None:
+def _year(line: Line, publisher: str) -> int | None:
     """Return the software's year from its source or container."""
     text = f"{line.text('source')} {line.text('framework')}"
     container = re.search(r"container (\d\d)\.", text)
@@ -178,7 +165,7 @@ def _year(line: _Line, publisher: str) -> int | None:
     return int(named[1]) if named else _YEARS.get(publisher)
 
 
-def _part(line: _Line) -> str:
+def _part(line: Line) -> str:
     plain = _plain(line.text("hardware"))
     for name in sorted(_RECIPES.parts, key=len, reverse=True):
         if plain.startswith(name):
@@ -190,50 +177,50 @@ def _part(line: _Line) -> str:
     )
 
 
-def _published_s(line: _Line, options: Mapping[str, str]) -> float:
+def _published_s(line: Line, options: Mapping[str, str]) -> float:
     """Return a step's published time, or that of its tokens per second."""
     if line.text("step_time_s"):
-        return line.number("step_time_s")
+        return line.amount("step_time_s")
     batch, sequence = options.get("global_batch"), options.get("sequence")
     if not batch or not sequence:
         return 1.0
-    tokens = int(batch) * int(sequence) / line.count("devices")
-    return tokens / line.number("tokens_per_s_per_device")
+    tokens = int(batch) * int(sequence) / _count(line, "devices")
+    return tokens / line.amount("tokens_per_s_per_device")
 
 
-def _model_name(line: _Line, publisher: str) -> str:
+def _model_name(line: Line, publisher: str) -> str:
     if publisher != "SimuMax":
         return line.text("model")
     return re.split(r"_(?=(?:l|tp|pp|dp|ep|cp|mbc)\d)", line.text("model"))[0]
 
 
-def _composer(line: _Line, _: _Named) -> dict[str, str]:
+def _composer(line: Line, _: _Named) -> dict[str, str]:
     return {
-        "mesh": f"fsdp={line.count('devices')}",
-        "global_batch": str(line.count("global_batch")),
-        "micro_batch": str(line.count("micro_batch")),
-        "sequence": str(line.count("sequence")),
+        "mesh": f"fsdp={_count(line, 'devices')}",
+        "global_batch": str(_count(line, "global_batch")),
+        "micro_batch": str(_count(line, "micro_batch")),
+        "sequence": str(_count(line, "sequence")),
         "software": "llm-foundry-2023",
         **({"remat": "whole"} if line.text("recompute") == "full" else {}),
         "scan": "true",
     }
 
 
-def _titan(line: _Line, named: _Named) -> dict[str, str]:
+def _titan(line: Line, named: _Named) -> dict[str, str]:
     """Return torchtitan's settings of a step: FSDP2, and stages."""
-    stages, tensor, context = (max(1, line.noted(name)) for name in ("pp", "tp", "cp"))
+    stages, tensor, context = (max(1, _noted(line, name)) for name in ("pp", "tp", "cp"))
     year = _year(line, "torchtitan") or 0
     software = next(
         name
         for name in (f"torchtitan-{year}{_eager(line)}", f"torchtitan-{year}", "torchtitan")
         if name in SOFTWARE
     )
-    shards = max(1, line.noted("fsdp"))
+    shards = max(1, _noted(line, "fsdp"))
     batch, local, _ = line.text("global_batch").partition(" local")
     options = {
         "mesh": _mesh(pipe=stages if stages > 1 else 0, fsdp=shards, context=context, tp=tensor),
         "global_batch": str(int(batch) * (shards if local else 1)),
-        "sequence": str(line.count("sequence")),
+        "sequence": str(_count(line, "sequence")),
         "software": software,
         **({"remat": "full"} if "full" in line.text("recompute") else {}),
         **_precision(line),
@@ -254,11 +241,11 @@ _ONE_SEQUENCE_SINCE = 2025
 """The year from which on torchtitan's micro-batches have one sequence by default."""
 
 
-def _eager(line: _Line) -> str:
+def _eager(line: Line) -> str:
     return "-eager" if "eager" in line.text("precision") else ""
 
 
-def _simumax(line: _Line, _: _Named) -> dict[str, str]:
+def _simumax(line: Line, _: _Named) -> dict[str, str]:
     """Return the sizes and micro-batches that a SimuMax row's name states.
 
     Tokens are taken to go to experts by Megatron-LM's own all-to-alls: DeepEP would be named.
@@ -267,7 +254,7 @@ def _simumax(line: _Line, _: _Named) -> dict[str, str]:
     number = {name: int(value) for name, value in given.items()}
     tensor, stages, experts = (number.get(name, 1) for name in ("tp", "pp", "ep"))
     context = number.get("cp", 1)
-    parts = line.count("devices") // (tensor * stages * context)
+    parts = _count(line, "devices") // (tensor * stages * context)
     if parts % experts:
         raise _UnmappedError("experts lie on devices of tensor parallelism, too")
     layers = number.get("l", 0)
@@ -291,46 +278,46 @@ def _simumax(line: _Line, _: _Named) -> dict[str, str]:
     return options
 
 
-def _mlperf(line: _Line, named: _Named) -> dict[str, str]:
+def _mlperf(line: Line, named: _Named) -> dict[str, str]:
     """Return how NVIDIA's submission to MLPerf Training runs a step.
 
     Its layers are written out, as PyTorch runs them, however many there are.
     """
-    stages, experts = line.count("pp"), line.count("ep")
-    parts = line.count("devices") // (line.count("tp") * stages * line.count("cp"))
+    stages, experts = _count(line, "pp"), _count(line, "ep")
+    parts = _count(line, "devices") // (_count(line, "tp") * stages * _count(line, "cp"))
     note = line.text("note").casefold()
     options = {
         "mesh": _mesh(pipe=stages, fsdp=parts // experts, expert=experts),
-        "global_batch": str(line.count("global_batch")),
-        "micro_batch": str(line.count("micro_batch")),
-        "sequence": str(line.count("sequence")),
+        "global_batch": str(_count(line, "global_batch")),
+        "micro_batch": str(_count(line, "micro_batch")),
+        "sequence": str(_count(line, "sequence")),
         "software": "megatron",
         "gradient_dtype": "bf16",
         **_precision(line, has_experts=model_named(named.workload).settings.routing is not None),
         **({"overlap": "exchanges=on"} if "a2a overlap" in note else {}),
         **({"cuda_graphs": "true"} if "cuda graph" in note else {}),
-        **_stages(named, stages, max(1, line.noted("vp"))),
+        **_stages(named, stages, max(1, _noted(line, "vp"))),
     }
     options.pop("scan", None)
     return options
 
 
-def _bridge(line: _Line, named: _Named) -> dict[str, str]:
+def _bridge(line: Line, named: _Named) -> dict[str, str]:
     """Return how Megatron-Bridge runs a step."""
-    tensor, stages, context = line.count("tp"), line.count("pp"), line.count("cp")
-    parts = line.count("devices") // (tensor * stages * context)
+    tensor, stages, context = _count(line, "tp"), _count(line, "pp"), _count(line, "cp")
+    parts = _count(line, "devices") // (tensor * stages * context)
     # Its recipes give experts no tensor parallelism.
-    parallel = line.count("ep")
+    parallel = _count(line, "ep")
     experts, axes = expert_layout(
         parallel, tensor=tensor, context=context, expert_tensor=1 if parallel > 1 else tensor
     )
     if parts % experts:
         raise _UnmappedError(f"experts over {experts} of {parts} data-parallel devices")
-    shards = line.noted("fsdp")
+    shards = _noted(line, "fsdp")
     options = {
-        "global_batch": str(line.count("global_batch")),
-        "micro_batch": str(line.count("micro_batch")),
-        "sequence": str(line.count("sequence")),
+        "global_batch": str(_count(line, "global_batch")),
+        "micro_batch": str(_count(line, "micro_batch")),
+        "sequence": str(_count(line, "sequence")),
         "software": "megatron",
         **_precision(line, has_experts=model_named(named.workload).settings.routing is not None),
         **_tensor_parallel(tensor),
@@ -345,7 +332,7 @@ def _bridge(line: _Line, named: _Named) -> dict[str, str]:
         mesh = _mesh(data=parts // shards, fsdp=shards, tp=tensor)
         return {**options, "mesh": mesh, "scan": "true"}
     mesh = _mesh(pipe=stages, fsdp=parts // experts, expert=experts, context=context, tp=tensor)
-    chunks = max(1, line.noted("vp"))
+    chunks = max(1, _noted(line, "vp"))
     if parallel > 1 and _sorts(line):
         options["dispatcher"] = "alltoall"
     if parallel > 1 and _hides_exchanges(line, chunks):
@@ -378,28 +365,28 @@ _ALWAYS_SORTED = frozenset({"gptoss120b"})
 """Models that sort rows in Megatron-Bridge 0.3.1 (recipes/gpt_oss/gpt_oss.py) by default."""
 
 
-def _sorts(line: _Line) -> bool:
+def _sorts(line: Line) -> bool:
     """Return whether a step's recipe sorts rows of experts beside all-to-alls."""
     model = _plain(line.text("model"))
     parts = _RECIPES.sorts.get(model, {})
     return _is_of_recipe(line, parts, is_known=model in _ALWAYS_SORTED)
 
 
-def _hides_exchanges(line: _Line, chunks: int) -> bool:
+def _hides_exchanges(line: Line, chunks: int) -> bool:
     """Return whether the recipe of a step hides all-to-alls, and its schedule can."""
-    if line.count("pp") > 1 and chunks == 1:
+    if _count(line, "pp") > 1 and chunks == 1:
         return False
     return _is_of_recipe(line, _RECIPES.hides_exchanges.get(_plain(line.text("model")), {}))
 
 
-def _recomputed(line: _Line) -> str:
+def _recomputed(line: Line) -> str:
     """Return what the recipe of a step computes again; empty for nothing."""
     policies = _RECIPES.recomputed.get(_plain(line.text("model")), {})
     return next((remat for remat, those in policies.items() if _is_of_recipe(line, those)), "")
 
 
 def _is_of_recipe(
-    line: _Line, parts_of_precision: Mapping[str, str], *, is_known: bool = False
+    line: Line, parts_of_precision: Mapping[str, str], *, is_known: bool = False
 ) -> bool:
     """Return whether a step's precision, part and recipe are known."""
     container = re.search(r"container (\d\d)\.(\d\d)", line.text("source"))
@@ -411,7 +398,7 @@ def _is_of_recipe(
     return _part(line).partition("_")[0] in parts
 
 
-_MAPPINGS: Mapping[str, Callable[[_Line, _Named], dict[str, str]]] = {
+_MAPPINGS: Mapping[str, Callable[[Line, _Named], dict[str, str]]] = {
     "llm-foundry": _composer,
     "torchtitan": _titan,
     "SimuMax": _simumax,
@@ -432,7 +419,7 @@ def _tensor_parallel(tensor: int) -> dict[str, str]:
     return {"sequence_parallel": "true"} if tensor > 1 else {}
 
 
-def _precision(line: _Line, *, has_experts: bool = False) -> dict[str, str]:
+def _precision(line: Line, *, has_experts: bool = False) -> dict[str, str]:
     precision = line.text("precision").casefold()
     if "fp4" in precision:
         small = "f4"

@@ -15,9 +15,9 @@ from statistics import median
 from typing import cast
 
 from hespas.base.frozen import frozen
+from hespas.base.table import Line, read_table
 from hespas.base.units import format_time
 from hespas.errors import HespasError, MeasurementError
-from hespas.evidence.validate.measurements import positive_number, table_lines
 from hespas.hardware.presets import PRESETS_DIRECTORY
 from hespas.models.model import parse_mesh
 from hespas.serve.answer import Latency
@@ -204,16 +204,13 @@ class ServedPoint:
 
 def read_serving_points(file: Path = SERVING_TABLE) -> tuple[ServingPoint, ...]:
     """Read a table of points; `MeasurementError` with the line of what doesn't fit."""
-    lines = table_lines(file, needed=_NEEDED, columns=(*_NEEDED, "engine_version"))
-    return tuple(_point(cells, line, file) for line, cells in lines)
+    columns = (*_NEEDED, "engine_version")
+    table = read_table(file, needed=_NEEDED, columns=columns, error=MeasurementError)
+    return tuple(map(_point, table.lines))
 
 
-def _point(row: Mapping[str, str], line: int, file: Path) -> ServingPoint:
-    location = f"{file}:{line}"
-
-    def number(column: str) -> float:
-        return positive_number(row[column], column, location=location)
-
+def _point(line: Line) -> ServingPoint:
+    row = line.cells
     known = {
         "precision": _SETTINGS,
         "statistic": _STATISTICS,
@@ -224,16 +221,18 @@ def _point(row: Mapping[str, str], line: int, file: Path) -> ServingPoint:
         if row[column] not in values:
             raise MeasurementError(
                 f"has {column} {row[column]!r}",
-                location=location,
+                location=line.location,
                 hint=f"known: {', '.join(values)}",
             )
-    tensor, experts = int(number("tp")), int(number("moe_ep"))
+    tensor, experts = line.whole("tp"), line.whole("moe_ep")
     if experts not in (1, tensor):
         raise MeasurementError(
-            f"has moe_ep {experts} of tp {tensor}", location=location, hint="1 and tp are known"
+            f"has moe_ep {experts} of tp {tensor}",
+            location=line.location,
+            hint="1 and tp are known",
         )
     return ServingPoint(
-        line=line,
+        line=line.number,
         source=row["source"],
         client=Client(row["client"]),
         model=row["model"],
@@ -242,13 +241,13 @@ def _point(row: Mapping[str, str], line: int, file: Path) -> ServingPoint:
         precision=row["precision"],
         tensor=tensor,
         experts=experts,
-        concurrency=int(number("concurrency")),
-        isl=int(number("isl")),
-        osl=int(number("osl")),
+        concurrency=line.whole("concurrency"),
+        isl=line.whole("isl"),
+        osl=line.whole("osl"),
         statistic=row["statistic"],
-        ttft_s=number("ttft_ms") / 1e3,
-        tpot_s=number("tpot_ms") / 1e3,
-        version=row.get("engine_version") or "",
+        ttft_s=line.amount("ttft_ms") / 1e3,
+        tpot_s=line.amount("tpot_ms") / 1e3,
+        version=line.text("engine_version"),
     )
 
 

@@ -43,7 +43,7 @@ BAD = [
     ("rank,seconds\n0,1", "no column 'step'"),
     ("rank,step,seconds\n0,1,1\n0,1,2", "step 1 of rank 0 is there twice"),
     ("rank,step,seconds\n0,1", "2 cells under 3 columns"),
-    ("rank,step,seconds\n0,1,nothing", "is no time"),
+    ("rank,step,seconds\n0,1,nothing", "seconds is 'nothing'"),
     ("rank,step,seconds\n0,1,1", "few steps"),
 ]
 

@@ -88,14 +88,14 @@ def test_who_has_a_program_that_is_not_compiled_is_reported_the_method(tmp_path:
         ),
         (
             ["workload,time", "a.hlo,0.05"],
-            r"csv:1: the header doesn't name a workload and one time",
+            r"csv:1: the header doesn't name one time with its unit",
         ),
         (
             ["workload,ms,Workload", "a.hlo,5,b.hlo"],
             r"csv:1: the header has two columns 'workload'",
         ),
-        (["workload,seconds", "a.hlo,-1"], r"csv:2: '-1' is no time"),
-        (["workload,seconds", "a.hlo,1,2"], r"csv:2: 3 columns where the header has 2"),
+        (["workload,seconds", "a.hlo,-1"], r"csv:2: seconds is '-1'; give a number above 0"),
+        (["workload,seconds", "a.hlo,1,2"], r"csv:2: the line has 3 cells under 2 columns"),
         (["workload,seconds"], "there is no measurement"),
         (["a.hlo,0.05"], r"csv:1: there is no header; .* must be the header: workload,seconds"),
         (

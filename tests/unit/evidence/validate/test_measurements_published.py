@@ -62,11 +62,11 @@ def test_a_system_may_stand_beside_the_table() -> None:
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        (("workload,system", "a,b"), r"steps.csv:1: the table has no column 'step_s'; its columns"),
-        (("workload,step_s", "a,1"), r"steps.csv:1: the table has no column 'system'"),
+        (("workload,system", "a,8xH100_80GB"), r"steps.csv:2: the step has no time, or two"),
+        (("workload,step_s", "a,1"), r"csv:1: the table has no column 'system'; its columns"),
         (("workload,system,step_s,colour", "a,b,1,red"), r":1: the table has a column 'colour'"),
         (("workload,system,step_s", "a,8xH100_80GB"), r":2: the step has no time, or two"),
-        (("workload,system,step_s", "a,8xH100_80GB,1,2"), r":2: the line has too few or too many"),
+        (("workload,system,step_s", "a,8xH100_80GB,1,2"), r":2: the line has 4 cells under 3"),
         (("workload,system,step_s", "a,8xH100_80GB,fast"), r":2: step_s is 'fast'; give a number"),
         (("workload,system,step_s", "a,8xH100_80GB,0"), r":2: step_s is '0'; give a number above"),
         (("workload,system,step_s", "a,8xH100_81GB,1"), r":2: .*did you mean 'H100_80GB'"),

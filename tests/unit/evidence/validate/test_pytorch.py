@@ -164,7 +164,7 @@ def test_what_has_no_options_here_says_why(
         ({"source": "a blog", "framework": "mine"}, ("steps.csv:2", "of the source 'a blog'")),
         ({"hardware": "TPU"}, ("steps.csv:2", "no part for the hardware 'TPU'")),
         ({"tokens_per_s_per_device": "fast"}, ("steps.csv:2", "tokens_per_s_per_device is 'fast'")),
-        ({"devices": ""}, ("steps.csv:2", "too few")),
+        ({"devices": ""}, ("steps.csv:2", "or lacks one")),
     ],
 )
 def test_lines_that_cannot_be_read_are_named(
