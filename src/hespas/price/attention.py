@@ -289,6 +289,7 @@ class AttentionModel:
             is_causal=True,
             is_backward=False,
             window=0,
+            attended=1.0,
         )
         return head, heads
 

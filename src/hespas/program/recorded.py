@@ -86,12 +86,15 @@ class KernelCall(_Placed, frozen=True, kw_only=True, tag="kernel"):
     """A launch of a Triton kernel; ``grids`` has each configuration's blocks.
 
     ``reads`` and ``writes`` follow the kernel's own marks; an updated tensor is in both.
+    ``attended`` is the share of all pairs of tokens that a block mask of FlexAttention leaves to
+    compute; null without one, or where it is not known.
     """
 
     kernel: str
     reads: tuple[RecordedTensor, ...]
     writes: tuple[RecordedTensor, ...]
     grids: tuple[Extent, ...]
+    attended: float | None = None
 
 
 class CollectiveCall(_Placed, frozen=True, kw_only=True, tag="collective"):

@@ -17,6 +17,7 @@ from triton.backends.compiler import GPUTarget
 from hespas.errors import UnsupportedError
 from hespas.program.kernels import Extent
 from hespas.program.recorded import KernelCall, KernelConfiguration, RecordedKernel
+from hespas.torch.masks import BlockMasks
 from hespas.torch.messages import GpuDescription
 from hespas.torch.tape import Tape
 
@@ -28,6 +29,7 @@ class TritonKernels:
     """The kernels of a step, by their source; each launch goes to the tape."""
 
     tape: Tape
+    masks: BlockMasks
     _of_sources: dict[str, _Launcher] = field(default_factory=dict[str, "_Launcher"])
 
     def install(self, gpu: GpuDescription) -> None:
@@ -62,7 +64,7 @@ class TritonKernels:
             count = sum(each.name.startswith(name) for each in self._of_sources.values())
             unique = name if count == 0 else f"{name}_{count}"
             loaded = getattr(PyCodeCache.load(source), name)
-            self._of_sources[source] = _Launcher(unique, loaded, self.tape)
+            self._of_sources[source] = _Launcher(unique, loaded, self.tape, self.masks)
         return self._of_sources[source]
 
     def recorded(self, calls: Sequence[object]) -> tuple[RecordedKernel, ...]:
@@ -78,6 +80,7 @@ class _Launcher:
     name: str
     kernel: Any
     tape: Tape
+    masks: BlockMasks
 
     def run(self, *arguments: Any, stream: Any = None, **options: Any) -> None:
         """Record a launch on the current stream."""
@@ -90,6 +93,7 @@ class _Launcher:
                 reads=self.tape.tensors(named[name] for name in named if self._is_read(name)),
                 writes=self.tape.tensors(named[name] for name in named if self._is_written(name)),
                 grids=tuple(self._grid(each, arguments) for each in self._configs()),
+                attended=self.masks.share_of(named.values()),
                 stream=self.tape.stream,
                 scope=place.scope,
                 phase=place.phase,

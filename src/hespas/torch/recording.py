@@ -30,6 +30,7 @@ from hespas.torch.device import fake_mode, install_fake_gpus
 from hespas.torch.groups import Groups
 from hespas.torch.kernels import TritonKernels
 from hespas.torch.libraries import install_library_choices
+from hespas.torch.masks import BlockMasks
 from hespas.torch.messages import StepRequest
 from hespas.torch.places import Places, clean_name, user_frame, user_line
 from hespas.torch.recorder import Recorder
@@ -54,10 +55,12 @@ def record_step(request: StepRequest) -> tuple[bytes, list[str]]:
     tape.place = places.now
     streams = Streams(tape)
     groups = Groups(streams)
-    kernels = TritonKernels(tape)
+    masks = BlockMasks()
+    kernels = TritonKernels(tape, masks)
     properties = install_fake_gpus(request.gpu, streams, count=request.devices_per_host)
     groups.install(rank=request.rank, world_size=request.world_size)
     install_replicas()
+    masks.install()
     choices = install_library_choices(
         torch_version=_version(request.torch_version or torch.__version__),
         capability=(request.gpu.major, request.gpu.minor),

@@ -32,11 +32,12 @@ class Attention:
 
     ``key_heads`` are fewer than ``heads`` if queries share keys. ``head_size`` is the length of a
     query or key, ``value_size`` of a value. ``window`` is the number of keys up to its own position
-    that a query sees, 0 for all. ``multiplied`` is a key of `Work.flops`. ``segments`` is the most
-    packed sequences in a row, ``is_paged`` says that tables name the pages of keys and values,
-    ``element_bytes`` is the size of one of their numbers. With ``shares_values`` the values are the
-    first numbers of the keys. Each query of attention that ``is_of_chosen`` has keys of its own,
-    chosen among more. ``kernel`` names the implementation if the call requires one.
+    that a query sees, 0 for all; ``attended`` is the share of all pairs that another mask leaves.
+    ``multiplied`` is a key of `Work.flops`. ``segments`` is the most packed sequences in a row,
+    ``is_paged`` says that tables name the pages of keys and values, ``element_bytes`` is the size
+    of one of their numbers. With ``shares_values`` the values are the first numbers of the keys.
+    Each query of attention that ``is_of_chosen`` has keys of its own, chosen among more.
+    ``kernel`` names the implementation if the call requires one.
     """
 
     batch: int
@@ -52,6 +53,7 @@ class Attention:
     has_bias: bool = False
     dropout_rate: float = 0.0
     window: int = 0
+    attended: float = 1.0
     segments: int = 1
     is_paged: bool = False
     element_bytes: float = 2.0
@@ -91,7 +93,7 @@ class Attention:
             most_keys = min(self.key_length, self.window or self.key_length)
             growing = min(self.query_length, most_keys)
             seen = growing * (growing + 1) // 2 + (self.query_length - growing) * most_keys
-        return self.batch * self.heads * seen
+        return round(self.batch * self.heads * seen * self.attended)
 
     @property
     def flops(self) -> int:
@@ -180,6 +182,7 @@ def _flash(op: Op, *, is_backward: bool) -> Attention:
         is_causal=config.is_causal,
         is_backward=is_backward,
         window=config.window,
+        attended=config.attended,
         multiplied=multiplier_of(query.element, key.element).type_name,
         element_bytes=key.element.bits / 8,
         kernel=config.kernel,

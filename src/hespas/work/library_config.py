@@ -99,12 +99,14 @@ class AttentionConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class FlashConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The mask and window of a FlashAttention call.
 
-    ``window`` counts keys, 0 for all. ``kernel`` names the implementation if the call requires one,
-    as in ``flash_attention_2``.
+    ``window`` counts keys, 0 for all; ``attended`` is the share of all pairs that another mask
+    leaves. ``kernel`` names the implementation if the call requires one, as in
+    ``flash_attention_2``.
     """
 
     is_causal: bool
     window: int = 0
+    attended: float = 1.0
     kernel: str = ""
 
 

@@ -223,6 +223,8 @@ def _flash(version: str, *, by_heads: bool) -> Callable[[Operation, Settings], I
         window = operation.arguments.get("window_size_left")
         if isinstance(window, int) and window > 0:
             config["window"] = window + 1
+        if "attended" in operation.arguments:
+            config["attended"] = operation.arguments["attended"]
         yield Launch(
             kind="custom_call",
             attrs=_library_call(
@@ -238,7 +240,7 @@ def _flash(version: str, *, by_heads: bool) -> Callable[[Operation, Settings], I
 
 FLEX_ATTENTION = (
     "attention: FlexAttention's kernels, which Triton compiles, take the time of FlashAttention-2 "
-    "over all pairs of tokens"
+    "over all pairs of tokens, or those of the blocks that a mask leaves"
 )
 _TEMPLATE = "triton_tem_"
 
@@ -247,7 +249,7 @@ def template_of(call: KernelCall) -> Operation | None:
     """Return the attention of an Inductor template kernel, or None.
 
     The PTX lacks the trip counts of its loops. Without a block mask those of FlexAttention visit
-    all pairs of tokens; the blocks of a mask are data. Raises `UnsupportedError` for masks, and for
+    all pairs of tokens. Raises `UnsupportedError` for masks whose blocks were not counted, and for
     other templates.
     """
     if not call.kernel.startswith(_TEMPLATE):
@@ -262,11 +264,11 @@ def template_of(call: KernelCall) -> Operation | None:
             location=call.place,
             hint="compile without max-autotune",
         )
-    if any(tensor.shape[-1] > 1 for tensor in indices):
+    if call.attended is None and any(tensor.shape[-1] > 1 for tensor in indices):
         raise UnsupportedError(
-            "FlexAttention with a block mask has no model: which blocks it computes is data",
+            "which blocks a mask of FlexAttention leaves depends on tensors that have no data here",
             location=call.place,
-            hint="give no block_mask, which computes all, or call scaled_dot_product_attention",
+            hint="make the mask by create_block_mask, of positions and numbers alone",
         )
     query, key, value, *others = wide
     name = "aten::_scaled_dot_product_flash_attention"
@@ -282,6 +284,7 @@ def template_of(call: KernelCall) -> Operation | None:
         name=f"{name}.default",
         inputs=inputs,
         outputs=outputs,
+        arguments={} if call.attended is None else {"attended": call.attended},
         stream=call.stream,
         scope=call.scope,
         phase=call.phase,

@@ -181,7 +181,13 @@ def test_a_mask_of_all_heads_is_a_bias_of_attention() -> None:
     assert not attention.is_causal
 
 
-def flex(*, blocks: int, backward: bool = False, name: str = "flex_attention") -> RecordedStep:
+def flex(
+    *,
+    blocks: int,
+    backward: bool = False,
+    name: str = "flex_attention",
+    attended: float | None = None,
+) -> RecordedStep:
     """Return a step with a kernel of FlexAttention over masks of so many blocks in a row."""
     wide = [tensor(number, 2, 16, 512, 64) for number in range(7)]
     scales = [tensor(number, 2, 16, 512, dtype="float32") for number in (10, 11)]
@@ -192,6 +198,7 @@ def flex(*, blocks: int, backward: bool = False, name: str = "flex_attention") -
         reads=(*wide[: 6 if backward else 3], *scales, indices),
         writes=(wide[6],),
         grids=((4, 2, 16),),
+        attended=attended,
         place="a.py:3",
     )
     return RecordedStep(name="step", target="sm_90a", world_size=1, calls=(call,), storages=())
@@ -209,9 +216,21 @@ def test_flex_attention_without_a_mask_computes_all_pairs(*, backward: bool) -> 
     assert any("FlexAttention" in text for text in program.assumptions)
 
 
+@pytest.mark.parametrize("backward", [False, True])
+def test_flex_attention_computes_the_blocks_that_a_mask_leaves(*, backward: bool) -> None:
+    step = flex(blocks=4, backward=backward, attended=0.25)
+    program = load_per_device(encode_recorded(step), name="step.json").program
+    (op,) = program.main.body.operations[:-1]
+    (attention,) = attentions(op)
+    assert attention.scores == 2 * 16 * 512 * 512 // 4
+
+
 @pytest.mark.parametrize(
     ("blocks", "name", "refusal"),
-    [(4, "flex_attention", "which blocks it computes is data"), (1, "mm", "how often its loops")],
+    [
+        (4, "flex_attention", "depends on tensors that have no data"),
+        (1, "mm", "how often its loops"),
+    ],
 )
 def test_templates_whose_loops_are_not_known_are_refused(
     blocks: int, name: str, refusal: str

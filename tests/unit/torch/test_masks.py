@@ -1,0 +1,54 @@
+"""FlexAttention's block masks: which share of all pairs of tokens they leave."""
+
+from __future__ import annotations
+
+import pytest
+
+from torch_steps import kernel_calls, needs_torch, record
+
+pytestmark = needs_torch
+
+FLEX = """
+import torch
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+attention = torch.compile(flex_attention)
+
+def train(window: int = 0, compiled: bool = False, documents: bool = False):
+    numbers = torch.arange(1024, device="cuda") // 256
+    def causal(batch, head, query, key):
+        return (query >= key) & (query - key < (window or 1024))
+    def of_documents(batch, head, query, key):
+        return numbers[query] == numbers[key]
+    allowed = of_documents if documents else causal
+    make = torch.compile(create_block_mask) if compiled else create_block_mask
+    mask = make(allowed, None, None, 1024, 1024, device="cuda")
+    query = torch.randn(2, 4, 1024, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+    def step():
+        attention(query, query, query, block_mask=mask).sum().backward()
+    return step
+"""
+BLOCKS = 1024 // 128
+
+
+def attended(
+    *, window: int = 0, compiled: bool = False, documents: bool = False
+) -> list[float | None]:
+    step = record(FLEX, window=window, compiled=compiled, documents=documents)
+    calls = kernel_calls(step)
+    return [call.attended for call in calls if call.kernel.startswith("triton_tem")]
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_causal_mask_leaves_blocks_up_to_the_diagonal(*, compiled: bool) -> None:
+    share = (BLOCKS + 1) / (2 * BLOCKS)
+    assert attended(compiled=compiled) == [share, share]
+
+
+def test_a_window_leaves_two_blocks_in_a_row() -> None:
+    share = (2 * BLOCKS - 1) / BLOCKS**2
+    assert attended(window=128) == [share, share]
+
+
+def test_a_mask_of_the_devices_tensors_is_not_counted() -> None:
+    assert attended(documents=True) == [None, None]
