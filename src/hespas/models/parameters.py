@@ -141,39 +141,76 @@ def local_weights(
     model: LanguageModel, axes: Mapping[str, tuple[str, ...]], *, frozen: bool = False
 ) -> int:
     """Return one device's elements of trained or ``frozen`` weights, which ``axes`` divide."""
-    sizes = model.sizes
+    shapes = outer_weights(model)
+    outer = _local(model, shapes, model.sizes, axes, frozen=frozen)
+    return outer + local_layer_weights(model, axes, frozen=frozen)
 
-    def counts(name: str) -> bool:
-        return (bool(model.lora_modules) and not is_adapter(name)) == frozen
 
-    def local(shapes: Shapes, sizes: Mapping[str, int]) -> int:
-        named = shapes.items()
-        return sum(
-            local_elements(model, shape, sizes, axes) for name, shape in named if counts(name)
-        )
-
-    total = local(outer_weights(model), sizes)
+def local_layer_weights(
+    model: LanguageModel, axes: Mapping[str, tuple[str, ...]], *, frozen: bool = False
+) -> int:
+    """Return as `local_weights` does the elements of the layers alone."""
+    total = 0
     for kind, count in Counter(model.kinds).items():
-        own = {**sizes, **model.sizes_of(kind)}
-        total += count * local(layer_weights(model, kind), own)
+        own = {**model.sizes, **model.sizes_of(kind)}
+        total += count * _local(model, layer_weights(model, kind), own, axes, frozen=frozen)
     return total
+
+
+def _local(
+    model: LanguageModel,
+    shapes: Shapes,
+    sizes: Mapping[str, int],
+    axes: Mapping[str, tuple[str, ...]],
+    *,
+    frozen: bool,
+) -> int:
+    return sum(
+        local_elements(model, shape, sizes, axes)
+        for name, shape in shapes.items()
+        if (bool(model.lora_modules) and not is_adapter(name)) == frozen
+    )
 
 
 def least_kept_bytes(model: LanguageModel) -> int:
     """Return the least bytes that a layer keeps of a micro-batch per device.
 
     It is what goes into the layer, and what ``remat`` keeps beside: query, key, value, and the
-    products before the activation. Of experts only the shared ones are counted, and of a layer that
-    keeps everything, or where layers differ, nothing more than its input.
+    products before the activation; of a layer that keeps everything, or where layers differ,
+    nothing more than its input. What experts keep is `least_routed_bytes`.
 
     >>> from hespas.models.catalogue import model_named
     >>> settings = model_named("llama3-8b").settings
     >>> least_kept_bytes(settings) == 4096 * (4096 + 6144 + 2 * 14336) * 2
     True
     """
-    axes = model.axes
-    sizes = model.sizes
-    elements = sum(local_elements(model, names, sizes, axes) for names in _arrays(model))
+    return _local_bytes(model, _arrays(model))
+
+
+def least_routed_bytes(model: LanguageModel) -> int:
+    """Return the least bytes beside that a layer of experts keeps of a micro-batch.
+
+    It is what their products make of as many rows as tokens choose, if ``remat`` keeps products.
+
+    >>> from hespas.models.catalogue import model_named
+    >>> settings = model_named("Qwen/Qwen3-30B-A3B").settings
+    >>> least_routed_bytes(settings) == 8 * 4096 * (2 * 768 + 2048) * 2
+    True
+    """
+    run, routing = model.run, model.routing
+    if routing is None or not isinstance(run, Training) or run.remat != _KEEPS_PRODUCTS:
+        return 0
+    width, row = (("batch", "sequence", name) for name in ("expert_mlp", "expert_row"))
+    arrays = (row, width, width) if model.style.gated else (row, width)
+    share = min(100, routing.capacity_percent) / 100 * routing.chosen
+    # Where tensor parallelism divides the experts, its devices share their rows.
+    devices = model.mesh.size("tp") if "tp" in routing.axes else 1
+    return int(_local_bytes(model, arrays) * share) // devices
+
+
+def _local_bytes(model: LanguageModel, arrays: Arrays) -> int:
+    axes, sizes = model.axes, model.sizes
+    elements = sum(local_elements(model, names, sizes, axes) for names in arrays)
     return elements * TYPE_BYTES[model.dtype]
 
 

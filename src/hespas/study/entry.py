@@ -10,133 +10,22 @@ from importlib import metadata
 
 from hespas.base.frozen import frozen
 from hespas.base.version import __version__
-from hespas.hardware.device import Device, at_fastest
+from hespas.hardware.device import Device
 from hespas.hardware.system import System
-from hespas.models.flops import mixing_flops, model_flops
 from hespas.models.language import LanguageModel
-from hespas.models.model import TYPE_BYTES
-from hespas.models.parameters import least_kept_bytes, local_weights
-from hespas.models.precision import SCALED
-from hespas.models.runs import Decode, Training
 from hespas.prediction import checks, cutting, machines, workload
-from hespas.prediction.cutting import Cut, least_memory
+from hespas.prediction.cutting import Cut
 from hespas.prediction.fidelity import why_not_compiled
 from hespas.prediction.options import Fidelity, PredictOptions
 from hespas.price.methods import DeviceUse, method_named
 from hespas.sources.source import ModelSource, Source
 from hespas.sources.workload import model_key
+from hespas.study.bounds import NO_BOUNDS, Bounds, bounds_of, pipeline_bounds
 from hespas.study.executor import Phase
-from hespas.study.expected import Expected, expected_bytes, expected_s
+from hespas.study.expected import LIKELY_MEMORY, Expected, expected_s
 from hespas.study.goal import Price, price_of
 from hespas.study.keys import canonical
 from hespas.study.space import Candidate
-
-_MOMENTS = 2
-
-
-@frozen
-class Bounds:
-    """The least device memory in bytes and step time; 0 if unknown."""
-
-    memory_bytes: int = 0
-    time_s: float = 0.0
-
-
-NO_BOUNDS = Bounds()
-
-
-def bounds_of(source: ModelSource, device: Device | None, devices: int) -> Bounds:
-    """Return the bounds of a zoo model on devices; none for models without sizes.
-
-    >>> from hespas.sources.options import ModelOptions
-    >>> from hespas.sources.source import find_source
-    >>> source = find_source("llama3-70b", ModelOptions(global_batch=64), devices=64)
-    >>> round(bounds_of(source, None, 64).memory_bytes / 1e9)
-    63
-    """
-    settings = source.settings
-    trains = isinstance(settings, LanguageModel) and isinstance(settings.run, Training)
-    memory_bytes = _decoder_bytes(settings) if trains else 0
-    if device is None:
-        return Bounds(memory_bytes=memory_bytes)
-    needed = _needed_flops(settings, model_flops(settings) or 0.0)
-    state_bytes = _state_bytes(settings) if trains else 0
-    moved_s = 2 * state_bytes / device.memory_bandwidth_bytes_per_s
-    rate = _rate(device, settings)
-    return Bounds(memory_bytes=memory_bytes, time_s=max(needed / devices / rate, moved_s))
-
-
-def pipeline_bounds(cut: Cut, device: Device | None) -> Bounds:
-    """Return the bounds of a pipeline from its stages' memory, FLOPs and bubble.
-
-    If a stage has one chunk, whose backward pass is one, the last stage computes all micro-batches,
-    and the head, after the first micro-batch reached it and before the last one goes back.
-    """
-    settings = cut.source.settings
-    memory_bytes = max(stage.peak_bytes for stage in least_memory(cut))
-    if device is None or not isinstance(settings, LanguageModel):
-        return Bounds(memory_bytes=memory_bytes)
-    rate = _rate(device, settings) * cut.mesh.device_count
-    needed = _needed_flops(settings, cut.work.model_flops or 0.0)
-    schedule = cut.schedule
-    are_equal = len(set(settings.kinds)) == 1
-    if schedule.chunks > 1 or schedule.splits_backward or not are_equal:
-        return Bounds(memory_bytes=memory_bytes, time_s=needed / rate)
-    tokens = settings.batch * settings.parts * settings.sizes["sequence"]
-    passes = 4 if settings.lora_modules else 6
-    head = passes * tokens * settings.sizes["vocabulary"] * settings.sizes["embedding"]
-    layers = [part.layers for part in cut.parts]
-    share = sum(layers[:-1]) / schedule.micro_batches + layers[-1]
-    to_last_and_back = cut.stages * ((needed - head) * share / sum(layers) + head)
-    return Bounds(memory_bytes=memory_bytes, time_s=max(needed, to_last_and_back) / rate)
-
-
-def _rate(device: Device, settings: object) -> float:
-    """Return the fastest product rate of a model; f32 may run as tf32."""
-    dtype, run = getattr(settings, "dtype", ""), getattr(settings, "run", None)
-    kinds = ("product_dtype", "weight_dtype", "attention_dtype", "expert_dtype")
-    is_small = any(getattr(run, kind, "") in SCALED for kind in kinds)
-    if is_small or dtype not in TYPE_BYTES:
-        return at_fastest(device).peak_flops
-    return max(device.rate(dtype), device.rate("tf32") if dtype == "f32" else 0.0)
-
-
-def _needed_flops(settings: object, flops: float) -> float:
-    """Return the FLOPs that every program needs; masked attention needs half its mixing."""
-    if not isinstance(settings, LanguageModel) or isinstance(settings.run, Decode):
-        return flops
-    sequences = settings.batch * settings.parts
-    needed = flops - sequences * mixing_flops(settings) / 2
-    # What goes into the first layer has no gradient where its weights are frozen.
-    return needed * (1 - 1 / settings.layers) if settings.lora_modules else needed
-
-
-def _decoder_bytes(settings: LanguageModel) -> int:
-    """Return the state's bytes, plus all activations at the last layer's gradient.
-
-    Gradients are of the compute type until they are summed or used; if rounds are accumulated, the
-    sums of their gradients, of the states' type, exist throughout.
-    """
-    state, computed = TYPE_BYTES[settings.state_dtype], TYPE_BYTES[settings.dtype]
-    gradients = _weights(settings) * min(state, computed)
-    activations = settings.layers * least_kept_bytes(settings)
-    run = settings.run
-    if isinstance(run, Training) and run.scan:
-        sums = _weights(settings) * state if settings.accumulation > 1 else 0
-        transient_bytes = activations + gradients + sums
-    else:
-        transient_bytes = max(activations, gradients)
-    frozen = local_weights(settings, settings.axes, frozen=True) * computed
-    return _state_bytes(settings) + frozen + transient_bytes
-
-
-def _state_bytes(settings: LanguageModel) -> int:
-    return (1 + _MOMENTS) * _weights(settings) * TYPE_BYTES[settings.state_dtype]
-
-
-def _weights(settings: LanguageModel) -> int:
-    return local_weights(settings, settings.state_axes)
-
 
 _MAY_COMPILE = frozenset({Phase.COMPILE, Phase.AS_FOUND})
 _S_PER_HOUR, _HOURS_PER_DAY, _MTOKEN = 3600.0, 24.0, 1e6
@@ -220,7 +109,7 @@ def entry_of(number: int, candidate: Candidate) -> Entry:
     if cut is not None:
         bounds, tokens = pipeline_bounds(cut, device), cut.work.tokens
     elif model is not None:
-        bounds = bounds_of(model, device, devices)
+        bounds = bounds_of(model, device, system)
         tokens = options.step.tokens if model.batch is None else model.batch.tokens
     else:
         bounds, tokens = NO_BOUNDS, options.step.tokens
@@ -253,8 +142,7 @@ def _expected(
     time_s = bounds.time_s
     if device is not None and isinstance(settings, LanguageModel):
         time_s = expected_s(settings, device, system, time_s * stages) / stages
-    whole = settings if cut is None else None
-    return Expected(time_s=time_s, memory_bytes=expected_bytes(whole, bounds.memory_bytes))
+    return Expected(time_s=time_s, memory_bytes=LIKELY_MEMORY * bounds.memory_bytes)
 
 
 def _runs_operations(method: str | None) -> bool:

@@ -10,11 +10,12 @@ from collections.abc import Sequence
 
 from hespas.base.frozen import frozen
 from hespas.hardware.device import Device
-from hespas.hardware.system import System, interconnect_of
+from hespas.hardware.system import System
 from hespas.models.language import LanguageModel
 from hespas.models.model import TYPE_BYTES
 from hespas.models.parameters import local_elements, local_weights
 from hespas.models.runs import Training
+from hespas.study.crossing import crossed_by
 
 _ROWS_MOVED, _CHOSEN_ROWS_MOVED = 16, 8
 """How many arrays of rows a layer reads and writes in a pass beside products.
@@ -26,7 +27,7 @@ _ALL_REDUCE = 2
 """An all-reduce moves as much as a reduce-scatter and an all-gather."""
 
 
-_LIKELY_MEMORY = 1.5
+LIKELY_MEMORY = 1.5
 """How many times its bound a step's memory often takes: gradients of several types, temporaries."""
 
 
@@ -36,27 +37,6 @@ class Expected:
 
     time_s: float
     memory_bytes: float
-
-
-def expected_bytes(settings: object, least_bytes: int) -> float:
-    """Estimate the memory of a device whose arrays take ``least_bytes`` at least.
-
-    That bound leaves out what chosen experts keep of each row for the backward pass, unless that
-    computes all again: the row before and behind them, and what their activations are of.
-    """
-    likely = _LIKELY_MEMORY * least_bytes
-    if not isinstance(settings, LanguageModel) or settings.routing is None:
-        return likely
-    run, sizes, axes = settings.run, settings.sizes, settings.axes
-    if not isinstance(run, Training) or run.remat == "full":
-        return likely
-    rows, width = (
-        local_elements(settings, ("batch", "sequence", name), sizes, axes)
-        for name in ("expert_row", "expert_mlp")
-    )
-    inner = (2 if settings.style.gated else 1) * width
-    routed = sum(kind.is_routed for kind in settings.kinds) * settings.routing.chosen
-    return max(likely, least_bytes + routed * (2 * rows + inner) * TYPE_BYTES[settings.dtype])
 
 
 def expected_s(
@@ -135,34 +115,19 @@ class _Step:
 
     def _ring_s(self, axes: Sequence[str], size_bytes: int) -> float:
         """Return the time to gather or scatter: devices next to each other share their links."""
-        crossed, count = self._crossed(axes)
+        count, crossed = crossed_by(self.settings.mesh, self.system, axes)
         share = size_bytes * (count - 1) / count
-        return max((share / (rate * nearer) for rate, nearer in crossed), default=0.0)
+        return max(
+            (share / (each.bandwidth_bytes_per_s * each.nearer) for each in crossed), default=0.0
+        )
 
     def _exchange_s(self, axes: Sequence[str], size_bytes: int) -> float:
         """Return the time to send an equal part to each device, through a device's own link."""
-        crossed, count = self._crossed(axes)
+        count, crossed = crossed_by(self.settings.mesh, self.system, axes)
         return max(
-            (size_bytes * (count - nearer) / count / rate for rate, nearer in crossed), default=0.0
+            (
+                size_bytes * (count - each.nearer) / count / each.bandwidth_bytes_per_s
+                for each in crossed
+            ),
+            default=0.0,
         )
-
-    def _crossed(self, axes: Sequence[str]) -> tuple[list[tuple[float, int]], int]:
-        """Return the network's dimensions that a group crosses, and its devices.
-
-        Of each dimension it is a link's rate, and how many devices of the group are nearer to each
-        other. A network without dimensions takes no time.
-        """
-        members, stride = [0], 1
-        for axis, size in reversed(self.settings.mesh.axes):
-            if axis in axes:
-                members = [member + index * stride for index in range(size) for member in members]
-            stride *= size
-        system = self.system
-        dimensions = () if system is None else interconnect_of(system).dimensions
-        reach, crossed = 1, list[tuple[float, int]]()
-        for dimension in dimensions:
-            nearer = sum(member < reach for member in members)
-            reach *= dimension.size
-            if sum(member < reach for member in members) > nearer:
-                crossed.append((dimension.bandwidth_bytes_per_s, nearer))
-        return crossed, len(members)

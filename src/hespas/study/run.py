@@ -41,6 +41,7 @@ _MOST_COMPILED = 2
 """The most compilations, as a multiple of the requested count; some of the best drop out."""
 Listener = Callable[[Sequence[Row]], None]
 """Called with all rows whenever one changed."""
+_PREDICTED = (Status.SCREENED, Status.DONE)
 _PhaseAndStatus = tuple[Phase, Status]
 
 
@@ -92,7 +93,7 @@ def run_study(
         _evaluate(run, waiting, lambda _: (Phase.COMPILE, Status.DONE))
     else:
         _screen(run)
-        _compile(run, _rank_screened(run))
+        _compile(run, _ranked(run, Status.SCREENED))
     rows = list(run.rows.values())
     store.keep_rows(rows)
     return rows
@@ -227,11 +228,12 @@ def _phase_and_status(run: _Run, number: int) -> _PhaseAndStatus:
 
 
 def _too_slow(run: _Run, numbers: Sequence[int]) -> frozenset[int]:
-    """Return the candidates whose bound is worse than the candidates to compile."""
+    """Return the candidates whose bound is worse than the best, as many as would be compiled."""
     goal, count = run.study.goal, run.study.compiled_count
-    if not goal.is_single or not FIGURES[goal.metrics[0][0]].follows_time:
+    follows_time = goal.is_single and FIGURES[goal.metrics[0][0]].follows_time
+    if not follows_time or run.study.fidelity is not StudyFidelity.AUTO:
         return frozenset()
-    best = [number for number in _rank_screened(run) if _holds_as_screened(run, number)]
+    best = [number for number in _ranked(run, *_PREDICTED) if _holds_as_screened(run, number)]
     if len(best) < count:
         return frozenset()
     worst = goal.keys(run.rows[best[count - 1]].figures)
@@ -241,14 +243,14 @@ def _too_slow(run: _Run, numbers: Sequence[int]) -> frozenset[int]:
         bound = entry.completed({"step_time_s": entry.bounds.time_s}, run.study.prices)
         least = goal.keys(bound)
         is_known = entry.bounds.time_s > 0 and not any(map(isinf, least))
-        if is_known and entry.compiles and least > worst:
+        if is_known and least > worst:
             slow.add(number)
     return frozenset(slow)
 
 
-def _rank_screened(run: _Run) -> list[int]:
-    """Return screened candidates in the goal's order, likely satisfying ones first."""
-    rows = [row for row in run.rows.values() if row.status is Status.SCREENED]
+def _ranked(run: _Run, *statuses: Status) -> list[int]:
+    """Return candidates in the goal's order, likely satisfying ones first."""
+    rows = [row for row in run.rows.values() if row.status in statuses]
     best = [row.number for row in ordered(rows, run.study.goal, lambda row: row.figures)]
     return sorted(best, key=lambda number: not _holds_as_screened(run, number))
 

@@ -49,6 +49,12 @@ def test_what_is_predicted_to_be_fast_is_expected_to_be() -> None:
     assert as_predicted > 0.9 * len(pairs)
 
 
+def test_no_bound_exceeds_a_predicted_step() -> None:
+    for mesh, remat, micro_batch, predicted_s in PREDICTED:
+        found = entry(model="Qwen/Qwen3-30B-A3B", mesh=mesh, remat=remat, micro_batch=micro_batch)
+        assert predicted_s / 5 < found.bounds.time_s < predicted_s
+
+
 def test_weights_are_gathered_and_scattered_through_the_links_of_a_node_together() -> None:
     dense: dict[str, Any] = {"model": "llama3-8b", "remat": "none", "micro_batch": 4}
     once, twice = (entry(mesh="fsdp=64", **dense | {"micro_batch": size}) for size in (4, 2))

@@ -185,7 +185,8 @@ def test_what_needs_too_much_memory_is_not_evaluated(tmp_path: Path) -> None:
 
 def test_the_most_promising_are_predicted_first(tmp_path: Path) -> None:
     executor = Synthetic()
-    chosen = study(model="llama3-8b", mesh={"data": [1, 2], "fsdp": "auto", "tp": [1, 8]})
+    mesh = {"data": [1, 2], "fsdp": "auto", "tp": [1, 8]}
+    chosen = study(model="llama3-8b", mesh=mesh, fidelity="fused")
     run(chosen, tmp_path, executor)
     is_promising = ["'tp': 1" in str(task.candidate["mesh"]) for task in executor.evaluated]
     # Rows cross tp's links in each layer.
@@ -237,6 +238,22 @@ def test_bounds_of_time_prune_what_is_slower_than_what_is_compiled(tmp_path: Pat
     assert pruned
     kept = [row.figures["step_time_s"] or 0 for row in rows if row.status is Status.DONE]
     assert all((row.figures["least_step_time_s"] or 0) > min(kept) for row in pruned)
+
+
+def test_bounds_of_time_prune_without_a_compiler_too(tmp_path: Path) -> None:
+    keys: dict[str, Any] = {"micro_batch": 1, "mesh": "fsdp=16", "remat": "full"}
+    sizes = [512 * factor for factor in range(1, 61)]
+    chosen = study(model="llama3-8b", sequence=sizes, budget={"compile": 2}, **keys)
+    rows = run(chosen, tmp_path / "best", Synthetic())
+    pruned = {row.number for row in rows if row.reason.startswith("time: ")}
+    # All that is pruned takes longer than what the two best take.
+    every = study(model="llama3-8b", sequence=sizes, fidelity="fused", **keys)
+    whole = run(every, tmp_path / "all", Synthetic())
+    done = [row for row in whole if row.status is Status.DONE]
+    assert len(done) + sum(row.status is Status.FAILED for row in whole) == len(sizes)
+    steps = sorted(row.figures["step_time_s"] or 0 for row in rows if row.status is Status.DONE)
+    assert len(pruned) > 20
+    assert all((rows[number].figures["least_step_time_s"] or 0) > steps[1] for number in pruned)
 
 
 def test_a_budget_is_kept(tmp_path: Path) -> None:

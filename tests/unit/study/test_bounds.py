@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from compilers import needs_gpu
+from hespas.models.language import LanguageModel
 from hespas.prediction import checks, composition, cutting, machines, staged, workload
 from hespas.prediction.options import CompileChoice, Fidelity, PredictOptions
 from hespas.sources.source import ModelSource
-from hespas.study.entry import Bounds, bounds_of, pipeline_bounds
+from hespas.study.bounds import Bounds, bounds_of, least_sending_s, pipeline_bounds
 from hespas.study.space import candidates_of
 from hespas.study.study import study_of
 
@@ -34,7 +35,7 @@ def bounds(options: PredictOptions) -> Bounds:
     source = workload.source_of(options, system)
     assert system is not None
     assert isinstance(source, ModelSource)
-    return bounds_of(source, machines.device_of(options.estimate), system.device_count)
+    return bounds_of(source, machines.device_of(options.estimate), system)
 
 
 CASES: list[dict[str, Any]] = [
@@ -58,6 +59,34 @@ OTHERS: list[dict[str, Any]] = [
     {"model": "mixtral-8x7b", "mesh": "fsdp=8"},
     {"model": "deepseek-v3", "mesh": "fsdp=8", "set": {"layers": 4, "experts": 8}},
 ]
+
+
+EXPERTS: dict[str, Any] = {"model": "Qwen/Qwen3-30B-A3B", "set": {"layers": 2, "experts": 16}}
+SENDING: list[dict[str, Any]] = [
+    {"model": "llama3-8b", "mesh": "fsdp=16", "micro_batch": 1, "remat": "full"},
+    {"model": "llama3-8b", "mesh": "data=2,tp=8", "micro_batch": 4},
+    {**EXPERTS, "mesh": "data=2,expert=8", "micro_batch": 1},
+    {**EXPERTS, "mesh": "fsdp=2,expert=4,tp=2", "micro_batch": 2, "remat": "full"},
+    {**EXPERTS, "mesh": "fsdp=4,expert=4", "set": {**EXPERTS["set"], "capacity_percent": 50}},
+    {"model": "llama3-8b", "mesh": "data=4,tp=4", "set": {"layers": 2, "sequence_parallel": True}},
+    {"model": "llama3-8b", "mesh": "data=4,fsdp=4", "set": {"layers": 2, "lora_rank": 16}},
+    {"model": "llama3-8b", "mesh": "data=4,fsdp=4", "set": {"layers": 2, "zero": 2}},
+    {"model": "llama3-8b", "mesh": "fsdp=16", "set": {"layers": 2, "product_dtype": "f8"}},
+]
+"""Steps on two nodes, in which messages take longer than products."""
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        *SENDING[1:4],
+        *(pytest.param(case, marks=pytest.mark.rest) for case in SENDING[:1] + SENDING[4:]),
+    ],
+    ids=str,
+)
+def test_no_step_is_shorter_than_its_messages(changes: dict[str, Any]) -> None:
+    options = options_of(**{"cluster": "16xH100_80GB", "global_batch": 64, **changes})
+    check(replace(options, compile=CompileChoice(fidelity=Fidelity.FUSED)))
 
 
 @pytest.mark.parametrize(
@@ -132,6 +161,35 @@ def test_bounds_grow_with_what_is_kept_and_fall_with_devices() -> None:
     whole, divided = bounds(options_of(mesh="data=8")), bounds(options_of(mesh="fsdp=8"))
     assert whole.memory_bytes > divided.memory_bytes
     assert whole.time_s == pytest.approx(divided.time_s, rel=0.5)
+
+
+def test_weights_come_twice_and_their_gradients_leave_through_a_node_s_links() -> None:
+    keys: dict[str, Any] = {"model": "llama3-8b", "set": {}, "cluster": "64xH100_80GB"}
+    keys |= {"mesh": "fsdp=64", "global_batch": 256, "sequence": 1024}
+    # The layers' 6.98e9 weights in bf16, of which 56 of 64 devices have 7/8, through 8 links.
+    gathered_s = 3 * 2 * 6.98e9 * 7 / 8 / (8 * 50e9)
+    assert bounds(options_of(**keys, micro_batch=1)).time_s == pytest.approx(
+        4 * gathered_s, rel=0.01
+    )
+
+
+def test_rows_go_to_experts_and_back_in_both_passes() -> None:
+    keys: dict[str, Any] = {"model": "Qwen/Qwen3-30B-A3B", "set": {}, "cluster": "64xH100_80GB"}
+    keys |= {"global_batch": 256, "sequence": 4096, "micro_batch": 4}
+    rows_bytes = 4 * 8 * 4 * 4096 * 2048 * 2 * 48
+    far = bounds(options_of(**keys, mesh="expert=64"))
+    assert far.time_s == pytest.approx(rows_bytes * 56 / 64 / 50e9, rel=0.01)
+    near = bounds(options_of(**keys, mesh="data=8,expert=8"))
+    assert near.time_s < far.time_s / 2
+
+
+def test_a_network_that_is_no_switch_has_no_bound_of_messages() -> None:
+    options = options_of(cluster="16xTPUv5e", mesh="fsdp=16")
+    system = machines.system_of(options.network)
+    source = workload.source_of(options, system)
+    assert isinstance(source, ModelSource)
+    assert isinstance(source.settings, LanguageModel)
+    assert least_sending_s(source.settings, system) == 0
 
 
 def test_what_has_no_sizes_has_a_bound_of_time_alone() -> None:

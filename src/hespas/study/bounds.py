@@ -1,0 +1,239 @@
+"""The least memory and time that a candidate's step can take, from sizes alone.
+
+No prediction is below its bounds, which tests hold for each kind of step. A study prunes what can't
+fit, and what takes longer at least than the best found.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from hespas.base.frozen import frozen
+from hespas.hardware.device import Device, at_fastest
+from hespas.hardware.interconnect import Shape
+from hespas.hardware.system import System
+from hespas.models.architecture import LayerKind
+from hespas.models.flops import mixing_flops, model_flops
+from hespas.models.language import LanguageModel
+from hespas.models.model import TYPE_BYTES
+from hespas.models.parameters import (
+    least_kept_bytes,
+    least_routed_bytes,
+    local_elements,
+    local_layer_weights,
+    local_weights,
+)
+from hespas.models.precision import SCALED
+from hespas.models.runs import Decode, Training
+from hespas.prediction.cutting import Cut, least_memory
+from hespas.sources.source import ModelSource
+from hespas.study.crossing import crossed_by, dimensions_of
+
+_MOMENTS = 2
+_SWITCHED = frozenset({Shape.SWITCH, Shape.FAT_TREE})
+_GATHERED_AGAIN = frozenset({"full", "minimal_with_context"})
+"""Policies that keep no weights of a layer for its backward pass."""
+
+
+@frozen
+class Bounds:
+    """The least device memory in bytes and step time; 0 if unknown."""
+
+    memory_bytes: int = 0
+    time_s: float = 0.0
+
+
+NO_BOUNDS = Bounds()
+
+
+def bounds_of(source: ModelSource, device: Device | None, system: System | None) -> Bounds:
+    """Return the bounds of a zoo model on a system; none for models without sizes.
+
+    Products run at the device's highest rate, states pass through its memory twice, and weights
+    and rows cross its links: whichever takes longest alone.
+
+    >>> from hespas.sources.options import ModelOptions
+    >>> from hespas.sources.source import find_source
+    >>> source = find_source("llama3-70b", ModelOptions(global_batch=64), devices=64)
+    >>> round(bounds_of(source, None, None).memory_bytes / 1e9)
+    63
+    """
+    settings = source.settings
+    trains = isinstance(settings, LanguageModel) and isinstance(settings.run, Training)
+    memory_bytes = _decoder_bytes(settings) if trains else 0
+    if device is None:
+        return Bounds(memory_bytes=memory_bytes)
+    needed = _needed_flops(settings, model_flops(settings) or 0.0)
+    devices = 1 if system is None else system.device_count
+    computing_s = needed / devices / _rate(device, settings)
+    if not trains:
+        return Bounds(memory_bytes=memory_bytes, time_s=computing_s)
+    moved_s = 2 * _state_bytes(settings) / device.memory_bandwidth_bytes_per_s
+    sending_s = least_sending_s(settings, system)
+    return Bounds(memory_bytes=memory_bytes, time_s=max(computing_s, moved_s, sending_s))
+
+
+def pipeline_bounds(cut: Cut, device: Device | None) -> Bounds:
+    """Return the bounds of a pipeline from its stages' memory, FLOPs and bubble.
+
+    If a stage has one chunk, whose backward pass is one, the last stage computes all micro-batches,
+    and the head, after the first micro-batch reached it and before the last one goes back.
+    """
+    settings = cut.source.settings
+    memory_bytes = max(stage.peak_bytes for stage in least_memory(cut))
+    if device is None or not isinstance(settings, LanguageModel):
+        return Bounds(memory_bytes=memory_bytes)
+    rate = _rate(device, settings) * cut.mesh.device_count
+    needed = _needed_flops(settings, cut.work.model_flops or 0.0)
+    schedule = cut.schedule
+    are_equal = len(set(settings.kinds)) == 1
+    if schedule.chunks > 1 or schedule.splits_backward or not are_equal:
+        return Bounds(memory_bytes=memory_bytes, time_s=needed / rate)
+    tokens = settings.batch * settings.parts * settings.sizes["sequence"]
+    passes = 4 if settings.lora_modules else 6
+    head = passes * tokens * settings.sizes["vocabulary"] * settings.sizes["embedding"]
+    layers = [part.layers for part in cut.parts]
+    share = sum(layers[:-1]) / schedule.micro_batches + layers[-1]
+    to_last_and_back = cut.stages * ((needed - head) * share / sum(layers) + head)
+    return Bounds(memory_bytes=memory_bytes, time_s=max(needed, to_last_and_back) / rate)
+
+
+def _rate(device: Device, settings: object) -> float:
+    """Return the fastest product rate of a model; f32 may run as tf32."""
+    dtype = getattr(settings, "dtype", "")
+    if _is_in_few_bits(getattr(settings, "run", None)) or dtype not in TYPE_BYTES:
+        return at_fastest(device).peak_flops
+    return max(device.rate(dtype), device.rate("tf32") if dtype == "f32" else 0.0)
+
+
+def _needed_flops(settings: object, flops: float) -> float:
+    """Return the FLOPs that every program needs; masked attention needs half its mixing."""
+    if not isinstance(settings, LanguageModel) or isinstance(settings.run, Decode):
+        return flops
+    sequences = settings.batch * settings.parts
+    needed = flops - sequences * mixing_flops(settings) / 2
+    # What goes into the first layer has no gradient where its weights are frozen.
+    return needed * (1 - 1 / settings.layers) if settings.lora_modules else needed
+
+
+def _decoder_bytes(settings: LanguageModel) -> int:
+    """Return the state's bytes, plus all activations at the last layer's gradient.
+
+    Gradients are of the compute type until they are summed or used; if rounds are accumulated, the
+    sums of their gradients, of the states' type, exist throughout.
+    """
+    state, computed = TYPE_BYTES[settings.state_dtype], TYPE_BYTES[settings.dtype]
+    gradients = _weights(settings) * min(state, computed)
+    routed = sum(kind.is_routed for kind in settings.kinds) * least_routed_bytes(settings)
+    activations = settings.layers * least_kept_bytes(settings) + routed
+    run = settings.run
+    if isinstance(run, Training) and run.scan:
+        sums = _weights(settings) * state if settings.accumulation > 1 else 0
+        transient_bytes = activations + gradients + sums
+    else:
+        transient_bytes = max(activations, gradients)
+    frozen = local_weights(settings, settings.axes, frozen=True) * computed
+    return _state_bytes(settings) + frozen + transient_bytes
+
+
+def _state_bytes(settings: LanguageModel) -> int:
+    return (1 + _MOMENTS) * _weights(settings) * TYPE_BYTES[settings.state_dtype]
+
+
+def _weights(settings: LanguageModel) -> int:
+    return local_weights(settings, settings.state_axes)
+
+
+def least_sending_s(settings: LanguageModel, system: System | None) -> float:
+    """Return the least time that a step's messages occupy the busiest links of a device.
+
+    Messages through the links of one dimension follow each other; those of two may run side by
+    side. Only a switch is known to give a device no more than its own link.
+    """
+    if any(dimension.shape not in _SWITCHED for dimension in dimensions_of(system)):
+        return 0.0
+    busy_s: defaultdict[int, float] = defaultdict(float)
+    for sent in _sent(settings):
+        devices, crossed = crossed_by(settings.mesh, system, sent.axes)
+        if not crossed:
+            continue
+        # What others than the ``nearer`` devices send comes through the farthest dimension.
+        farthest = crossed[-1]
+        outside_bytes = sent.size_bytes * (devices - farthest.nearer) / devices
+        links = farthest.nearer if sent.is_shared else 1
+        busy_s[farthest.number] += outside_bytes / links / farthest.bandwidth_bytes_per_s
+    return max(busy_s.values(), default=0.0)
+
+
+@frozen
+class _Sent:
+    """What all messages of a kind bring to a device, if nobody had a part of it.
+
+    It is the same for the devices next to each other where that ``is_shared``.
+    """
+
+    axes: tuple[str, ...]
+    size_bytes: float
+    is_shared: bool
+
+
+def _sent(settings: LanguageModel) -> Iterator[_Sent]:
+    """Yield what devices send in training; a sum takes as much as the sum of the pieces.
+
+    That is all where switches add up (in-network reduction); rings send twice as much.
+    """
+    run, axes, sizes = settings.run, settings.axes, settings.sizes
+    if not isinstance(run, Training):
+        return
+    element_bytes = 1 if _is_in_few_bits(run) else TYPE_BYTES[settings.dtype]
+    gathering = axes["embedding"]
+    divided = local_layer_weights(settings, axes)
+    whole = local_layer_weights(settings, {**axes, **settings.sharded(())})
+    is_again = run.scan and run.remat in _GATHERED_AGAIN
+    # Weights come for the pass forward and, again, backward; their gradients are scattered.
+    times = 3 * settings.accumulation if is_again else 1
+    count = settings.mesh.size(*gathering)
+    if count > 1:
+        gathered = (whole - divided) * count / (count - 1)
+        yield _Sent(axes=gathering, size_bytes=times * gathered * element_bytes, is_shared=True)
+    if "data" in axes["batch"] and "data" not in gathering:
+        yield _Sent(axes=("data",), size_bytes=divided * element_bytes, is_shared=True)
+    rows = local_elements(settings, ("batch", "sequence", "row"), sizes, axes)
+    crossings = sum(_summed_rows(settings, kind) for kind in settings.kinds)
+    summed_bytes = settings.accumulation * rows * crossings * element_bytes
+    yield _Sent(axes=("tp",), size_bytes=summed_bytes, is_shared=True)
+    yield from _sent_to_experts(settings, run)
+
+
+def _summed_rows(settings: LanguageModel, kind: LayerKind) -> int:
+    """Return how often at least devices along ``tp`` sum a layer's rows, in both passes."""
+    if kind.mixer != "attention":
+        return 0
+    is_apart = kind.feeds_forward and settings.style.before_mlp == "yes"
+    return 4 if is_apart and not kind.is_routed else 2
+
+
+def _sent_to_experts(settings: LanguageModel, run: Training) -> Iterator[_Sent]:
+    """Yield the rows that go to experts of other devices and back, in both passes."""
+    routing = settings.routing
+    if routing is None or routing.axes != ("expert",) or routing.expert_groups > 1:
+        return
+    names = ("batch", "sequence", "expert_row")
+    row = settings.sizes["expert_row"]
+    rows = local_elements(settings, names, settings.sizes, settings.axes) / row
+    # Places of an expert are a whole number: a half of one may be rounded off.
+    chosen = rows * routing.chosen * routing.capacity_percent / 100 - routing.experts / 2
+    is_small = routing.exchange_dtype != "same" or _is_in_few_bits(run)
+    element_bytes = 1 if is_small else TYPE_BYTES[settings.dtype]
+    layers = sum(kind.is_routed for kind in settings.kinds)
+    sent = 4 * settings.accumulation * layers * max(chosen, 0) * row
+    yield _Sent(axes=("expert",), size_bytes=sent * element_bytes, is_shared=False)
+
+
+def _is_in_few_bits(run: object) -> bool:
+    kinds = (
+        *("product_dtype", "expert_product_dtype"),
+        *("weight_dtype", "attention_dtype", "expert_dtype"),
+    )
+    return any(getattr(run, kind, "") in SCALED for kind in kinds)
