@@ -38,10 +38,11 @@ _GATHERED_AGAIN = frozenset({"full", "minimal_with_context"})
 
 @frozen
 class Bounds:
-    """The least device memory in bytes and step time; 0 if unknown."""
+    """The least device memory in bytes, step time, and its products' time; 0 if unknown."""
 
     memory_bytes: int = 0
     time_s: float = 0.0
+    computing_s: float = 0.0
 
 
 NO_BOUNDS = Bounds()
@@ -50,8 +51,8 @@ NO_BOUNDS = Bounds()
 def bounds_of(source: ModelSource, device: Device | None, system: System | None) -> Bounds:
     """Return the bounds of a zoo model on a system; none for models without sizes.
 
-    Products run at the device's highest rate, states pass through its memory twice, and weights
-    and rows cross its links: whichever takes longest alone.
+    Products run at the device's highest rate, states pass through its memory twice, messages
+    occupy its links, and layers wait for their rows: whichever takes longest alone.
 
     >>> from hespas.sources.options import ModelOptions
     >>> from hespas.sources.source import find_source
@@ -68,10 +69,12 @@ def bounds_of(source: ModelSource, device: Device | None, system: System | None)
     devices = 1 if system is None else system.device_count
     computing_s = needed / devices / _rate(device, settings)
     if not trains:
-        return Bounds(memory_bytes=memory_bytes, time_s=computing_s)
+        return Bounds(memory_bytes=memory_bytes, time_s=computing_s, computing_s=computing_s)
     moved_s = 2 * _state_bytes(settings) / device.memory_bandwidth_bytes_per_s
     sending_s = least_sending_s(settings, system)
-    return Bounds(memory_bytes=memory_bytes, time_s=max(computing_s, moved_s, sending_s))
+    waiting_s = _waited_s(settings, computing_s) + least_rows_s(settings, system)
+    time_s = max(computing_s, moved_s, sending_s, waiting_s)
+    return Bounds(memory_bytes=memory_bytes, time_s=time_s, computing_s=computing_s)
 
 
 def pipeline_bounds(cut: Cut, device: Device | None) -> Bounds:
@@ -89,14 +92,16 @@ def pipeline_bounds(cut: Cut, device: Device | None) -> Bounds:
     schedule = cut.schedule
     are_equal = len(set(settings.kinds)) == 1
     if schedule.chunks > 1 or schedule.splits_backward or not are_equal:
-        return Bounds(memory_bytes=memory_bytes, time_s=needed / rate)
+        time_s = needed / rate
+        return Bounds(memory_bytes=memory_bytes, time_s=time_s, computing_s=time_s)
     tokens = settings.batch * settings.parts * settings.sizes["sequence"]
     passes = 4 if settings.lora_modules else 6
     head = passes * tokens * settings.sizes["vocabulary"] * settings.sizes["embedding"]
     layers = [part.layers for part in cut.parts]
     share = sum(layers[:-1]) / schedule.micro_batches + layers[-1]
     to_last_and_back = cut.stages * ((needed - head) * share / sum(layers) + head)
-    return Bounds(memory_bytes=memory_bytes, time_s=max(needed, to_last_and_back) / rate)
+    time_s = max(needed, to_last_and_back) / rate
+    return Bounds(memory_bytes=memory_bytes, time_s=time_s, computing_s=time_s)
 
 
 def _rate(device: Device, settings: object) -> float:
@@ -149,21 +154,32 @@ def least_sending_s(settings: LanguageModel, system: System | None) -> float:
     """Return the least time that a step's messages occupy the busiest links of a device.
 
     Messages through the links of one dimension follow each other; those of two may run side by
-    side. Only a switch is known to give a device no more than its own link.
+    side.
     """
-    if any(dimension.shape not in _SWITCHED for dimension in dimensions_of(system)):
-        return 0.0
     busy_s: defaultdict[int, float] = defaultdict(float)
-    for sent in _sent(settings):
-        devices, crossed = crossed_by(settings.mesh, system, sent.axes)
-        if not crossed:
-            continue
-        # What others than the ``nearer`` devices send comes through the farthest dimension.
-        farthest = crossed[-1]
-        outside_bytes = sent.size_bytes * (devices - farthest.nearer) / devices
-        links = farthest.nearer if sent.is_shared else 1
-        busy_s[farthest.number] += outside_bytes / links / farthest.bandwidth_bytes_per_s
+    for sent in (*_weights_sent(settings), *_rows_sent(settings)):
+        for dimension, time_s in _crossing_s(sent, settings, system):
+            busy_s[dimension] += time_s
     return max(busy_s.values(), default=0.0)
+
+
+def least_rows_s(settings: LanguageModel, system: System | None) -> float:
+    """Return the least time of messages of rows: each layer waits for those of the one before."""
+    return sum(
+        time_s for sent in _rows_sent(settings) for _, time_s in _crossing_s(sent, settings, system)
+    )
+
+
+def _waited_s(settings: LanguageModel, computing_s: float) -> float:
+    """Return the time of products that no message of rows runs beside.
+
+    These are the forward ones, and those that make gradients of rows, where no products stand
+    beside others: gradients of weights may wait.
+    """
+    routing = settings.routing
+    has_others = routing is not None and (routing.shared_width or routing.style.beside_dense)
+    is_chain = settings.style.before_mlp == "yes" and not has_others
+    return computing_s * 2 / 3 if is_chain else 0.0
 
 
 @frozen
@@ -178,20 +194,38 @@ class _Sent:
     is_shared: bool
 
 
-def _sent(settings: LanguageModel) -> Iterator[_Sent]:
-    """Yield what devices send in training; a sum takes as much as the sum of the pieces.
+def _crossing_s(
+    sent: _Sent, settings: LanguageModel, system: System | None
+) -> Iterator[tuple[int, float]]:
+    """Yield the number of the farthest dimension that messages cross, and how long they do.
 
-    That is all where switches add up (in-network reduction); rings send twice as much.
+    Only a switch is known to give a device no more than its own link.
     """
-    run, axes, sizes = settings.run, settings.axes, settings.sizes
+    if any(dimension.shape not in _SWITCHED for dimension in dimensions_of(system)):
+        return
+    devices, crossed = crossed_by(settings.mesh, system, sent.axes)
+    if not crossed:
+        return
+    # What others than the ``nearer`` devices send comes through the farthest dimension.
+    farthest = crossed[-1]
+    outside_bytes = sent.size_bytes * (devices - farthest.nearer) / devices
+    links = farthest.nearer if sent.is_shared else 1
+    yield farthest.number, outside_bytes / links / farthest.bandwidth_bytes_per_s
+
+
+def _weights_sent(settings: LanguageModel) -> Iterator[_Sent]:
+    """Yield the layers' weights that come, and their gradients that leave.
+
+    Weights come for the pass forward and, again, backward. A sum takes as much as its parts: that
+    is all where switches add up, and half of what rings send.
+    """
+    run, axes = settings.run, settings.axes
     if not isinstance(run, Training):
         return
-    element_bytes = 1 if _is_in_few_bits(run) else TYPE_BYTES[settings.dtype]
-    gathering = axes["embedding"]
+    element_bytes, gathering = _element_bytes(settings), axes["embedding"]
     divided = local_layer_weights(settings, axes)
     whole = local_layer_weights(settings, {**axes, **settings.sharded(())})
     is_again = run.scan and run.remat in _GATHERED_AGAIN
-    # Weights come for the pass forward and, again, backward; their gradients are scattered.
     times = 3 * settings.accumulation if is_again else 1
     count = settings.mesh.size(*gathering)
     if count > 1:
@@ -199,36 +233,45 @@ def _sent(settings: LanguageModel) -> Iterator[_Sent]:
         yield _Sent(axes=gathering, size_bytes=times * gathered * element_bytes, is_shared=True)
     if "data" in axes["batch"] and "data" not in gathering:
         yield _Sent(axes=("data",), size_bytes=divided * element_bytes, is_shared=True)
+
+
+def _rows_sent(settings: LanguageModel) -> Iterator[_Sent]:
+    """Yield the rows that devices sum along ``tp``, or send to experts and back, in both passes."""
+    run, axes, sizes, routing = settings.run, settings.axes, settings.sizes, settings.routing
+    if not isinstance(run, Training):
+        return
+    element_bytes = settings.accumulation * _element_bytes(settings)
     rows = local_elements(settings, ("batch", "sequence", "row"), sizes, axes)
     crossings = sum(_summed_rows(settings, kind) for kind in settings.kinds)
-    summed_bytes = settings.accumulation * rows * crossings * element_bytes
-    yield _Sent(axes=("tp",), size_bytes=summed_bytes, is_shared=True)
-    yield from _sent_to_experts(settings, run)
+    yield _Sent(axes=("tp",), size_bytes=rows * crossings * element_bytes, is_shared=True)
+    if routing is None or routing.axes != ("expert",) or routing.expert_groups > 1:
+        return
+    width = sizes["expert_row"]
+    rows = local_elements(settings, ("batch", "sequence", "expert_row"), sizes, axes) / width
+    # Places of an expert are a whole number: a half of one may be rounded off.
+    chosen = rows * routing.chosen * routing.capacity_percent / 100 - routing.experts / 2
+    if routing.exchange_dtype != "same":
+        element_bytes = settings.accumulation
+    # What experts made is made again where its weights get gradients of their own.
+    again = (1 if routing.style.scales_inputs else 2) if run.remat == "full" else 0
+    crossings = (4 + again) * sum(kind.is_routed for kind in settings.kinds)
+    sent_bytes = crossings * max(chosen, 0) * width * element_bytes
+    yield _Sent(axes=("expert",), size_bytes=sent_bytes, is_shared=False)
+
+
+def _element_bytes(settings: LanguageModel) -> int:
+    return 1 if _is_in_few_bits(settings.run) else TYPE_BYTES[settings.dtype]
 
 
 def _summed_rows(settings: LanguageModel, kind: LayerKind) -> int:
     """Return how often at least devices along ``tp`` sum a layer's rows, in both passes."""
     if kind.mixer != "attention":
         return 0
-    is_apart = kind.feeds_forward and settings.style.before_mlp == "yes"
-    return 4 if is_apart and not kind.is_routed else 2
-
-
-def _sent_to_experts(settings: LanguageModel, run: Training) -> Iterator[_Sent]:
-    """Yield the rows that go to experts of other devices and back, in both passes."""
-    routing = settings.routing
-    if routing is None or routing.axes != ("expert",) or routing.expert_groups > 1:
-        return
-    names = ("batch", "sequence", "expert_row")
-    row = settings.sizes["expert_row"]
-    rows = local_elements(settings, names, settings.sizes, settings.axes) / row
-    # Places of an expert are a whole number: a half of one may be rounded off.
-    chosen = rows * routing.chosen * routing.capacity_percent / 100 - routing.experts / 2
-    is_small = routing.exchange_dtype != "same" or _is_in_few_bits(run)
-    element_bytes = 1 if is_small else TYPE_BYTES[settings.dtype]
-    layers = sum(kind.is_routed for kind in settings.kinds)
-    sent = 4 * settings.accumulation * layers * max(chosen, 0) * row
-    yield _Sent(axes=("expert",), size_bytes=sent * element_bytes, is_shared=False)
+    if not kind.feeds_forward or settings.style.before_mlp != "yes":
+        return 2
+    # What attention made goes into the norm behind it, where that is computed again.
+    again = getattr(settings.run, "remat", "") == "full"
+    return (2 if kind.is_routed else 4) + again
 
 
 def _is_in_few_bits(run: object) -> bool:

@@ -141,7 +141,7 @@ def _expected(
     stages = 1 if cut is None else cut.stages
     time_s = bounds.time_s
     if device is not None and isinstance(settings, LanguageModel):
-        time_s = expected_s(settings, device, system, time_s * stages) / stages
+        time_s = expected_s(settings, device, system, bounds.computing_s * stages) / stages
     return Expected(time_s=time_s, memory_bytes=LIKELY_MEMORY * bounds.memory_bytes)
 
 
