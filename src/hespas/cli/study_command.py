@@ -37,6 +37,7 @@ from hespas.study.rows import (
     compared_text,
     counts_text,
     pinned_text,
+    pruned_text,
     ranking,
     ranking_text,
     table_json,
@@ -179,7 +180,7 @@ class StudyProgress:
             self._write(self.lines())
 
     def lines(self) -> list[str]:
-        """Return the progress: counts, bounds that pruned, rate, time left, and the best."""
+        """Return the progress: counts, what is left out, rate, time left, and the best."""
         elapsed_s, left = monotonic() - self._start_s, self._left()
         predicted = (self._at_start or 0) - left
         rate = f", {60 * predicted / elapsed_s:.0f} a minute" if predicted and elapsed_s > 1 else ""
@@ -187,16 +188,12 @@ class StudyProgress:
             f", {time_text(left * elapsed_s / predicted)} left" if predicted and left else ""
         )
         lines = [f"{counts_text(self.rows)}; {time_text(elapsed_s)}{rate}{time_left}"]
-        if pruned := self._pruned():
-            lines.append(f"pruned by {pruned}")
+        if pruned := pruned_text(self.rows):
+            lines.append(pruned)
         return [*lines, *self._best()]
 
     def _left(self) -> int:
         return sum(row.status is Status.WAITING for row in self.rows)
-
-    def _pruned(self) -> str:
-        reasons = [_bound(row.reason) for row in self.rows if row.status is Status.PRUNED]
-        return ", ".join(f"{name} {reasons.count(name)}" for name in dict.fromkeys(reasons))
 
     def _best(self) -> list[str]:
         """Return the fastest candidate so far, whatever the goal: a sign of life."""
@@ -231,20 +228,6 @@ class StudyProgress:
     def close(self) -> None:
         """Remove the lines from the terminal."""
         self._clear()
-
-
-def _bound(reason: str) -> str:
-    """Return the bound that a reason names.
-
-    >>> _bound("memory: at least 90 GB of 80 GB a device"), _bound("heads = 9 cannot be divided")
-    ('memory', 'divisibility')
-    """
-    name, colon, _ = reason.partition(": ")
-    return (
-        name
-        if colon and name in {"memory", "time", "budget", "where", "sampling"}
-        else "divisibility"
-    )
 
 
 _INTERRUPTED_CODE = 130
@@ -365,6 +348,7 @@ def _text(found: Studied, most: int) -> str:
     if found.study.where.text:
         head.append(f"Where: {found.study.where.text}")
     head.append(f"Candidates: {len(found.rows)}: {counts_text(found.rows)}")
+    head.append(pruned_text(found.rows))
     ranked = ranking(found.rows, found.study.goal)
     if ranked is not None:
         head.append(f"Ranking: {ranking_text(ranked)}")

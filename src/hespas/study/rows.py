@@ -347,6 +347,33 @@ def counts_text(rows: Sequence[Row]) -> str:
     return ", ".join(f"{count} {status.value}" for status, count in counts.items() if count)
 
 
+_PRUNED = {
+    "memory": "need more memory than a device has",
+    "time": "cannot be as fast as the best",
+    "where": "do not satisfy where",
+    "budget": "are beyond the budget",
+    "sampling": "were not sampled",
+}
+"""Why candidates are left out, by the first word of a row's reason."""
+
+
+def pruned_text(rows: Sequence[Row]) -> str:
+    """Return how many candidates are left out for which reason; empty without one.
+
+    >>> reasons = ["memory: at least 90 GB of 80 GB a device", "heads = 9 cannot be divided"]
+    >>> rows = [Row(number=0, candidate={}, status=Status.PRUNED, reason=text) for text in reasons]
+    >>> pruned_text(rows)
+    'Pruned: 1 need more memory than a device has, 1 cannot be run'
+    """
+    words = [
+        _PRUNED.get(row.reason.partition(": ")[0], "cannot be run")
+        for row in rows
+        if row.status is Status.PRUNED
+    ]
+    counts = [f"{words.count(word)} {word}" for word in dict.fromkeys(words)]
+    return f"Pruned: {', '.join(counts)}" if counts else ""
+
+
 def compared_text(first: Row, second: Row) -> str:
     """Return two rows side by side: differing keys, and all figures."""
     keys = list(dict.fromkeys([*first.candidate, *second.candidate]))
