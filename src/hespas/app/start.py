@@ -82,8 +82,7 @@ class AppOptions:
         applies_to=(RESIDENT,),
     )
 
-    def __post_init__(self) -> None:
-        check_options(self)
+    __post_init__ = check_options
 
 
 _MOST_WORKERS = 4

@@ -143,8 +143,7 @@ class GoodputOptions:
         one_of="failures",
     )
 
-    def __post_init__(self) -> None:
-        check_options(self)
+    __post_init__ = check_options
 
 
 _ROUNDS = 200

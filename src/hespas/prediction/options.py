@@ -178,8 +178,7 @@ class CompileChoice:
     )
     options: CompileOptions = field(default_factory=CompileOptions)
 
-    def __post_init__(self) -> None:
-        check_options(self)
+    __post_init__ = check_options
 
     @property
     def asked(self) -> Fidelity | None:
@@ -360,8 +359,7 @@ class EstimateOptions:
         default=1,
     )
 
-    def __post_init__(self) -> None:
-        check_options(self)
+    __post_init__ = check_options
 
 
 _FEWEST_PARAMETERS = 1000
@@ -418,8 +416,7 @@ class StepOptions:
         applies_to=(PEAK_RATES, OPEN_STEP, OPEN_FLOPS, TOKENS),
     )
 
-    def __post_init__(self) -> None:
-        check_options(self)
+    __post_init__ = check_options
 
 
 @frozen
@@ -506,8 +503,7 @@ class NetworkOptions:
         default=EQUAL,
     )
 
-    def __post_init__(self) -> None:
-        check_options(self)
+    __post_init__ = check_options
 
 
 @frozen
@@ -548,8 +544,7 @@ class ReportOptions:
         applies_to=(TEXT,),
     )
 
-    def __post_init__(self) -> None:
-        check_options(self)
+    __post_init__ = check_options
 
 
 @frozen
@@ -568,8 +563,7 @@ class EnergyOptions:
         applies_to=(POWER,),
     )
 
-    def __post_init__(self) -> None:
-        check_options(self)
+    __post_init__ = check_options
 
 
 @frozen
