@@ -90,7 +90,10 @@ def test_every_option_reaches_the_compiler(call: Call, block: Path, asked: list[
         (["--target", "H100"], "no target is named 'H100'; did you mean 'H100_SXM' or 'H100_PCIE'"),
         (["--target", "TPUv5e", "--matmuls", "cublas"], "no effect on the compiler of a TPU"),
         (["--target", "TPUv5e", "--kernels", "k.json"], "the kernels of a TPU are not readable"),
-        (["--target", "H100_SXM", "-o", "same", "--kernels", "same"], "is named twice"),
+        (
+            ["--target", "H100_SXM", "-o", "same", "--kernels", "same"],
+            "is named for both --output and --kernels",
+        ),
         (["--target", "H100_SXM", "-o", "none/a.hlo"], "none is no directory"),
         (["--target", "H100_SXM", "--topology", "2x2"], "a topology is for TPUs"),
         (["--target", "H100_SXM", "--xla-flag", "xla_x"], "write NAME=VALUE"),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hespas.base.files import check_file, write_file
+from hespas.base.files import write_file
 from hespas.base.suggest import suggestion
 from hespas.base.units import parse_quantity
 from hespas.cli import flags
@@ -66,9 +66,7 @@ def algorithm(
     """
     from hespas.report.stages import algorithm_json, algorithm_text  # noqa: PLC0415 (numpy comes with it)
 
-    check_targets(json_file, None)
-    if xml is not None:
-        check_file(xml)
+    check_targets(json_file, xml=xml)
     size_bytes = round(parse_quantity(size, "B", location="--size"))
     if size_bytes < 1:
         raise ConfigError(f"{size} is not a size", location="--size", hint="give 1 byte or more")

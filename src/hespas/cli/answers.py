@@ -50,7 +50,7 @@ def answering(
             if checks_target:
                 given["json_file"] = json_file
             else:
-                check_targets(json_file, None)
+                check_targets(json_file)
             answer = function(**given)
             if isinstance(answer, int):
                 return answer
@@ -71,16 +71,27 @@ def answering(
     return decorate
 
 
-def check_targets(json_file: str | None, timeline: Path | None, output: Path | None = None) -> None:
-    """Raise `OutputError` for unwritable files: before the work, not after it."""
-    json_targets = [] if json_file in (None, "-") else [Path(json_file)]
-    targets = json_targets if timeline is None else [*json_targets, timeline]
-    for target in targets:
-        check_file(target, made_later=output)
-    if len(targets) == 2 and targets[0].absolute() == targets[1].absolute():
-        raise OutputError(
-            "is named for both --json and --timeline", location=str(timeline), hint="name two files"
-        )
+def check_targets(
+    json_file: str | None, *, made_later: Path | None = None, **others: Path | None
+) -> None:
+    """Raise `OutputError` for unwritable files: before the work, not after it.
+
+    ``others`` are files by the names of their options; no file may be named for two of them.
+    """
+    named = {"json": None if json_file in (None, "-") else Path(json_file), **others}
+    flag_of: dict[Path, str] = {}
+    for name, target in named.items():
+        if target is None:
+            continue
+        check_file(target, made_later=made_later)
+        own, earlier = flags.flag(name), flag_of.get(target.absolute())
+        if earlier is not None:
+            raise OutputError(
+                f"is named for both {earlier} and {own}",
+                location=str(target),
+                hint="name two files",
+            )
+        flag_of[target.absolute()] = own
 
 
 def write_json(target: str, value: object) -> None:

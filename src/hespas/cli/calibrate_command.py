@@ -158,7 +158,8 @@ def calibrate(
         if changed(measured):
             raise ConfigError("--serving stands alone", hint="calibrate in two runs")
         return _of_serving(serving_log, model, node, served, output)
-    _refuse_serving(model, served)
+    needs_serving = {option(name): value for name, value in {"model": model, **served}.items()}
+    flags.refuse(needs_serving, "has no effect without --serving", "drop it")
     calibration = _calibrated(node, measured)
     written = write_calibration(calibration, output)
     names = ", ".join(str(file) for file in written)
@@ -219,13 +220,6 @@ def _of_serving(
         text=lambda: serving_calibration_text(calibrated, output),
         json=lambda: msgspec.to_builtins(calibrated),
     )
-
-
-def _refuse_serving(model: str | None, given: Mapping[str, Any]) -> None:
-    used = {"model": model, **given}
-    for name, value in used.items():
-        if value not in (None, (), {}):
-            raise ConfigError(f"{option(name)} has no effect without --serving", hint="drop it")
 
 
 def _check_once(groups: list[FactorGroup]) -> None:

@@ -167,6 +167,18 @@ def built(section: type[_T], given: Mapping[str, Any]) -> _T:
     return build(section, _values(section, raw).values)
 
 
+def refuse(given: Mapping[str, object], reason: str, remedy: str = "") -> None:
+    """Raise `ConfigError` for the first flag of ``given`` that is set.
+
+    >>> refuse({"--nodes": False, "--group": "dense"}, "has no effect without --all", "add it")
+    Traceback (most recent call last):
+    hespas.errors.ConfigError: --group has no effect without --all; add it
+    """
+    for name, value in given.items():
+        if value not in (None, (), {}) and value is not False:
+            raise ConfigError(f"{name} {reason}", hint=remedy)
+
+
 def _raw_values(section: type, given: Mapping[str, Any]) -> Layer:
     """Return the command line's raw values for the options of ``section``."""
     names = (candidate.name for candidate in options_in(section))

@@ -8,10 +8,8 @@ from typing import Any
 import click
 
 from hespas.base.fields import Group, refuse_unused
-from hespas.base.files import check_file
 from hespas.cli import flags
 from hespas.cli.answers import Answer, answering, check_targets, write_json
-from hespas.errors import OutputError
 from hespas.evidence.measure.measured import MeasureOptions, measure_step
 from hespas.evidence.measure.report import (
     check_comparison,
@@ -74,14 +72,14 @@ def measure(json_file: str | None, csv_file: Path | None, **given: Any) -> Answe
     """
     measure_options = flags.built(MeasureOptions, given)
     options = flags.requested(given)
-    check_targets(json_file, None)
+    check_targets(json_file, csv=csv_file)
     is_predicted = is_compared(options)
     if is_predicted:
         measure_options = check_comparison(options, measure_options)
     else:
         refuse_unused(options, {PREDICTION: True})
     if csv_file is not None:
-        _check_csv(csv_file, options, json_file)
+        _check_csv(csv_file, options)
     measured = measure_step(options, measure_options)
     if csv_file is not None:
         add_step(table_step(options, measured), csv_file)
@@ -97,13 +95,8 @@ def measure(json_file: str | None, csv_file: Path | None, **given: Any) -> Answe
     )
 
 
-def _check_csv(file: Path, options: PredictOptions, json_file: str | None) -> None:
-    """Refuse an unwritable or unreadable table before the work, not after it."""
-    check_file(file)
-    if json_file not in {None, "-"} and Path(str(json_file)).absolute() == file.absolute():
-        raise OutputError(
-            "is named for both --json and --csv", location=str(file), hint="name two files"
-        )
+def _check_csv(file: Path, options: PredictOptions) -> None:
+    """Refuse an unreadable table before the work, not after it."""
     if file.exists():
         read_steps(file)
     check_table(options)

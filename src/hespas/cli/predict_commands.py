@@ -13,6 +13,7 @@ from hespas.errors import ConfigError, option
 from hespas.memory.usage import memory_use
 from hespas.prediction import checks, composition, machines
 from hespas.prediction.explain.changes import all_changes
+from hespas.prediction.explain.kernels import kernel_table
 from hespas.prediction.figures.assumptions import grouped_assumptions
 from hespas.prediction.figures.communication import communication_rows
 from hespas.prediction.figures.step import explain_rows
@@ -32,11 +33,9 @@ from hespas.prediction.options import (
 )
 from hespas.price.measured import Measured
 from hespas.price.ptx.kernels import AnalysisCache, KernelEstimator, kernel_pricer
+from hespas.report.kernels import kernels_json, kernels_text
 from hespas.report.stages import (
     explain_text,
-    kernel_table,
-    kernels_json,
-    kernels_text,
     memory_json,
     memory_text,
 )
@@ -62,7 +61,7 @@ def explain(json_file: str | None, **given: Any) -> Answer:
     """
     options = flags.requested(given)
     refuse_unused(options.report, {TEXT: json_file == "-"})
-    check_targets(json_file, None)
+    check_targets(json_file)
     prediction = composition.predict(options)
     changes = all_changes(prediction)
     return Answer(

@@ -29,7 +29,7 @@ def predicted_report(
     """
     if not options.is_pipeline:
         options = checks.checked(options)
-    check_targets(json_file, timeline, options.output.directory)
+    check_targets(json_file, timeline=timeline, made_later=options.output.directory)
     prediction = _predict(options, whole=timeline is not None)
     if timeline is not None:
         write_prediction(prediction, timeline)

@@ -351,12 +351,7 @@ def _check_files(
     target: str, json_file: str | None, output: Path | None, kernels: Path | None
 ) -> None:
     """Refuse unwritable files before the work, not after it."""
-    check_targets(json_file, None)
-    files = [file for file in (output, kernels) if file is not None]
-    for file in files:
-        check_file(file)
-    if len(files) == 2 and files[0].absolute() == files[1].absolute():
-        raise OutputError("is named twice", location=str(output), hint="name two files")
+    check_targets(json_file, output=output, kernels=kernels)
     if kernels is not None and isinstance(find_target(target), TpuTarget):
         raise ConfigError("the kernels of a TPU are not readable", hint="drop --kernels")
 

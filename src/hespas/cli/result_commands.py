@@ -95,7 +95,7 @@ def report(
         write_charts,
     )
 
-    check_targets(str(output), None)
+    check_targets(None, output=output)
     if any(result.absolute() == output.absolute() for result in results):
         raise ConfigError(
             "the page would be written over a result", location=str(output), hint="name another"
@@ -163,7 +163,7 @@ def schema(what: str, output: Path | None) -> int:
     from hespas.prediction.figures.schema import run_schema  # noqa: PLC0415 - as above
     from hespas.study.study import study_schema  # noqa: PLC0415
 
-    check_targets(None, output)
+    check_targets(None, output=output)
     json_schema = run_schema() if what == "run" else study_schema()
     write_json("-" if output is None else str(output), json_schema)
     return 0

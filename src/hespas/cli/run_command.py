@@ -57,7 +57,7 @@ def run(json_file: str | None, timeline: Path | None, **given: Any) -> Answer:
         if cached is not None:
             cached.write(report)
     else:
-        check_targets(json_file, None)
+        check_targets(json_file)
     return Answer(
         text=lambda: run_text(report, verbose=options.report.verbose),
         json=lambda: msgspec.to_builtins(report),

@@ -157,13 +157,6 @@ class _Engine:
             return engine(job, system, directory)
 
 
-def _refuse(given: Mapping[str, object], text: str) -> None:
-    """Raise `ConfigError` with a text for the first flag that is set."""
-    for name, value in given.items():
-        if value is not None and value is not False:
-            raise ConfigError(f"{name} {text}")
-
-
 @answering("simulate", example="hespas simulate traces --system H100_80GB_8GPU", checks_target=True)
 @click.argument("prefix", type=flags.FILE)
 @flags.plain(
@@ -206,7 +199,7 @@ def simulate(
             f"--backend {engine.name} doesn't say when tasks start and end",
             hint="leave --nodes and --timeline out",
         )
-    check_targets(json_file, timeline)
+    check_targets(json_file, timeline=timeline)
     options = flags.built(NetworkOptions, given)
     system = machines.system_of(options)
     if system is None:
@@ -245,19 +238,19 @@ def _check_streamed(
         "--algorithm": options.algorithm,
         **{flags.flag(name): True for name in changed(queues)},
     }
-    _refuse(other_flags, f"does not go together with {flags.flag('stream')}")
+    flags.refuse(other_flags, f"does not go together with {flags.flag('stream')}")
 
 
 def _other_engine(options: NetworkOptions, engine: _Engine, queues: _Queues) -> Backend:
     """Return another engine than hespas' own; refuse what has no effect on it."""
     of_own = {"--model": options.model, "--imperfect": options.imperfect}
     if engine.name in _OF_MESSAGES:
-        _refuse(of_own, "has no effect on another --backend")
+        flags.refuse(of_own, "has no effect on another --backend")
         # Only ASTRA-sim and hespas' model of it have these options.
-        _refuse({"--network": options.network}, "has no effect on this --backend")
+        flags.refuse({"--network": options.network}, "has no effect on this --backend")
         refuse_unused(queues, {_MESSAGES: True})
         return engine.messages(options.algorithm)
-    _refuse({**of_own, "--algorithm": options.algorithm}, "has no effect on another --backend")
+    flags.refuse({**of_own, "--algorithm": options.algorithm}, "has no effect on another --backend")
     settings = AstraSimOptions(
         network=options.network or ContentionModel.CONGESTION_UNAWARE,
         queues_per_dimension=queues.num_queues_per_dim or 1,

@@ -49,7 +49,7 @@ def split(print_meta: bool, json_file: str | None, **given: Any) -> Answer:
     With --output each distinct region is written as a StableHLO module.
     """
     options = flags.requested(given)
-    check_targets(json_file, None, options.output.directory)
+    check_targets(json_file, made_later=options.output.directory)
     with output_of(options) as output:
         prepared = composition.prepare_alone(options)
         if output.stage is not None:
@@ -94,7 +94,7 @@ def estimate(
     WORKLOAD is a program or a configuration (.json).
     """
     options = checks.checked(flags.requested(given, config_file))
-    check_targets(json_file, None, options.output.directory)
+    check_targets(json_file, made_later=options.output.directory)
     checks.check_priced(options)
     with output_of(options) as output:
         prepared = composition.prepare_alone(options)
@@ -120,7 +120,7 @@ def trace(json_file: str | None, estimator_times: bool, **given: Any) -> Answer:
     """
     options = checks.checked(flags.requested(given))
     directory = options.output.directory
-    check_targets(json_file, None, directory)
+    check_targets(json_file, made_later=directory)
     if directory is None:
         raise ConfigError("no output directory is given", hint=f"give {option('output')}")
     checks.check_priced(options)

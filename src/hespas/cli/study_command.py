@@ -5,13 +5,10 @@ The flags of studies without a file take one value each, or a list with commas.
 
 from __future__ import annotations
 
-import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from time import monotonic
-from types import TracebackType
-from typing import Any, Self, TextIO
+from typing import Any
 
 import click
 import msgspec
@@ -21,19 +18,17 @@ from hespas.base.files import check_file
 from hespas.cli import flags
 from hespas.cli.answers import Answer, answering
 from hespas.cli.help import Commands
-from hespas.cli.progress import is_terminal, time_text
+from hespas.cli.study_progress import StudyProgress
 from hespas.errors import ConfigError, option
 from hespas.models.precision import FORMATS
 from hespas.report.serving import serving_search_text
 from hespas.serve.options import ServeOptions
 from hespas.serve.search import search_serving
 from hespas.study.executor import ExecutorOptions
-from hespas.study.goal import figure_text
 from hespas.study.keys import CLUSTER, MESH, WORKLOAD, Scalar, known_keys
 from hespas.study.rows import (
     Row,
     Status,
-    candidate_text,
     compared_text,
     counts_text,
     pinned_text,
@@ -137,97 +132,6 @@ def study_from(model: str, given: Mapping[str, Any]) -> Study:
 def search_from(model: str, given: Mapping[str, Any], *, compiled: int | None) -> Study:
     """Return the study that finds the best mesh of a model, from flags."""
     return search_study(_keys_from_flags(model, given), compiled=compiled)
-
-
-_DRAW_EVERY_S = 0.3
-_SAY_EVERY_S = 10.0
-_UP_AND_CLEAR = "\x1b[{}F\x1b[J"
-
-
-class StudyProgress:
-    """Writes the progress of a study's run to a stream."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-        self._is_terminal = is_terminal(stream)
-        self._start_s = monotonic()
-        self._said_s = self._start_s
-        self._at_start: int | None = None
-        self._drawn = 0
-        self.rows: Sequence[Row] = ()
-
-    def __enter__(self) -> Self:
-        """Begin."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Remove the lines from the terminal."""
-        self.close()
-
-    def __call__(self, rows: Sequence[Row]) -> None:
-        """Update the progress with the current rows."""
-        self.rows = rows
-        if self._at_start is None:
-            self._at_start = self._left()
-        every_s = _DRAW_EVERY_S if self._is_terminal else _SAY_EVERY_S
-        if monotonic() - self._said_s >= every_s:
-            self._said_s = monotonic()
-            self._write(self.lines())
-
-    def lines(self) -> list[str]:
-        """Return the progress: counts, what is left out, rate, time left, and the best."""
-        elapsed_s, left = monotonic() - self._start_s, self._left()
-        predicted = (self._at_start or 0) - left
-        rate = f", {60 * predicted / elapsed_s:.0f} a minute" if predicted and elapsed_s > 1 else ""
-        time_left = (
-            f", {time_text(left * elapsed_s / predicted)} left" if predicted and left else ""
-        )
-        lines = [f"{counts_text(self.rows)}; {time_text(elapsed_s)}{rate}{time_left}"]
-        if pruned := pruned_text(self.rows):
-            lines.append(pruned)
-        return [*lines, *self._best()]
-
-    def _left(self) -> int:
-        return sum(row.status is Status.WAITING for row in self.rows)
-
-    def _best(self) -> list[str]:
-        """Return the fastest candidate so far, whatever the goal: a sign of life."""
-        timed = [
-            (row.figures.get("step_time_s") or 0.0, row)
-            for row in self.rows
-            if row.status in {Status.DONE, Status.SCREENED} and row.fits is not False
-        ]
-        if not timed:
-            return []
-        step_s, row = min(timed, key=lambda pair: pair[0])
-        text = candidate_text(row.candidate)
-        return [f"fastest that fits: {figure_text('step_time_s', step_s)}, {text}"]
-
-    def _write(self, lines: Sequence[str]) -> None:
-        if not self._is_terminal:
-            self._stream.write(f"{lines[0]}\n")
-            self._stream.flush()
-            return
-        self._clear()
-        width = shutil.get_terminal_size().columns - 1
-        self._stream.write("".join(f"{line[:width]}\n" for line in lines))
-        self._stream.flush()
-        self._drawn = len(lines)
-
-    def _clear(self) -> None:
-        if self._drawn:
-            self._stream.write(_UP_AND_CLEAR.format(self._drawn))
-            self._stream.flush()
-            self._drawn = 0
-
-    def close(self) -> None:
-        """Remove the lines from the terminal."""
-        self._clear()
 
 
 _INTERRUPTED_CODE = 130
@@ -505,8 +409,9 @@ def search(
     if serves:
         all_given = {"output": output, "compile": compiled, **given}
         return _search_serving(model, all_given, weights)
-    needs_serve = {**given, "weights": weights}
-    _refuse_given(needs_serve, (*_OF_SERVING, "weights"), f"without {option('serve')}", "add it")
+    needs_serve = {option(name): given.get(name) for name in _OF_SERVING}
+    needs_serve[option("weights")] = weights
+    flags.refuse(needs_serve, f"has no effect without {option('serve')}", "add it")
     launch = given.pop("launch")
     own = {name: value for name, value in given.items() if name not in _OF_SERVING}
     found = search_from(model, own, compiled=compiled)
@@ -515,8 +420,8 @@ def search(
 
 def _search_serving(model: str, given: Mapping[str, Any], weights: str | None) -> Answer:
     allowed = {*_OF_SERVING, *_SHARED}
-    refused_names = [name for name in given if name not in allowed]
-    _refuse_given({**given, "fidelity": None}, refused_names, f"with {option('serve')}", "drop it")
+    refused = {option(name): given[name] for name in given if name not in {*allowed, "fidelity"}}
+    flags.refuse(refused, f"has no effect with {option('serve')}", "drop it")
     own_flags = {name: value for name, value in given.items() if name in allowed}
     options = flags.built(ServeOptions, {**own_flags, "model_name": model})
     types = [text.strip() for text in weights.split(",")] if weights else [""]
@@ -529,9 +434,3 @@ def _search_serving(model: str, given: Mapping[str, Any], weights: str | None) -
     return Answer(
         text=lambda: serving_search_text(ranked), json=lambda: msgspec.to_builtins(ranked)
     )
-
-
-def _refuse_given(given: Mapping[str, Any], names: Sequence[str], where: str, remedy: str) -> None:
-    for name in names:
-        if given.get(name) not in (None, ()):
-            raise ConfigError(f"{option(name)} has no effect {where}", hint=remedy)

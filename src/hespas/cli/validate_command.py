@@ -108,7 +108,7 @@ def validate(
         raise ConfigError("--all and --set are both given", hint="give one")
     if table == "serving":
         chosen_too = {"--workload": workload, "--system": system, "--group": group}
-        _refuse(
+        flags.refuse(
             {**chosen_too, "--time-limit": time_limit},
             "has no effect with --set serving",
             "drop it",
@@ -116,7 +116,7 @@ def validate(
         return _validate_serving(measurements)
     if every or table:
         given_too = {"--workload": workload, "--system": system}
-        _refuse(
+        flags.refuse(
             given_too, f"has no effect with {'--all' if every else '--set'}", "choose by --group"
         )
         how = _how_to_predict(given, time_limit, compiles=every)
@@ -127,7 +127,7 @@ def validate(
         predicted = _predict_every(rows, how)
         return Answer(text=lambda: every_text(predicted), json=lambda: every_json(predicted))
     needs_all = {"--group": group, "--time-limit": time_limit}
-    _refuse(needs_all, "has no effect without --all or --set", "give one of them")
+    flags.refuse(needs_all, "has no effect without --all or --set", "give one of them")
     file = measurements or PUBLISHED
     return _validate_steps(file, _choose_steps(read_steps(file), workload, system, file), given)
 
@@ -165,12 +165,6 @@ def _validate_serving(measurements: Path | None) -> Answer:
     return Answer(
         text=lambda: serving.serving_points_text(served), json=lambda: serving.serving_json(served)
     )
-
-
-def _refuse(given: Mapping[str, object], text: str, hint: str) -> None:
-    for flag, value in given.items():
-        if value:
-            raise ConfigError(f"{flag} {text}", hint=hint)
 
 
 _TABLE_LIMIT_S = 120.0

@@ -64,6 +64,13 @@ def table_rows(report: RunReport, table: str) -> list[dict[str, Any]]:
     return rows
 
 
+def table_frame(report: RunReport, table: str) -> Any:
+    """Return a table as a ``pandas.DataFrame``; raise `ToolError` without pandas."""
+    from hespas.report.plot import frame  # noqa: PLC0415 - few are drawn
+
+    return frame(table_rows(report, table))
+
+
 def summary_text(report: RunReport) -> str:
     """Summarize a prediction in five lines."""
     head = headline(report)
@@ -86,6 +93,13 @@ def summary_html(report: RunReport) -> str:
 Predicted: TypeAlias = Prediction | PipelinePrediction
 
 
+def step_plot(prediction: Predicted, what: str) -> Plot:
+    """Return charts for a notebook: one of `hespas.report.plot.STEP_PLOTS`."""
+    from hespas.report.plot import plot_step  # noqa: PLC0415 - few are drawn
+
+    return plot_step(full_report(prediction), what)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Answer(Prediction):
     """A prediction with its report.
@@ -100,11 +114,11 @@ class Answer(Prediction):
     .rows(TABLE)              operations, kinds, phases, layers, communication, explain, assumptions
     """
 
-    def to_dict(self: Predicted) -> dict[str, object]:
+    def to_dict(self) -> dict[str, object]:
         """Return the object that ``hespas run --json`` writes."""
         return msgspec.to_builtins(full_report(self))
 
-    def rows(self: Predicted, table: str) -> list[dict[str, object]]:
+    def rows(self, table: str) -> list[dict[str, object]]:
         """Return the rows of a table as dictionaries, for pandas.DataFrame.
 
         Tables are ``operations``, ``kinds``, ``phases``, ``layers``, ``communication``, ``explain``
@@ -118,22 +132,18 @@ class Answer(Prediction):
         """
         return table_rows(run_report(self), table)
 
-    def to_frame(self: Predicted, table: str = "operations") -> Any:
+    def to_frame(self, table: str = "operations") -> Any:
         """Return a table of `rows` as a ``pandas.DataFrame``; raise `ToolError` without pandas."""
-        from hespas.report.plot import frame  # noqa: PLC0415 - few are drawn
+        return table_frame(run_report(self), table)
 
-        return frame(table_rows(run_report(self), table))
-
-    def plot(self: Predicted, what: str = "step") -> Plot:
+    def plot(self, what: str = "step") -> Plot:
         """Return charts for a notebook: one of `hespas.report.plot.STEP_PLOTS`."""
-        from hespas.report.plot import plot_step  # noqa: PLC0415 - few are drawn
+        return step_plot(self, what)
 
-        return plot_step(full_report(self), what)
-
-    def __repr__(self: Predicted) -> str:
+    def __repr__(self) -> str:
         return summary_text(run_report(self, with_tables=False))
 
-    def _repr_html_(self: Predicted) -> str:
+    def _repr_html_(self) -> str:
         return summary_html(run_report(self, with_tables=False))
 
 
@@ -141,11 +151,24 @@ class Answer(Prediction):
 class PipelineAnswer(PipelinePrediction):
     """A prediction of a pipeline with its report, as `Answer` has it."""
 
-    to_dict = Answer.to_dict
-    rows = Answer.rows
-    to_frame = Answer.to_frame
-    plot = Answer.plot
-    __repr__ = Answer.__repr__
+    def to_dict(self) -> dict[str, object]:
+        """Return the object that ``hespas run --json`` writes."""
+        return msgspec.to_builtins(full_report(self))
+
+    def rows(self, table: str) -> list[dict[str, object]]:
+        """Return the rows of a table, as `Answer.rows` does."""
+        return table_rows(run_report(self), table)
+
+    def to_frame(self, table: str = "operations") -> Any:
+        """Return a table as a ``pandas.DataFrame``, as `Answer.to_frame` does."""
+        return table_frame(run_report(self), table)
+
+    def plot(self, what: str = "step") -> Plot:
+        """Return charts for a notebook, as `Answer.plot` does."""
+        return step_plot(self, what)
+
+    def __repr__(self) -> str:
+        return summary_text(run_report(self, with_tables=False))
 
     def _repr_html_(self) -> str:
         return summary_html(run_report(self, with_tables=False))

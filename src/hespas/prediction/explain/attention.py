@@ -11,16 +11,14 @@ places of queries and keys are compared: two counts along the dimensions of the 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import field, replace
+from dataclasses import replace
 from typing import assert_never
 
 from hespas.base.frozen import frozen
 from hespas.price.driver import OperationMethod
 from hespas.price.estimate import Estimate, OpEstimate, Price
-from hespas.price.kernel import kernel_of
 from hespas.price.measured import Measured
-from hespas.price.ptx.kernels import KernelEstimator, KernelPricer, Reading
-from hespas.price.ptx.terms import reasons
+from hespas.price.ptx.kernels import KernelEstimator
 from hespas.price.roofline import Roofline
 from hespas.program.attrs import CompareAttrs
 from hespas.program.program import Op, Program, Value, all_ops
@@ -283,93 +281,3 @@ def _roofline_s(attention: Attention, roofline: Roofline) -> float:
         bytes_read=(4 if attention.is_backward else 2) * one_way,
     )
     return roofline.at_peaks("attention", work).time_s
-
-
-_MOST = 5
-
-
-@frozen
-class SlowKernel:
-    """A kernel slower than its limit: all its launches, and why."""
-
-    name: str
-    time_s: float
-    limit_s: float
-    why: tuple[str, ...]
-
-    @property
-    def note(self) -> str:
-        """What part of its limit it reaches, and why it is no more."""
-        part = f"{self.name} runs at {100 * self.limit_s / self.time_s:.0f} % of its memory limit"
-        return f"{part}: {'; '.join(self.why)}" if self.why else part
-
-
-def pricer_of(method: object) -> KernelPricer | None:
-    """Return what reads kernels for a method; None where nothing does."""
-    return method.kernels if isinstance(method, Measured | KernelEstimator) else None
-
-
-def name_of(leaf: Leaf, reading: Reading) -> str:
-    """Return a kernel's compiled or instruction name."""
-    return reading.analysis.name if reading.analysis else leaf.op.instruction
-
-
-@frozen
-class ByKernel:
-    """Prices kernels by name, with limits as memory times; all else as nothing."""
-
-    method: OperationMethod
-    kernels: KernelPricer
-    first: dict[str, Reading] = field(default_factory=dict[str, Reading])
-
-    def price(self, leaf: Leaf, *, is_kernel: bool) -> Price:
-        """Return the price of one operation."""
-        if not is_kernel or kernel_of(leaf.op).is_of_library:
-            return Price(cost=OpEstimate())
-        reading = self.kernels.read(leaf)
-        name = name_of(leaf, reading)
-        self.first.setdefault(name, reading)
-        time_s = self.method.price(leaf, is_kernel=is_kernel).cost.time_s
-        limit_s = min(time_s, _limit_s(reading))
-        cost = OpEstimate(count=1.0, time_s=time_s, memory_time_at_peak_s=limit_s)
-        return Price(cost=cost, label=name)
-
-    def slowest(self, priced: Estimate) -> list[SlowKernel]:
-        """Return the kernels that lose most time against their limit, the slowest first."""
-        found = [
-            SlowKernel(
-                name=name,
-                time_s=priced.per_op[name].time_s,
-                limit_s=priced.per_op[name].memory_time_at_peak_s,
-                why=reasons(reading.terms, reading.analysis, category=reading.category),
-            )
-            for name, reading in self.first.items()
-            if name in priced.per_op
-        ]
-        slow = [each for each in found if each.limit_s < each.time_s]
-        return sorted(slow, key=lambda each: (each.limit_s - each.time_s, each.name))[:_MOST]
-
-
-@frozen
-class AtLimit:
-    """Prices kernels of a name, or all, at their limit; others as ``method``."""
-
-    method: OperationMethod
-    kernels: KernelPricer
-    name: str | None = None
-
-    def price(self, leaf: Leaf, *, is_kernel: bool) -> Price:
-        """Return the price of one operation."""
-        price = self.method.price(leaf, is_kernel=is_kernel)
-        if not is_kernel or kernel_of(leaf.op).is_of_library:
-            return price
-        reading = self.kernels.read(leaf)
-        if self.name not in {None, name_of(leaf, reading)}:
-            return price
-        time_s = min(price.cost.time_s, _limit_s(reading))
-        cost = OpEstimate(count=price.cost.count, time_s=time_s)
-        return replace(price, cost=cost)
-
-
-def _limit_s(reading: Reading) -> float:
-    return reading.floor_s + reading.terms.launch_s

@@ -8,25 +8,20 @@ from hespas.base.frozen import frozen
 from hespas.base.units import format_amount, format_quantity, format_time
 from hespas.prediction.figures.schema import RunReport
 from hespas.report.compare import Comparison, TimeRow, compared, signed_time
-from hespas.report.page.document import (
+from hespas.report.page.document import Cell, Page, Part, Section, Table, time_cell
+from hespas.report.page.step import part_rows
+from hespas.report.page.vega import (
     OF_PARTS,
     PALETTE,
-    Cell,
     Chart,
-    Page,
-    Part,
-    Section,
-    Table,
     Unit,
     across,
     bar_chart,
     coloured,
     nominal,
     quantitative,
-    time_cell,
     time_unit,
 )
-from hespas.report.page.step import part_rows
 from hespas.report.text import peak_text
 
 _MOST_STEPS = 12

@@ -21,22 +21,12 @@ from hespas.base.frozen import frozen
 from hespas.base.units import format_quantity, format_time
 from hespas.base.version import __version__
 from hespas.errors import ExtraMissingError, OutputError
+from hespas.report.page.vega import WIDTH, Chart, Specification
 
-Specification = Mapping[str, Any]
-"""A Vega-Lite specification: https://vega.github.io/schema/vega-lite/v6.json."""
 _LIBRARIES = ("vega.min.js", "vega-lite.min.js", "vega-embed.min.js")
 _POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
 )
-
-
-@frozen
-class Chart:
-    """A chart with its title, and a sentence for those who can't see it."""
-
-    title: str
-    description: str
-    specification: Specification
 
 
 @frozen
@@ -265,8 +255,6 @@ def _library(name: str) -> str:
     return "\n".join(line for line in lines if not line.startswith("//# sourceMappingURL"))
 
 
-WIDTH = 720
-"""The width of a picture without axes, in pixels; page charts fill the window."""
 _SCALE = 2.0
 _VEGA_LITE = "6.4"
 _FONT = "sans-serif"
@@ -341,169 +329,4 @@ def _for_paper(chart: Chart) -> dict[str, Any]:
         "title": {"text": chart.title, "anchor": "start"},
         "background": "white",
         "config": {"font": _FONT, "legend": {"orient": "bottom", "columns": 4}},
-    }
-
-
-SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
-"""A name, which nothing fetches."""
-PALETTE = (
-    "#3b78c3",
-    "#d9822b",
-    "#2f9e6e",
-    "#b05bb5",
-    "#c9463d",
-    "#8a6d3b",
-    "#1fa2b8",
-    "#7d8790",
-    "#a3a632",
-    "#e07ba1",
-)
-"""A palette that most readers, colour-blind ones too, distinguish on white and near black."""
-OF_PARTS = {
-    "arithmetic": PALETTE[0],
-    "memory": PALETTE[2],
-    "launches": PALETTE[6],
-    "exposed communication": PALETTE[1],
-    "waiting for stages": PALETTE[9],
-    "exposed host transfers": PALETTE[5],
-    "stragglers": PALETTE[4],
-    "other": PALETTE[7],
-}
-OF_PHASES = {
-    "forward": PALETTE[0],
-    "recomputation": PALETTE[3],
-    "backward": PALETTE[2],
-    "optimiser": PALETTE[4],
-    "other": PALETTE[7],
-    "(no name)": PALETTE[8],
-    "compute": PALETTE[5],
-    "communication": PALETTE[6],
-}
-"""The colour of each part and phase of a step, the same in all charts."""
-Values = Sequence[Mapping[str, Any]]
-
-
-@frozen
-class Unit:
-    """A unit for an axis: ``value / size`` is the number to draw."""
-
-    name: str
-    size: float
-
-    def of(self, value: float) -> float:
-        """Return a value in this unit, to a chart's six digits."""
-        return float(f"{value / self.size:.6g}")
-
-
-_TIMES = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9))
-_LARGE = (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3))
-
-
-def time_unit(longest_s: float) -> Unit:
-    """Return the unit in which a time is at least 1.
-
-    >>> time_unit(0.357).name, time_unit(2.0).name
-    ('ms', 's')
-    """
-    unit = next((candidate for candidate in _TIMES if longest_s >= candidate[1]), _TIMES[-1])
-    return Unit(name=unit[0], size=unit[1])
-
-
-def large_unit(largest: float, unit: str) -> Unit:
-    """Return a unit with the prefix for which an amount is at least 1.
-
-    >>> large_unit(3e12, "FLOP/s").name
-    'TFLOP/s'
-    """
-    prefix, size = next((candidate for candidate in _LARGE if largest >= candidate[1]), ("", 1.0))
-    return Unit(name=f"{prefix}{unit}", size=size)
-
-
-def specification(values: Values, *, height: int, **rest: Any) -> dict[str, Any]:
-    """Return the specification of a chart as wide as its container."""
-    return {
-        "$schema": SCHEMA,
-        "width": "container",
-        "height": height,
-        "autosize": {"type": "fit-x", "contains": "padding"},
-        "data": {"values": list(values)},
-        **rest,
-    }
-
-
-def quantitative(field: str, title: str | None, **more: Any) -> dict[str, Any]:
-    """Return an encoding by a number."""
-    return {"field": field, "type": "quantitative", "title": title, **more}
-
-
-def across(field: str, unit: Unit, **more: Any) -> dict[str, Any]:
-    """Return a horizontal encoding by time, which ends at the last value."""
-    scale = {"nice": False, **more.pop("scale", {})}
-    return quantitative(field, f"time ({unit.name})", scale=scale, **more)
-
-
-def nominal(field: str, title: str | None, **more: Any) -> dict[str, Any]:
-    """Return an encoding by a name, in row order unless ``sort`` is given."""
-    return {"field": field, "type": "nominal", "title": title, "sort": None, **more}
-
-
-def coloured(field: str, title: str | None, colour_of: Mapping[str, str]) -> dict[str, Any]:
-    """Return an encoding of names by given hues."""
-    scale = {"domain": list(colour_of), "range": list(colour_of.values())}
-    return nominal(field, title, scale=scale)
-
-
-def palette(names: Sequence[str]) -> dict[str, str]:
-    """Return a colour for each name: its own, or one of the palette.
-
-    >>> palette(["backward", "exposed communication", "backward"])
-    {'backward': '#2f9e6e', 'exposed communication': '#d9822b'}
-    """
-    fixed_hues = OF_PARTS | OF_PHASES
-    distinct = list(dict.fromkeys(names))
-    return {
-        name: fixed_hues.get(name, PALETTE[number % len(PALETTE)])
-        for number, name in enumerate(distinct)
-    }
-
-
-def tooltips(**titles: str) -> list[dict[str, str]]:
-    """Return the tooltip of a mark: fields with their titles."""
-    return [{"field": field, "title": title} for field, title in titles.items()]
-
-
-def bar_chart(
-    title: str,
-    description: str,
-    rows: Values,
-    *,
-    x: Mapping[str, Any],
-    y: Mapping[str, Any],
-    tooltip: Mapping[str, str],
-    height: int,
-    mark: Any = "bar",
-    **encoding: Any,
-) -> Chart:
-    """Return rows as bars, stacked by their ``order``; ``tooltip`` has fields with titles."""
-    if rows and "order" in rows[0]:
-        encoding["order"] = {"field": "order"}
-    encoding |= {"x": x, "y": y, "tooltip": tooltips(**tooltip)}
-    spec = specification(rows, height=height, mark=mark, encoding=encoding)
-    return Chart(title=title, description=description, specification=spec)
-
-
-def layered_chart(
-    title: str, description: str, rows: Values, *, height: int, layer: Sequence[Any], **rest: Any
-) -> Chart:
-    """Return marks over each other; a layer may have ``data`` of its own."""
-    spec = specification(rows, height=height, layer=list(layer), **rest)
-    return Chart(title=title, description=description, specification=spec)
-
-
-def capacity_rule(along: str, size: float) -> dict[str, Any]:
-    """Return a dashed line at a size, across the axis ``x`` or ``y``."""
-    return {
-        "data": {"values": [{"bytes": size, "text": "capacity"}]},
-        "mark": {"type": "rule", "strokeDash": [6, 4], "strokeWidth": 2},
-        "encoding": {along: quantitative("bytes", None), "tooltip": tooltips(text="line")},
     }

@@ -15,13 +15,18 @@ from hespas.prediction.figures.schema import (
     StageRow,
 )
 from hespas.report.page.document import (
-    PALETTE,
     Cards,
     Cell,
-    Chart,
     Notes,
     Section,
     Table,
+    quantity_cell,
+    share_cell,
+    time_cell,
+)
+from hespas.report.page.vega import (
+    PALETTE,
+    Chart,
     Unit,
     across,
     capacity_rule,
@@ -31,9 +36,6 @@ from hespas.report.page.document import (
     nominal,
     palette,
     quantitative,
-    quantity_cell,
-    share_cell,
-    time_cell,
     time_unit,
     tooltips,
 )

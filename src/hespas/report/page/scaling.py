@@ -7,7 +7,7 @@ from math import inf
 
 from hespas.base.frozen import frozen
 from hespas.base.units import format_amount
-from hespas.report.page.document import (
+from hespas.report.page.vega import (
     PALETTE,
     Chart,
     Unit,

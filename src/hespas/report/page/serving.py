@@ -10,14 +10,10 @@ import msgspec
 
 from hespas.base.units import format_amount, format_time
 from hespas.errors import ConfigError
-from hespas.report.page.document import (
+from hespas.report.page.document import Cards, Notes, Page, Section, Table, time_cell
+from hespas.report.page.vega import (
     PALETTE,
-    Cards,
     Chart,
-    Notes,
-    Page,
-    Section,
-    Table,
     Unit,
     across,
     coloured,
@@ -25,7 +21,6 @@ from hespas.report.page.document import (
     palette,
     quantitative,
     specification,
-    time_cell,
     time_unit,
     tooltips,
 )

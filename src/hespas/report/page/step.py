@@ -7,14 +7,20 @@ from collections.abc import Iterator
 from hespas.base.units import format_amount, format_energy, format_quantity, format_time
 from hespas.prediction.figures.schema import CommunicationRow, MemoryDetails, RunReport
 from hespas.report.page.document import (
-    PALETTE,
     Cards,
     Cell,
-    Chart,
     Notes,
     Page,
     Section,
     Table,
+    quantity_cell,
+    share_cell,
+    time_cell,
+)
+from hespas.report.page.kernels import icicle_chart, kernel_sections, stage_sections
+from hespas.report.page.vega import (
+    PALETTE,
+    Chart,
     across,
     bar_chart,
     capacity_rule,
@@ -24,14 +30,10 @@ from hespas.report.page.document import (
     nominal,
     palette,
     quantitative,
-    quantity_cell,
-    share_cell,
     specification,
-    time_cell,
     time_unit,
     tooltips,
 )
-from hespas.report.page.kernels import icicle_chart, kernel_sections, stage_sections
 from hespas.report.text import (
     bound_parts,
     energy_shares,

@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from hespas.report.page.document import (
+from hespas.report.page.document import Cards, Cell, Page, Section, Table
+from hespas.report.page.scaling import Candidates, candidates_of, scaling_charts
+from hespas.report.page.vega import (
     PALETTE,
-    Cards,
-    Cell,
     Chart,
-    Page,
-    Section,
-    Table,
     Unit,
     across,
     bar_chart,
@@ -24,7 +21,6 @@ from hespas.report.page.document import (
     time_unit,
     tooltips,
 )
-from hespas.report.page.scaling import Candidates, candidates_of, scaling_charts
 from hespas.study.goal import FIGURES, GOALS, Direction, Goal, figure_text, fronts
 from hespas.study.rows import Row, Status, pinned_text
 from hespas.study.run import Studied

@@ -21,18 +21,8 @@ from hespas.base.figures import MOST_SLICES
 from hespas.prediction.answer import PipelinePrediction
 from hespas.prediction.figures.communication import exposed_communication
 from hespas.prediction.result import Prediction, computation_alone
-from hespas.report.timeline.details import (
-    NOWHERE,
-    Flows,
-    Partners,
-    Piece,
-    Place,
-    ProgramDetails,
-    arrivals,
-    flows_of,
-    program_details,
-    waits_of,
-)
+from hespas.report.timeline.details import NOWHERE, Piece, Place, ProgramDetails, program_details
+from hespas.report.timeline.waits import Flows, Partners, arrivals, flows_of, waits_of
 from hespas.report.timeline.write import (
     Arguments,
     Chart,

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from hespas.report.page.comparison import Named, comparison_page
-from hespas.report.page.document import Chart
+from hespas.report.page.vega import Chart
 from step_reports import step_json, step_report
 
 

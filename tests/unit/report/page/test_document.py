@@ -7,7 +7,8 @@ from html.parser import HTMLParser
 import pytest
 
 from hespas.errors import OutputError
-from hespas.report.page.document import Cards, Cell, Chart, Notes, Page, Section, Table, page_html
+from hespas.report.page.document import Cards, Cell, Notes, Page, Section, Table, page_html
+from hespas.report.page.vega import Chart
 
 NAME = '<script>alert("1")</script>'
 

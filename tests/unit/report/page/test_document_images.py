@@ -7,8 +7,9 @@ from xml.sax.saxutils import escape
 import pytest
 
 from hespas.errors import ExtraMissingError, OutputError
-from hespas.report.page.document import Chart, renderer, write_charts
+from hespas.report.page.document import renderer, write_charts
 from hespas.report.page.step import step_page
+from hespas.report.page.vega import Chart
 from step_reports import step_report
 
 PAGE = step_page(step_report())

@@ -3,7 +3,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from hespas.report.page.document import PALETTE, SCHEMA, large_unit, time_unit
+from hespas.report.page.vega import PALETTE, SCHEMA, large_unit, time_unit
 
 ASSETS = Path("src/hespas/report/page/assets")
 

@@ -3,8 +3,8 @@ from __future__ import annotations
 from typing import Any
 
 from hespas.prediction.figures.schema import KernelTimeRow
-from hespas.report.page.document import Chart
 from hespas.report.page.kernels import kernel_sections
+from hespas.report.page.vega import Chart
 from step_reports import step_report
 
 

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from hespas.report.page.document import Chart
 from hespas.report.page.kernels import stage_memory, stage_sections, stage_times
 from hespas.report.page.step import step_page
+from hespas.report.page.vega import Chart
 from step_reports import pipeline_step, step_report
 
 

@@ -8,8 +8,9 @@ import msgspec
 import pytest
 
 from hespas.errors import ConfigError
-from hespas.report.page.document import Chart, Table, page_html
+from hespas.report.page.document import Table, page_html
 from hespas.report.page.serving import is_served, serving_page, serving_result
+from hespas.report.page.vega import Chart
 from hespas.serve.answer import (
     Bound,
     Latency,

@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
-from hespas.report.page.document import Chart, Notes, Page, Part, Table
+from hespas.report.page.document import Notes, Page, Part, Table
 from hespas.report.page.step import part_rows, step_page
+from hespas.report.page.vega import Chart
 from step_reports import step_report
 
 

@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 
-from hespas.report.page.document import Cell, Chart, Page, Table
+from hespas.report.page.document import Cell, Page, Table
 from hespas.report.page.scaling import candidates_of, scaling_charts
 from hespas.report.page.study import study_page
+from hespas.report.page.vega import Chart
 from hespas.study.rows import Row
 from small_studies import small_study, study_rows
 
