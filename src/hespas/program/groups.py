@@ -73,13 +73,10 @@ class FoldedGroups(msgspec.Struct, frozen=True, kw_only=True):
     def listed(self) -> tuple[tuple[int, ...], ...]:
         """Return the groups, each a tuple of numbers."""
         strides = [prod(self.dimensions[axis + 1 :]) for axis in range(len(self.dimensions))]
-        ranges = [range(self.dimensions[axis]) for axis in self.permutation]
-        order = [
-            sum(
-                strides[axis] * index for axis, index in zip(self.permutation, indices, strict=True)
-            )
-            for indices in product(*ranges)
-        ]
+        order = [0]
+        for axis in self.permutation:
+            steps = [strides[axis] * index for index in range(self.dimensions[axis])]
+            order = [number + step for number in order for step in steps]
         size = self.group_size
         return tuple(tuple(order[start : start + size]) for start in range(0, len(order), size))
 

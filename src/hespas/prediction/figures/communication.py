@@ -309,10 +309,7 @@ class _Names:
             for count in range(1, min(len(named), _SUBSETS) + 1):
                 for used in combinations(named, count):
                     along = on_devices(groups_along(self.axes, used), self.order)
-                    members = {frozenset(group) for group in along}
-                    # A permutation is of pairs inside of groups.
-                    lies_in = all(any(pair <= one for one in members) for pair in wanted)
-                    if wanted == members if is_whole else lies_in:
+                    if _is_along(wanted, along, is_whole=is_whole):
                         return "+".join(used)
         return _shape(groups, self.devices, is_whole=is_whole)
 
@@ -327,6 +324,14 @@ class _Names:
         own = [group for group in groups if device in group]
         limits = [self.bus.limit_bytes_per_s(kind, group) for group in own]
         return max((limit for limit in limits if limit is not None), default=None)
+
+
+def _is_along(wanted: set[frozenset[int]], along: GroupTable, *, is_whole: bool) -> bool:
+    """Return whether groups are those along axes, or all pairs of a permutation inside of them."""
+    if is_whole:
+        return wanted == {frozenset(group) for group in along}
+    group_of = {member: number for number, group in enumerate(along) for member in group}
+    return all(len({group_of[member] for member in pair}) <= 1 for pair in wanted)
 
 
 def _bus(prediction: Prediction) -> Bus | None:
