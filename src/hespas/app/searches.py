@@ -25,6 +25,7 @@ from hespas.study.rows import (
     counts_text,
     in_order,
     pinned_text,
+    pruned_text,
     varying_keys,
 )
 from hespas.study.run import study_in
@@ -120,7 +121,7 @@ class Searches:
             "title": study.title,
             "goal": study.goal.text,
             "where": study.where.text,
-            "text": counts_text(rows),
+            "text": ". ".join(filter(None, [counts_text(rows), pruned_text(rows)])),
             "total": len(rows),
             "waiting": waiting,
             "pinned": pinned_text(rows),

@@ -7,7 +7,7 @@ fit, and what takes longer at least than the best found.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from hespas.base.frozen import frozen
 from hespas.hardware.device import Device, at_fastest
@@ -16,7 +16,7 @@ from hespas.hardware.system import System
 from hespas.models.architecture import LayerKind
 from hespas.models.flops import mixing_flops, model_flops
 from hespas.models.language import LanguageModel
-from hespas.models.model import TYPE_BYTES
+from hespas.models.model import TYPE_BYTES, MeshAxes
 from hespas.models.parameters import (
     least_kept_bytes,
     least_routed_bytes,
@@ -71,15 +71,17 @@ def bounds_of(source: ModelSource, device: Device | None, system: System | None)
     if not trains:
         return Bounds(memory_bytes=memory_bytes, time_s=computing_s, computing_s=computing_s)
     moved_s = 2 * _state_bytes(settings) / device.memory_bandwidth_bytes_per_s
-    sending_s = least_sending_s(settings, system)
-    waiting_s = _waited_s(settings, computing_s) + least_rows_s(settings, system)
+    network = _Network(mesh=settings.mesh, system=system)
+    sending_s = network.busy_s((*_weights_sent(settings), *_rows_sent(settings)))
+    waiting_s = _waited_s(settings, computing_s) + network.in_turn_s(_rows_sent(settings))
     time_s = max(computing_s, moved_s, sending_s, waiting_s)
     return Bounds(memory_bytes=memory_bytes, time_s=time_s, computing_s=computing_s)
 
 
 def pipeline_bounds(cut: Cut, device: Device | None) -> Bounds:
-    """Return the bounds of a pipeline from its stages' memory, FLOPs and bubble.
+    """Return the bounds of a pipeline from its stages' memory, FLOPs, messages and bubble.
 
+    Some stage has as many layers as there are in the mean, whose rows cross its links.
     If a stage has one chunk, whose backward pass is one, the last stage computes all micro-batches,
     and the head, after the first micro-batch reached it and before the last one goes back.
     """
@@ -91,17 +93,21 @@ def pipeline_bounds(cut: Cut, device: Device | None) -> Bounds:
     needed = _needed_flops(settings, cut.work.model_flops or 0.0)
     schedule = cut.schedule
     are_equal = len(set(settings.kinds)) == 1
+    network = _Network(mesh=cut.mesh, system=cut.system)
+    sending_s = network.busy_s(_rows_sent(settings)) / cut.stages
     if schedule.chunks > 1 or schedule.splits_backward or not are_equal:
-        time_s = needed / rate
-        return Bounds(memory_bytes=memory_bytes, time_s=time_s, computing_s=time_s)
+        computing_s = needed / rate
+        time_s = max(computing_s, sending_s)
+        return Bounds(memory_bytes=memory_bytes, time_s=time_s, computing_s=computing_s)
     tokens = settings.batch * settings.parts * settings.sizes["sequence"]
     passes = 4 if settings.lora_modules else 6
     head = passes * tokens * settings.sizes["vocabulary"] * settings.sizes["embedding"]
     layers = [part.layers for part in cut.parts]
     share = sum(layers[:-1]) / schedule.micro_batches + layers[-1]
     to_last_and_back = cut.stages * ((needed - head) * share / sum(layers) + head)
-    time_s = max(needed, to_last_and_back) / rate
-    return Bounds(memory_bytes=memory_bytes, time_s=time_s, computing_s=time_s)
+    computing_s = max(needed, to_last_and_back) / rate
+    time_s = max(computing_s, sending_s)
+    return Bounds(memory_bytes=memory_bytes, time_s=time_s, computing_s=computing_s)
 
 
 def _rate(device: Device, settings: object) -> float:
@@ -150,26 +156,6 @@ def _weights(settings: LanguageModel) -> int:
     return local_weights(settings, settings.state_axes)
 
 
-def least_sending_s(settings: LanguageModel, system: System | None) -> float:
-    """Return the least time that a step's messages occupy the busiest links of a device.
-
-    Messages through the links of one dimension follow each other; those of two may run side by
-    side.
-    """
-    busy_s: defaultdict[int, float] = defaultdict(float)
-    for sent in (*_weights_sent(settings), *_rows_sent(settings)):
-        for dimension, time_s in _crossing_s(sent, settings, system):
-            busy_s[dimension] += time_s
-    return max(busy_s.values(), default=0.0)
-
-
-def least_rows_s(settings: LanguageModel, system: System | None) -> float:
-    """Return the least time of messages of rows: each layer waits for those of the one before."""
-    return sum(
-        time_s for sent in _rows_sent(settings) for _, time_s in _crossing_s(sent, settings, system)
-    )
-
-
 def _waited_s(settings: LanguageModel, computing_s: float) -> float:
     """Return the time of products that no message of rows runs beside.
 
@@ -194,23 +180,44 @@ class _Sent:
     is_shared: bool
 
 
-def _crossing_s(
-    sent: _Sent, settings: LanguageModel, system: System | None
-) -> Iterator[tuple[int, float]]:
-    """Yield the number of the farthest dimension that messages cross, and how long they do.
+@frozen
+class _Network:
+    """The devices of a mesh on a system, and how long at least messages between them take.
 
     Only a switch is known to give a device no more than its own link.
     """
-    if any(dimension.shape not in _SWITCHED for dimension in dimensions_of(system)):
-        return
-    devices, crossed = crossed_by(settings.mesh, system, sent.axes)
-    if not crossed:
-        return
-    # What others than the ``nearer`` devices send comes through the farthest dimension.
-    farthest = crossed[-1]
-    outside_bytes = sent.size_bytes * (devices - farthest.nearer) / devices
-    links = farthest.nearer if sent.is_shared else 1
-    yield farthest.number, outside_bytes / links / farthest.bandwidth_bytes_per_s
+
+    mesh: MeshAxes
+    system: System | None
+
+    def busy_s(self, messages: Iterable[_Sent]) -> float:
+        """Return how long messages occupy the busiest links of a device.
+
+        Those through the links of one dimension follow each other; those of two may run side by
+        side.
+        """
+        busy_s: defaultdict[int, float] = defaultdict(float)
+        for sent in messages:
+            for dimension, time_s in self._crossing_s(sent):
+                busy_s[dimension] += time_s
+        return max(busy_s.values(), default=0.0)
+
+    def in_turn_s(self, messages: Iterable[_Sent]) -> float:
+        """Return how long messages take of which each waits for the one before."""
+        return sum(time_s for sent in messages for _, time_s in self._crossing_s(sent))
+
+    def _crossing_s(self, sent: _Sent) -> Iterator[tuple[int, float]]:
+        """Yield the number of the farthest dimension that messages cross, and for how long."""
+        if any(dimension.shape not in _SWITCHED for dimension in dimensions_of(self.system)):
+            return
+        devices, crossed = crossed_by(self.mesh, self.system, sent.axes)
+        if not crossed:
+            return
+        # What others than the ``nearer`` devices send comes through the farthest dimension.
+        farthest = crossed[-1]
+        outside_bytes = sent.size_bytes * (devices - farthest.nearer) / devices
+        links = farthest.nearer if sent.is_shared else 1
+        yield farthest.number, outside_bytes / links / farthest.bandwidth_bytes_per_s
 
 
 def _weights_sent(settings: LanguageModel) -> Iterator[_Sent]:
