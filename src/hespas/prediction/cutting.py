@@ -268,19 +268,23 @@ def _parts(
 
 
 def shared_layers(layers: int, parts: int) -> tuple[int, ...]:
-    """Return each part's layers: equal, or one fewer in first and last.
+    """Return each part's layers: equal, or as equal as with the embedding and the head.
 
-    There the embedding and the head stand for a layer, as Megatron-Core counts them where it
-    accounts for both. Raises `ConfigError` where neither divides the layers.
+    These stand for a layer each, as in Megatron-Core where it accounts for both, and in torchtitan
+    (``generate_llm_fqn_per_model_part`` of distributed/pipeline_parallel.py), which gives the
+    remaining layers to the first parts. Raises `ConfigError` where a part would have none.
 
-    >>> shared_layers(32, 4), shared_layers(126, 16)[:2]
-    ((8, 8, 8, 8), (7, 8))
+    >>> shared_layers(32, 4), shared_layers(126, 16)[:2], shared_layers(61, 8)
+    ((8, 8, 8, 8), (7, 8), (7, 8, 8, 8, 8, 8, 8, 6))
     """
     if layers % parts == 0:
         return (layers // parts,) * parts
     each, rest = divmod(layers + 2, parts)
-    if rest == 0 and each > 1:
-        return (each - 1, *[each] * (parts - 2), each - 1)
+    counts = [each + (part < rest) for part in range(parts)]
+    counts[0] -= 1
+    counts[-1] -= 1
+    if min(counts) > 0:
+        return tuple(counts)
     low, high = divmod(layers, parts)
     near = f"{low + 1}x{high},{low}x{parts - high}" if low else ""
     raise ConfigError(

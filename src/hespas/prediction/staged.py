@@ -12,6 +12,7 @@ from typing import Any
 from hespas.base.frozen import frozen
 from hespas.base.question import kept_processes
 from hespas.base.units import PS_PER_S, format_time
+from hespas.errors import option
 from hespas.frontend.recorded.load import HOST_LAUNCH_S
 from hespas.hardware.presets import part_warnings
 from hespas.models.language import expert_axes, has_shared_experts
@@ -387,6 +388,13 @@ def _notes(cut: Cut, message_ps: int, times: Times) -> Sequence[str]:
         f"pipeline: a message to the next stage takes {message}, while all stages send",
         _DIVIDED,
     ]
+    layers = [part.layers for part in cut.parts]
+    is_even = any((sum(layers) + outer) % len(layers) == 0 for outer in (0, 2))
+    if not is_even and cut.options.pipeline.stage_layers is None:
+        notes.append(
+            f"pipeline: parts have {', '.join(map(str, layers))} layers, the first ones more "
+            f"({option('stage_layers')} sets them)"
+        )
     if hides(Overlap.TP) and cut.mesh.size("tp") > 1:
         notes.append(
             f"overlap: tensor-parallel collectives run in {cut.mesh.size('tp')} pieces under the "

@@ -214,6 +214,9 @@ def test_stages_need_an_axis() -> None:
 def test_layers_are_shared_as_frameworks_do() -> None:
     assert shared_layers(126, 64) == (1, *[2] * 62, 1)
     assert sum(shared_layers(96, 48)) == 96
+    # 61 layers, the embedding and the head are 63: three parts have one more.
+    assert shared_layers(61, 4) == (15, 16, 16, 14)
+    assert sum(shared_layers(61, 16)) == 61
     with pytest.raises(HespasError, match="give stage_layers 2x2,1x3"):
         shared_layers(7, 5)
     with pytest.raises(HespasError, match="take fewer stages than 5"):
