@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch._dynamo import device_interface
 from torch._dynamo.utils import counters
-from torch._inductor import config, constant_folding, ir, output_code, select_algorithm
+from torch._inductor import compile_fx, config, constant_folding, ir, output_code, select_algorithm
 from torch._inductor import utils as inductor_utils
 from torch._inductor.codegen import triton as triton_codegen
 from torch._inductor.fx_passes import pad_mm
@@ -145,8 +145,19 @@ def _fold_on_host() -> None:
     constant_folding.ConstantFolder.run = run
 
 
+_UNTIMED: dict[str, Any] = {
+    "coordinate_descent_tuning": False,
+    "max_autotune": False,
+    "max_autotune_gemm": False,
+    "max_autotune_pointwise": False,
+    "triton.cudagraphs": False,
+}
+"""Settings of ``mode="max-autotune"`` and ``mode="reduce-overhead"``, which need a GPU."""
+
+
 def _decide_without_timing() -> None:
     """Decide what Inductor would time: libraries' products, and matrices as they are."""
+    _compile_without_timing()
     pad_mm.get_cached_should_pad = lambda key: False
     inductor_utils.is_big_gpu = lambda *arguments: True
     cache: Any = select_algorithm.AlgorithmSelectorCache
@@ -162,6 +173,24 @@ def _decide_without_timing() -> None:
     cache.benchmark = benchmark
     cache.make_precompile_fn = lambda selector, *arguments, **options: lambda *more, **other: {}
     cache.prescreen_choices = staticmethod(lambda choices, *arguments, **options: [])
+
+
+def _compile_without_timing() -> None:
+    """Let no mode of ``torch.compile`` time kernels or capture a graph of them."""
+    original = compile_fx.compile_fx
+
+    @wraps(original)
+    def compiled(*arguments: Any, config_patches: Any = None, **options: Any) -> Any:
+        wanted = {
+            name: value for name, value in (config_patches or {}).items() if name not in _UNTIMED
+        }
+        inner = options.pop("inner_compile", compile_fx.compile_fx_inner)
+        untimed = config.patch(_UNTIMED)
+        return original(
+            *arguments, inner_compile=untimed(inner), config_patches=wanted or None, **options
+        )
+
+    compile_fx.compile_fx = compiled
 
 
 def _mark_origins(places: Places) -> None:

@@ -74,8 +74,7 @@ class Recorder(TorchDispatchMode):
         kwargs = kwargs or {}
         if isinstance(func, torch._ops.HigherOrderOperator):
             return func(*args, **kwargs)
-        if any(not issubclass(kind, FakeTensor) for kind in types):
-            # A DTensor, or another tensor made of tensors, calls operations on those.
+        if any(map(_is_made_of_tensors, types)):
             return NotImplemented
         if self.paused or is_compiling():
             return func(*args, **kwargs)
@@ -171,6 +170,12 @@ class _Pause(AbstractContextManager[None]):
 def is_compiling() -> bool:
     """Return whether torch traces or compiles now, and runs nothing."""
     return TracingContext.try_get() is not None or CompileContext.try_get() is not None
+
+
+def _is_made_of_tensors(kind: type[torch.Tensor]) -> bool:
+    """Return whether tensors of a type, as a DTensor, call operations on others."""
+    is_plain = kind.__torch_dispatch__ is torch.Tensor.__torch_dispatch__
+    return not is_plain and not issubclass(kind, FakeTensor)
 
 
 def operation_name(func: Any) -> str:

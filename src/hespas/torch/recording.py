@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.distributed.fsdp._fully_shard._fsdp_state import _get_module_fsdp_state
 from torch.nn.modules.module import (
     register_module_module_registration_hook,
@@ -73,6 +74,7 @@ def record_step(request: StepRequest) -> tuple[bytes, list[str]]:
     _follow_modules(places)
     _follow_optimizers(places, tape)
     _refuse_extensions(places)
+    _refuse_what_needs_a_gpu(places)
     _refuse_prints(places)
     try:
         tokens = _run(request, places, groups)
@@ -170,6 +172,25 @@ def _refuse_extensions(places: Places) -> None:
         )
 
     cpp_extension._jit_compile = refuse
+
+
+def _refuse_what_needs_a_gpu(places: Places) -> None:
+    """Make FSDP's first version and captured CUDA graphs errors."""
+
+    def refusal(what: str, hint: str) -> Callable[..., None]:
+        def refuse(*_arguments: Any, **_options: Any) -> None:
+            raise UnsupportedError(f"{what} is not recorded", location=places.line(), hint=hint)
+
+        return refuse
+
+    FullyShardedDataParallel.__init__ = refusal(
+        "FullyShardedDataParallel, FSDP's first version,",
+        "shard the same modules by torch.distributed.fsdp.fully_shard; it sends as much",
+    )
+    torch.cuda.CUDAGraph.__new__ = refusal(
+        "a CUDA graph",
+        "call what it captures, and give --cuda-graphs",
+    )
 
 
 def _refuse_prints(places: Places) -> None:

@@ -126,6 +126,28 @@ def test_products_in_8_bits_are_written_into_buffers_of_compiled_code() -> None:
     assert {kernel.name[:11] for kernel in step.kernels} == {"triton_red_", "triton_poi_"}
 
 
+_TUNED = """
+import torch
+
+def train(mode: str = "default"):
+    net = torch.nn.Sequential(torch.nn.Linear(512, 512), torch.nn.GELU())
+    net = torch.compile(net.to("cuda", torch.bfloat16), mode=mode)
+    def step():
+        net(torch.ones(512, 512, device="cuda", dtype=torch.bfloat16)).sum().backward()
+    return step
+"""
+
+
+@pytest.mark.parametrize("mode", ["max-autotune", "reduce-overhead"])
+def test_modes_that_time_kernels_have_those_of_the_default_mode(mode: str) -> None:
+    plain, tuned = record(_TUNED), record(_TUNED, mode=mode)
+    assert operations(plain)
+    assert operations(tuned) == operations(plain)
+    assert [call.grids for call in kernel_calls(tuned)] == [
+        call.grids for call in kernel_calls(plain)
+    ]
+
+
 _OTHER_TORCH = "HESPAS_CUDA_TORCH"
 
 

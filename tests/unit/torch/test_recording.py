@@ -193,11 +193,13 @@ def test_what_is_wrong_with_a_script_is_said_with_its_line(
     [
         ("print(x)", "prints a tensor"),
         ("load_inline(name='mine', cpp_sources='', cuda_sources='')", "extension mine is compiled"),
+        ("FSDP(torch.nn.Linear(2, 2))", "FSDP's first version"),
+        ("torch.cuda.CUDAGraph()", "a CUDA graph is not recorded"),
     ],
 )
-def test_prints_and_extensions_are_refused_with_their_line(body: str, message: str) -> None:
+def test_what_is_not_recorded_is_refused_with_its_line(body: str, message: str) -> None:
     lines = (
-        "import torch",
+        "import torch; from torch.distributed.fsdp import FullyShardedDataParallel as FSDP",
         "from torch.utils.cpp_extension import load_inline",
         "def train():",
         "    x = torch.ones(2, device='cuda')",
@@ -208,6 +210,20 @@ def test_prints_and_extensions_are_refused_with_their_line(body: str, message: s
     with pytest.raises(UnsupportedError, match=message) as error:
         record("\n".join(lines))
     assert error.value.location == "train.py:6"
+
+
+def test_copied_modules_have_parameters_of_their_own() -> None:
+    lines = (
+        "import copy, torch",
+        "def train():",
+        "    layer = torch.nn.Linear(512, 512)",
+        "    net = torch.nn.Sequential(layer, copy.deepcopy(layer)).cuda()",
+        "    def step():",
+        "        net(torch.ones(512, 512, device='cuda')).sum().backward()",
+        "    return step",
+    )
+    after = bytes_after(record("\n".join(lines)))
+    assert after["parameter"] == 2 * 4 * (512 * 512 + 512)
 
 
 _BROKEN = f"""{NET}

@@ -18,8 +18,8 @@ from hespas.frontend.recorded.libraries import (
     calls_of,
     template_of,
 )
-from hespas.frontend.recorded.tensors import sizes_of, type_of
-from hespas.frontend.recorded.traffic import kernels_of
+from hespas.frontend.recorded.tensors import sizes_of, type_of, type_on_host
+from hespas.frontend.recorded.traffic import host_copy_of, kernels_of
 from hespas.program.attrs import (
     NO_ATTRS,
     Attrs,
@@ -221,6 +221,10 @@ class _Reader:
             )
 
     def _operation(self, call: Operation) -> None:
+        moved = host_copy_of(call)
+        if moved is not None:
+            self._copy_of_host(call, moved)
+            return
         calls = calls_of(call, self.settings)
         for launch in calls:
             self._append(call, launch)
@@ -228,6 +232,16 @@ class _Reader:
         if attrs is not None:
             name = call.name.removesuffix(".default")
             self._append(call, _own_kernel(name, attrs, call.inputs, call.outputs))
+
+    def _copy_of_host(self, call: Operation, tensor: RecordedTensor) -> None:
+        """Append a copy between a tensor of the device and the host's memory."""
+        on_host = Value(type=type_on_host(tensor))
+        if call.outputs:
+            self.arguments.append(on_host)
+            operands, results = (on_host,), (self._written(tensor),)
+        else:
+            operands, results = (self._read(tensor),), (on_host,)
+        self._add(call, _HOST_COPY, operands, results)
 
     def _kernel(self, call: KernelCall) -> None:
         attention = template_of(call)
@@ -290,12 +304,22 @@ class _Reader:
         self.operations.append(order)
 
     def _append(self, call: Operation | KernelCall | CollectiveCall, launch: Launch) -> Op:
+        operands = tuple(map(self._read, launch.operands))
+        return self._add(call, launch, operands, tuple(map(self._written, launch.results)))
+
+    def _add(
+        self,
+        call: Operation | KernelCall | CollectiveCall,
+        launch: Launch,
+        operands: tuple[Value, ...],
+        results: tuple[Value, ...],
+    ) -> Op:
         name = call.kind if isinstance(call, CollectiveCall) else _short_name(call)
         op = Op(
             dialect=launch.dialect,
             kind=launch.kind,
-            operands=tuple(map(self._read, launch.operands)),
-            results=tuple(map(self._written, launch.results)),
+            operands=operands,
+            results=results,
             attrs=launch.attrs,
             source_location=call.place,
             scope=_scope(call.phase, call.scope, name),
@@ -315,6 +339,9 @@ class _Reader:
     def _written(self, tensor: RecordedTensor) -> Value:
         self.values[tensor] = value = Value(type=type_of(tensor))
         return value
+
+
+_HOST_COPY = Launch(kind="copy", attrs=NO_ATTRS, operands=(), results=(), dialect="")
 
 
 def _own_kernel(kind: str, attrs: Attrs, operands: Tensors, results: Tensors) -> Launch:

@@ -6,9 +6,11 @@ from collections.abc import Iterable
 from functools import lru_cache
 from math import prod
 
+from msgspec.structs import replace
+
 from hespas.errors import UnsupportedError
 from hespas.program.recorded import RecordedTensor
-from hespas.program.types import ElementType, TensorType, element_type
+from hespas.program.types import HOST_MEMORY, ElementType, TensorType, element_type
 
 _ELEMENTS = {
     "bool": "i1",
@@ -61,6 +63,11 @@ def type_of(tensor: RecordedTensor) -> TensorType:
     Equal types are the same object.
     """
     return _type(tensor.shape, tensor.strides, tensor.dtype)
+
+
+def type_on_host(tensor: RecordedTensor) -> TensorType:
+    """Return the type of a copy in the host's memory."""
+    return replace(type_of(tensor), memory_space=HOST_MEMORY)
 
 
 def size_of(tensor: RecordedTensor) -> int:

@@ -67,6 +67,23 @@ def kernels_of(operation: Operation) -> KernelAttrs | None:
     )
 
 
+def host_copy_of(operation: Operation) -> RecordedTensor | None:
+    """Return the device's tensor of a copy to or from the host; None for any other operation.
+
+    A record has no tensors of the host: a copy to it has no output, one from it has no input but
+    what it writes.
+    """
+    inputs, outputs = operation.inputs, operation.outputs
+    match _base_name(operation.name):
+        case "aten::_to_copy":
+            moved = outputs if not inputs else () if outputs else inputs
+        case "aten::copy":
+            moved = outputs if len(inputs) == 1 and outputs else () if outputs else inputs
+        case _:
+            return None
+    return moved[0] if moved and moved[0].shape else None
+
+
 def _sources(operation: Operation) -> tuple[RecordedTensor, ...]:
     """Return the inputs without tensors that are only written."""
     if ".out" not in operation.name and not operation.name.endswith("_out"):

@@ -24,7 +24,7 @@ _STEPS = {
     "xla_tpu": "steps of XLA on {} TPUs",
     "library": "steps of PyTorch on {} GPUs",
     _WITH_EXPERTS: "steps of PyTorch with experts on {} GPUs",
-    "recorded": "steps of PyTorch that were recorded, on {} GPUs",
+    "recorded": "steps of Llama 3.1 8B in PyTorch, recorded for {} GPUs",
 }
 _GROUPS = {
     ("compiled", "cuda"): "xla_gpu",

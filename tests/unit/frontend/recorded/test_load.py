@@ -112,6 +112,19 @@ def test_kernels_of_another_stream_take_the_device_one_at_a_time() -> None:
     assert prediction.step_time_s == pytest.approx(prediction.compute_s)
 
 
+@pytest.mark.parametrize("stream", [COMPUTE, 3])
+def test_copies_to_and_from_the_host_take_its_link(stream: int) -> None:
+    step = Recorder()
+    given = step.tensor(32_000, 1_000_000)
+    step.operation("aten::_to_copy.default", (given,), stream=stream)
+    step.operation("aten::_to_copy.default", (), step.tensor(32_000, 1_000_000), stream=stream)
+    step.product(step.tensor(4096, 4096), step.tensor(4096, 4096))
+    prediction = predicted(step.step())
+    assert prediction.host_transfer_s == pytest.approx(2 * 64e9 / 64e9)
+    hidden_s = prediction.compute_s if stream != COMPUTE else 0.0
+    assert prediction.step_time_s == pytest.approx(2.0 + prediction.compute_s - hidden_s)
+
+
 def test_an_irregular_group_names_its_call() -> None:
     step = Recorder()
     shard, whole = step.tensor(8), step.tensor(24)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hespas.frontend.recorded.traffic import kernels_of
+from hespas.frontend.recorded.traffic import host_copy_of, kernels_of
 from hespas.program.attrs import KernelAttrs
 from hespas.program.recorded import Operation, RecordedTensor
 from recorded_steps import rows
@@ -60,6 +60,29 @@ def test_what_an_operation_moves(
     expected: tuple[int, int, int],
 ) -> None:
     assert moved(name, inputs, *outputs) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "inputs", "outputs", "moved"),
+    [
+        ("aten::_to_copy.default", (A,), (), A),
+        ("aten::_to_copy.default", (), (B,), B),
+        ("aten::copy_.default", (A,), (), A),
+        ("aten::copy_.default", (B,), (B,), B),
+        ("aten::_to_copy.default", (A,), (B,), None),
+        ("aten::copy_.default", (A, B), (A,), None),
+        ("aten::copy_.default", (A, A), (A,), None),
+        ("aten::clone.default", (A,), (B,), None),
+        ("aten::_to_copy.default", (), (tensor(7),), None),
+    ],
+)
+def test_a_copy_with_one_side_on_the_device_goes_over_the_hosts_link(
+    name: str,
+    inputs: tuple[RecordedTensor, ...],
+    outputs: tuple[RecordedTensor, ...],
+    moved: RecordedTensor | None,
+) -> None:
+    assert host_copy_of(Operation(name=name, inputs=inputs, outputs=outputs)) == moved
 
 
 def test_views_run_nothing() -> None:
