@@ -12,7 +12,6 @@ from typing import Any
 from hespas.base.frozen import frozen
 from hespas.base.question import kept_processes
 from hespas.base.units import PS_PER_S, format_time
-from hespas.errors import option
 from hespas.frontend.recorded.load import HOST_LAUNCH_S
 from hespas.hardware.presets import part_warnings
 from hespas.models.language import expert_axes, has_shared_experts
@@ -393,7 +392,7 @@ def _notes(cut: Cut, message_ps: int, times: Times) -> Sequence[str]:
     if not is_even and cut.options.pipeline.stage_layers is None:
         notes.append(
             f"pipeline: parts have {', '.join(map(str, layers))} layers, the first ones more "
-            f"({option('stage_layers')} sets them)"
+            "(--stage-layers sets them)"
         )
     if hides(Overlap.TP) and cut.mesh.size("tp") > 1:
         notes.append(
