@@ -40,7 +40,7 @@ class Line:
         return self.cells.get(name, "")
 
     def amount(self, name: str, *, least: float = _LEAST, hint: str = "") -> float:
-        """Return a finite number, above 0 or of at least ``least``; raise for other cells."""
+        """Return a finite number above 0, or of at least ``least``."""
         value = _number(self.text(name))
         if not isfinite(value) or value < least:
             wanted = "above 0" if least == _LEAST else f"of {least:g} or more"
@@ -61,14 +61,14 @@ class Line:
 
 @frozen
 class Table:
-    """The names of a table's columns, where its header stands, and its lines to iterate once."""
+    """A table's columns, its header's place, and its lines, to iterate once."""
 
     names: tuple[str, ...]
     location: str
     lines: Iterator[Line]
 
     def column(self, form: Pattern[str]) -> tuple[str, Match[str]] | None:
-        """Return the only column whose name has a form; None for no or several ones."""
+        """Return the only column whose name has a form, if any."""
         matches = [(name, match) for name in self.names if (match := form.fullmatch(name))]
         return matches[0] if len(matches) == 1 else None
 

@@ -1,4 +1,4 @@
-"""Model what XLA's GPU pipeline makes of a program, for nodes that no compiler serves.
+"""Model XLA's GPU pipeline, for nodes that no compiler serves.
 
 In goes a `Program` as exported, out comes one whose operations are kernels in the order in which
 they start, as from a compiler, but marked as modelled. `expand.expanded` opens operations that GPUs

@@ -76,7 +76,7 @@ def _joined_sums(op: Op, uses: Uses) -> Sequence[Op] | None:
 
 
 def _sums_first(op: Op, uses: Uses) -> Sequence[Op] | None:
-    """Return an all-reduce of a sum, plus the rest, for a longer sum of all-reduces.
+    """Return an all-reduce of a sum for a sum of all-reduces.
 
     Norms over all weights add what devices sum to what each has whole, weight by weight. Frameworks
     add first, and sum over devices once. Sources: PyTorch, ``torch/nn/utils/clip_grad.py``;

@@ -1,4 +1,4 @@
-"""Loops that multiply a state along a sequence: each is one kernel of a library.
+"""Loops that multiply a state along a sequence: each is one kernel.
 
 Frameworks run delta rules by kernels in which a block of threads holds the state of one head on
 chip, goes through the chunks of the sequence, and writes what it makes of each. A small loop, such
@@ -51,7 +51,7 @@ _INSIDE = frozenset(
 
 @frozen
 class _Carried:
-    """The arguments of a loop's body, by number and by what each turn makes of them.
+    """The arguments of a loop's body, and what turns make of them.
 
     It changes whole ``states`` and parts of ``stacks``, counts ``counters``, and hands on the rest.
     """

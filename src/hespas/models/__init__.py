@@ -1,4 +1,4 @@
-"""The model zoo: training and inference steps written in JAX, for meshes of any size.
+"""The model zoo: training and inference steps in JAX, for any mesh.
 
 `catalogue` is the public face: `catalogue.models` lists the models by name, with the settings of
 each, `catalogue.model_named` finds one, and its `model.Model.step` gives the jitted function with

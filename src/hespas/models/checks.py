@@ -220,7 +220,7 @@ def _check_types(model: LanguageModel, run: Prefill | Decode) -> None:
 
 
 def _check_stage(model: LanguageModel, run: Prefill | Decode) -> None:
-    """Raise `ConfigError` for a stage of a pipeline that is no stage of the model."""
+    """Raise `ConfigError` for a pipeline stage that the model doesn't have."""
     _refuse(
         has_embedding(run) and run.first_layer > 0,
         f"first_layer = {run.first_layer} of what begins with the model's first layer",

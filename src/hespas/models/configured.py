@@ -96,7 +96,7 @@ def _configured(
     file: Path | None,  # noqa: ARG001 - of the key
     change: tuple[int, int],  # noqa: ARG001 - of the key
 ) -> Model | None:
-    """Return the step of a name or path, made again only if its file is another or changed."""
+    """Return the cached step of a name, or of an unchanged file."""
     name, step = _name_and_step(text)
     found = configuration_of(name)
     if found is None and ":" in text:

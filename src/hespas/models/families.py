@@ -1,4 +1,4 @@
-"""The short names of language models, and the training steps that MaxText's are modelled on.
+"""Short names of language models, and training steps modelled on MaxText's.
 
 A short name means a published configuration, or the fields of one for models that have none.
 Sources: H. Touvron et al., Llama 2, 2023, table 1; A. Grattafiori et al., The Llama 3 Herd of

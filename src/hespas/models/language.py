@@ -525,7 +525,7 @@ def _kinds(layers: int, window: int, global_every: int, dense: int) -> tuple[Lay
 
 
 def shared_kinds(kinds: Iterable[LayerKind]) -> tuple[LayerKind, ...]:
-    """Return kinds of layers, equal ones as one object: all are counted again and again."""
+    """Return kinds of layers, equal ones as one object, to count fast."""
     known: dict[LayerKind, LayerKind] = {}
     return tuple(known.setdefault(kind, kind) for kind in kinds)
 

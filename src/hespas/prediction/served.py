@@ -1,4 +1,4 @@
-"""Choose the kernels of serving engines for inference on GPUs, unless the user asks for others."""
+"""Choose kernels of serving engines for inference on GPUs by default."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What serving a load comes to: latencies, rates, and what they are bound by."""
+"""What serving a load comes to: latencies, rates and their bounds."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class StateRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StageRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A stage of a pipeline; seconds are of a batch of the mean size that decodes.
+    """A stage of a pipeline; seconds are of a mean decoding batch.
 
     ``decode_s`` has ``receive_s`` in it.
     """
@@ -79,7 +79,7 @@ class StageRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LogErrors(msgspec.Struct, frozen=True, kw_only=True):
-    """How far predictions of measured requests are off, as shares of what was measured.
+    """How far predictions of measured requests are off, as shares.
 
     ``*_mean`` are of means over requests, ``tpot_median`` is the median size of the requests' own.
     """
@@ -110,7 +110,7 @@ class RatePoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServingReport(msgspec.Struct, frozen=True, kw_only=True):
-    """A load on replicas of an engine; null is what is not known."""
+    """A load on an engine's replicas; null is unknown."""
 
     model: str
     engine: str
@@ -177,7 +177,7 @@ class ServingReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def unlike_published(report: ServingReport) -> str:
-    """Say in what an answer differs from all published points of its engine; empty if in nothing.
+    """Say in what an answer differs from all its engine's published points.
 
     Points with stages of a pipeline were looked for, and none found.
     """
@@ -317,7 +317,7 @@ def _stages(setup: Setup) -> tuple[StepTimes, ...]:
 def _request_s(
     setup: Setup, times: StepTimes, requests: Requests, cached: int
 ) -> tuple[float, float]:
-    """Return the least seconds that a stage takes for a mean request's prompt, and its output."""
+    """Return a stage's least seconds for a mean request's prompt and output."""
     count = len(requests)
     prompts, outputs = sum(requests.prompts) / count, sum(requests.outputs) / count
     computed = prompts - cached / count
@@ -341,7 +341,7 @@ def _token_s(setup: Setup, times: StepTimes) -> float:
 def at_rates(
     requests: Requests, plan: ServingPlan, objectives: Objectives, most: float | None
 ) -> list[RatePoint]:
-    """Return latencies at parts of the served rate; none of closed or long loads."""
+    """Return latencies at parts of the served rate, for short open loads."""
     if requests.rate is None or most is None or len(requests) > _MOST_FOR_RATES:
         return []
     points: list[RatePoint] = []
@@ -362,7 +362,7 @@ def at_rates(
 
 
 def load_word(requests: Requests, figures: Figures, most: float | None) -> str:
-    """Say how a load stands to what replicas serve: stable, backlogged or overloaded."""
+    """Say whether a load is stable, backlogged or overloaded."""
     rate = requests.rate
     if rate is None or most is None:
         return "stable"

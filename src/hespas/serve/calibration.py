@@ -100,7 +100,7 @@ def read_log(path: Path) -> Log:
 
 
 def _cell(line: Line, name: str) -> float:
-    """Return a count, or a time, which may be nan for an output of one token."""
+    """Return a count or time; nan for outputs of one token."""
     if name == "tpot_s" and line.text(name) == "nan":
         return nan
     return line.amount(name, least=1.0 if name.endswith("_tokens") else 0.0)

@@ -1,4 +1,4 @@
-"""Steps of deep models from those of two shallower ones: equal layers take equal time.
+"""Steps of deep models from those of two shallower ones.
 
 A model's layers repeat, but for some at its front. What a step takes then grows by the same with
 each round of them, so that two depths give any other one.

@@ -1,4 +1,4 @@
-"""A replica cut into stages: as many batches are under way as it has stages.
+"""A replica cut into stages, with a batch under way for each.
 
 Each batch has sequences of its own; the queue, prompts and blocks are common to all. A batch that
 has been through all stages takes part of the queue and goes through again. Chunks of a long prompt
@@ -18,7 +18,7 @@ from hespas.serve.stages import StageClock
 
 
 class Pipeline:
-    """One engine whose layers are cut into stages, to a fleet as a `Replica` is.
+    """An engine cut into stages; a fleet sees it as a `Replica`.
 
     ``due`` is a heap of the ends of batches under way, with the batch; ``resting`` are those that
     have nothing to do, which look again at ``wake_ps``.

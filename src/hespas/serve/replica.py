@@ -23,7 +23,7 @@ _MOST_PREEMPTIONS = 1000
 
 
 class Replica:
-    """One engine: its queue, the sequences that decode, and the blocks that they hold.
+    """One engine: its queue, its decoding sequences and their blocks.
 
     It is one of the batches of a pipeline where others have its ``pool``: they go through the
     stages of one ``clock``.
@@ -119,7 +119,7 @@ class Replica:
         return self.finish()
 
     def start(self, horizon_ps: int) -> bool:
-        """Begin iterations of one kind, at least one; return whether there is something to do."""
+        """Begin iterations of one kind; return whether there is something to do."""
         engine = self.setup.engine
         self._admit()
         if engine.mixes or not self.pool.prompts:
@@ -202,7 +202,7 @@ class Replica:
         return nodes, self.pool.cache.tokens_of(nodes)
 
     def _take(self, request: int, shared: list[Node], needed: int) -> None:
-        """Give a request its blocks: those of kept segments, and others of its own."""
+        """Give a request its blocks: those of kept segments, and new ones."""
         self.pool.free -= needed
         self.pool.blocks_of[request] = needed
         if self.pool.cache is not None:
@@ -274,7 +274,7 @@ class Replica:
         return max(elapsed, times.of_exchange(-(-tokens // parts)))
 
     def _begin(self, prompt: Prompt) -> list[int]:
-        """Let a request decode whose prompt is computed; return it where that was all."""
+        """Let a request with a computed prompt decode; return it if done."""
         work, request = self.work, prompt.request
         work.first_ps[request] = min(work.first_ps[request], self.now)
         work.made[request] += 1
@@ -306,7 +306,7 @@ class Replica:
     # -- iterations that decode alone
 
     def _decode(self, horizon_ps: int) -> None:
-        """Run iterations until a sequence ends, blocks run out or the horizon is reached."""
+        """Run iterations until a sequence, the blocks or the horizon end."""
         engine, pool = self.setup.engine, self.pool
         first, step, most = self._decoded_ps(self.setup.times)
         first += engine.host_ps(self.decoding)
@@ -337,7 +337,7 @@ class Replica:
             self.planned_ps = started_ps + first * before + step * (before * (before - 1) // 2)
 
     def _decoded_ps(self, times: StepTimes, later: int = 0) -> tuple[int, int, int]:
-        """Return the time of an iteration, its growth, and for how many iterations both hold.
+        """Return an iteration's time and growth, and how many iterations they hold.
 
         ``later`` counts the iterations that run before it.
         """
@@ -377,7 +377,7 @@ class Replica:
         return count
 
     def _make_room(self) -> None:
-        """Preempt the last requests until the next token of all others has a block."""
+        """Preempt the last requests until all others' next tokens have blocks."""
         if not self.grows:
             return
         while self.decoding and self._next_blocks() > self.pool.free:
@@ -393,13 +393,13 @@ class Replica:
         return self._growing(1)
 
     def _growing(self, tokens: int) -> int:
-        """Return the blocks that sequences within and beyond take for their next ``tokens``."""
+        """Return the blocks that sequences take for their next ``tokens``."""
         within, beyond = self.growths
         blocks = within.blocks(self.generation, tokens)
         return blocks if beyond is None else blocks + beyond.blocks(self.generation, tokens)
 
     def _preempt(self) -> None:
-        """Take the last request from the batch: it is computed again from its start."""
+        """Take the last request from the batch, to be computed again."""
         request, work = self._last(), self.work
         for prompt in self.pool.prompts:
             if prompt.request == request:
@@ -418,7 +418,7 @@ class Replica:
             )
 
     def _last(self) -> int:
-        """Take the request that came last from the order: none of another batch's sequences."""
+        """Take this batch's request that came last from the order."""
         pool, others = self.pool, list[int]()
         while True:
             request = pool.order.pop()
@@ -435,7 +435,7 @@ class Replica:
             heappop(self.ends)
 
     def _is_gone(self, end: tuple[int, int]) -> bool:
-        """Return whether a request does not end there: it was preempted after it joined."""
+        """Return whether a request was preempted after it joined."""
         generation, request = end
         if request not in self.joined:
             return True
@@ -443,7 +443,7 @@ class Replica:
         return generation != joined + work.outputs[request] - work.made[request]
 
     def _leave(self, request: int) -> None:
-        """Take a request out of the batch, with the tokens it has made."""
+        """Take a request with its tokens out of the batch."""
         joined, length = self.joined.pop(request)
         made = self.generation - joined
         self.decoding -= 1
@@ -459,7 +459,7 @@ class Replica:
     # -- time
 
     def _pass(self, elapsed_ps: int, count: int, *, decodes: bool) -> None:
-        """Let iterations pass; a token is added to every decoding sequence in each."""
+        """Let iterations pass, each with a token for every decoding sequence."""
         pool = self.pool
         if pool.waiting:
             cause = self._cause()
@@ -485,7 +485,7 @@ class Replica:
         )
 
     def _ended(self) -> list[int]:
-        """Release what has made its last token, in the order of the requests."""
+        """Release requests that made their last token, in their order."""
         ended: list[int] = []
         work = self.work
         while self.ends and self.ends[0][0] <= self.generation:
@@ -502,7 +502,7 @@ class Replica:
         return ended
 
     def _keep_output(self, request: int) -> None:
-        """Keep what a request made behind its prompt, but for its last token."""
+        """Keep a request's output, but for its last token."""
         work = self.work
         if self.pool.cache is None or work.chains is None or work.output_segments is None:
             return
@@ -525,7 +525,7 @@ class Replica:
 
 
 def _least(first: int, step: int, exchange: int) -> tuple[int, int, int]:
-    """Return the first iteration's time, its growth, and the iterations for which both hold.
+    """Return the first iteration's time, its growth, and where both hold.
 
     None takes less than ``exchange``.
 

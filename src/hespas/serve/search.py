@@ -124,7 +124,7 @@ def _with_weights(options: ServeOptions, weight: str) -> ServeOptions:
 
 
 def _meshes(system: System) -> Iterator[MeshAxes]:
-    """Yield the meshes of a replica: powers of two of devices, and stages of a node each."""
+    """Yield a replica's meshes: powers of two of devices, node-sized stages."""
     node = system.dimensions[0].size if system.dimensions else system.device_count
     tensor = 1
     while tensor <= system.device_count:

@@ -220,7 +220,7 @@ def _check_halves(options: ServeOptions, fleet: Fleet) -> None:
 
 
 def _check_pipeline(options: ServeOptions, fleet: Fleet) -> None:
-    """Raise `ConfigError` for what is not known of engines whose layers are cut into stages."""
+    """Raise `ConfigError` for what is unknown of engines in stages."""
     for name in sorted(_OF_ONE_STAGE & options.model.settings.keys()):
         raise ConfigError(
             f"{option('set')} {name} is of one stage alone, and engines serve whole models",
@@ -484,7 +484,7 @@ def _assumptions(
 
 
 def _stage_assumptions(steps: ReplicaSteps, engine: Engine) -> Iterator[str]:
-    """Say how layers are cut into stages, and what goes from one to the next."""
+    """Say how layers are cut into stages, and what stages send."""
     if len(steps.models) == 1:
         return
     layers = ", ".join(str(each.layers) for each in steps.models)

@@ -32,7 +32,7 @@ class Setup:
         return self.tokens_beyond is not None and tokens > self.times.window
 
     def blocks_of(self, tokens: int, *, joined: int | None = None) -> int:
-        """Return the blocks of a sequence that joined with as many tokens, or has them all."""
+        """Return the blocks of a sequence with this many tokens."""
         block, window = self.engine.block_tokens, self.times.window
         if not self.is_beyond(tokens if joined is None else joined):
             return -(-tokens // block) + self.state_blocks

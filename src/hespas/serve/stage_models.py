@@ -1,4 +1,4 @@
-"""One replica: the models of its stages, and what it runs once their steps are known.
+"""One replica: the models of its stages, and their predicted steps.
 
 A replica without a pipeline is one stage.
 """
@@ -33,7 +33,7 @@ _SENT = 2
 
 @frozen
 class Link:
-    """What a stage takes to receive a batch: ``fixed_s``, and ``token_s`` for each token."""
+    """A stage's time to receive a batch: ``fixed_s`` + tokens * ``token_s``."""
 
     fixed_s: float = 0.0
     token_s: float = 0.0
@@ -41,7 +41,7 @@ class Link:
 
 @frozen
 class StageModel:
-    """A stage of a replica: what it serves, and the link that its batches come over."""
+    """A stage of a replica, and the link that brings its batches."""
 
     model: ServedModel
     layers: int
@@ -72,7 +72,7 @@ def stage_models(
     engine: Engine,
     dimensions: Sequence[Dimension],
 ) -> tuple[StageModel, ...]:
-    """Return the stages of a replica on a mesh; ``dimensions`` are those of the cluster.
+    """Return a replica's stages on a mesh; ``dimensions`` are of the cluster.
 
     Raises `ConfigError` for more stages than layers, and layers that need others.
     """
@@ -121,7 +121,7 @@ def _stages(
 def _link_to(
     stage: int, settings: LanguageModel, mesh: MeshAxes, dimensions: Sequence[Dimension]
 ) -> Link:
-    """Return what a stage takes to receive from the one before, whose devices are numbered before.
+    """Return what a stage takes to receive from the one before.
 
     Each of ``tp`` devices sends a part, and the receivers gather the parts. Source: vLLM,
     distributed/parallel_state.py, send_tensor_dict; SGLang's is alike.
@@ -144,7 +144,7 @@ def _link_to(
 
 @frozen
 class ReplicaSteps:
-    """The stages of a replica of a model by ``name``, with their predicted steps."""
+    """The stages of a model's replica, with their predicted steps."""
 
     name: str
     models: tuple[StageModel, ...]
@@ -152,7 +152,7 @@ class ReplicaSteps:
 
     @property
     def joined(self) -> Surface:
-        """The steps of all stages as one's: times are sums, what else there is the slowest's.
+        """The steps of all stages as one: times summed, others the slowest's.
 
         Devices draw the mean of the stages.
         """
@@ -170,7 +170,7 @@ class ReplicaSteps:
 
     @property
     def kv_bytes_per_token(self) -> float:
-        """The bytes of keys and values of a token, of all devices that have a part of them."""
+        """Bytes of a token's keys and values, on all devices together."""
         pairs = zip(self.models, self.surfaces, strict=True)
         return sum(
             surface.memory.kv_bytes_per_token * each.devices / surface.parts
@@ -178,7 +178,7 @@ class ReplicaSteps:
         )
 
     def setup(self, engine: Engine, capacity: int, *, shares: bool, factors: StepFactors) -> Setup:
-        """Return what a replica runs; `ConfigError` where a stage has no room for a cache.
+        """Return what a replica runs; `ConfigError` if a cache doesn't fit.
 
         Blocks are those of the stage that has the fewest. Requests that ``shares`` prefixes keep
         all tokens of them.
@@ -263,7 +263,7 @@ def _served_model(
 
 
 def _window_of(model: LanguageModel) -> Window | None:
-    """Return the longest window or chunk that layers of a model attend to; None without."""
+    """Return the longest window or chunk of a model's attention, if any."""
     kinds = [kind for kind in model.kinds if kind.mixer == "attention"]
     seen = [kind.window or kind.chunk for kind in kinds]
     layers = sum(map(bool, seen))

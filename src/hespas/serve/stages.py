@@ -37,7 +37,7 @@ def layers_of_stages(layers: int, stages: int, more: MoreLayers) -> tuple[int, .
 
 @dataclass(slots=True, kw_only=True)
 class StageClock:
-    """When each stage of a pipeline is free, in ps: batches go through in one order."""
+    """When each stage of a pipeline is free, in ps."""
 
     free_ps: list[int]
 

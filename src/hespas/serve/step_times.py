@@ -144,7 +144,7 @@ class StepTimes:
 
 
 def summed(stages: Sequence[StepTimes]) -> StepTimes:
-    """Return the times of all stages one after another; sizes are the same of each.
+    """Return the times of all stages in turn, of equal sizes.
 
     >>> one = StepTimes(tokens_s=((1, 2.0), (8, 3.0)), context_s=((1, 0.5),), pair_s=0.25)
     >>> summed((one, one)) == StepTimes(

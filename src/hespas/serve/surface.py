@@ -115,11 +115,11 @@ class Size:
 
     @property
     def pairs(self) -> int:
-        """How many pairs of a token and one that it attends to prompts have."""
+        """How many pairs of a token and an attended one prompts have."""
         return self.pairs_within(self.tokens)
 
     def pairs_within(self, window: int) -> int:
-        """Return the pairs of prompts of which none is farther back than a window."""
+        """Return the pairs of prompts within a window."""
         return self.batch * pairs_within(window, self.tokens)
 
 
@@ -186,7 +186,7 @@ class Surface:
     depths: Depths | None
 
     def report_near(self, size: int, *, is_prompt: bool) -> RunReport:
-        """Return the predicted step whose batch, or prompt, is nearest to a size."""
+        """Return the predicted step of the nearest batch or prompt."""
         near = [each for each in self.reports if each.is_prompt == is_prompt]
         if is_prompt:
             return self.reports[min(near, key=lambda each: abs(each.batch * each.tokens - size))]
@@ -219,7 +219,7 @@ class Surfaces:
 def surface_of(
     model: ServedModel, *, fidelity: Phase, executor: ExecutorOptions, longest: int | None = None
 ) -> Surface:
-    """Predict the steps of a model and return their surface; cached ones are read.
+    """Return the surface of a model's steps, predicted or cached.
 
     Raises `ConfigError` with the reason where one of them can't be predicted.
     """
@@ -412,7 +412,7 @@ def _reports(
     depths: Depths | None,
     predicted: Callable[[Sequence[Candidate]], list[RunReport]],
 ) -> dict[Size, RunReport]:
-    """Return the reports of steps, of all layers or from those of two depths."""
+    """Return the reports of steps, whole or from two depths."""
     if depths is None:
         found = predicted([model.candidate(size) for size in designed])
         return dict(zip(designed, found, strict=True))
@@ -428,7 +428,7 @@ def _reports(
 def _predicted(
     phase: Phase, executor: ExecutorOptions, candidates: Sequence[Candidate]
 ) -> list[RunReport]:
-    """Return the reports of candidates in their order: read from the cache, or predicted."""
+    """Return the candidates' reports in order, cached or predicted."""
     cache = ContentCache(
         directory=cache_home() / "serving", suffix=".step", mark=_MARK, what="serving steps"
     )

@@ -1,4 +1,4 @@
-"""Export a JAX function: a zoo model, a user's function, or a jax.export artifact."""
+"""Export a zoo model, a user's JAX function, or a jax.export artifact."""
 
 # JAX's own types are only partly known.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false

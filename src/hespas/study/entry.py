@@ -133,7 +133,7 @@ def entry_of(number: int, candidate: Candidate) -> Entry:
 def _expected(
     source: object, device: Device | None, system: System | None, bounds: Bounds, cut: Cut | None
 ) -> Expected:
-    """Estimate a step's time and memory; the time is the bound where only that is known.
+    """Estimate a step's time, or only its bound, and its memory.
 
     The stages of a pipeline compute a share of all layers each, at the same time.
     """

@@ -33,7 +33,7 @@ LIKELY_MEMORY = 1.5
 
 @frozen
 class Expected:
-    """What a step is expected to take; nothing but the order of predictions follows from it."""
+    """What a step is expected to take; it only orders predictions."""
 
     time_s: float
     memory_bytes: float
@@ -67,7 +67,7 @@ def expected_s(
 
 @frozen
 class _Step:
-    """A step's passes over its layers, and the rows of one device in all layers and rounds.
+    """A step's passes over its layers, and one device's rows in all.
 
     ``crossings`` counts how often a layer's rows are summed over ``tp``, or go to experts or back.
     """
@@ -114,7 +114,7 @@ class _Step:
         return communicating_s + self._ring_s(replicated, _ALL_REDUCE * gradients)
 
     def _ring_s(self, axes: Sequence[str], size_bytes: int) -> float:
-        """Return the time to gather or scatter: devices next to each other share their links."""
+        """Return the time to gather or scatter; neighbours share their links."""
         count, crossed = crossed_by(self.settings.mesh, self.system, axes)
         share = size_bytes * (count - 1) / count
         return max(
@@ -122,7 +122,7 @@ class _Step:
         )
 
     def _exchange_s(self, axes: Sequence[str], size_bytes: int) -> float:
-        """Return the time to send an equal part to each device, through a device's own link."""
+        """Return the time to send each device an equal part."""
         count, crossed = crossed_by(self.settings.mesh, self.system, axes)
         return max(
             (

@@ -54,7 +54,7 @@ def _title(searched: Sequence[str], others: Sequence[str]) -> str:
 
 
 def _batch_of_each(study_keys: Mapping[str, object], known_options: Collection[str]) -> int:
-    """Return the sequences of each device: the largest micro-batch, or an engine's usual batch."""
+    """Return each device's sequences: the largest micro-batch, or an engine's batch."""
     if "accumulation" not in known_options:
         return _DECODED if "context" in known_options else 1
     given = [1, *(size for key in _HOW_ACCUMULATED for size in listed(study_keys.get(key)))]

@@ -1,4 +1,4 @@
-"""Everything that touches PyTorch's internals: a training step for GPUs that are not attached.
+"""Record PyTorch's training steps for GPUs that are not attached.
 
 A user's function goes in, a `hespas.program.recorded.RecordedStep` comes out: what one rank
 launches, in order, and its memory. `worker` is a process of its own, asked with `messages`. It

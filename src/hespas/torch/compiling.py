@@ -194,7 +194,7 @@ def _compile_without_timing() -> None:
 
 
 def _mark_origins(places: Places) -> None:
-    """Let generated code say before each kernel which modules and lines it comes from."""
+    """Let generated code name each kernel's modules and lines."""
     marks: list[Place] = []
 
     def mark(nodes: Iterable[Any], wrapper: Any) -> None:

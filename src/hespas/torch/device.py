@@ -27,7 +27,7 @@ def fake_mode() -> FakeTensorMode:
 
 
 def install_fake_gpus(gpu: GpuDescription, streams: Streams, *, count: int) -> SimpleNamespace:
-    """Let torch see ``count`` GPUs in this process, from now on; return their properties."""
+    """Let torch see ``count`` GPUs in this process; return their properties."""
     install_fake_guard()
     of_streams = stream_functions(streams)
     properties = _properties(gpu)

@@ -1,4 +1,4 @@
-"""Read possibly damaged programs in a process of its own: jaxlib's readers can crash.
+"""Read possibly damaged programs in a process: jaxlib's readers can crash.
 
 * Bytecode: jaxlib 0.10.2 aborts where a message holds bytes that are no text, and reads invalid
   memory elsewhere. Names that are no text pass its reader, and no Python can ask for them. Text of

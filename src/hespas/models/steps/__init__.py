@@ -1,4 +1,4 @@
-"""The steps of models in JAX; nothing else in `hespas.models` imports it to be loaded.
+"""The steps of models in JAX; `hespas.models` loads without them.
 
 ``build`` of a module makes a step of settings: `training` and `serving` those of language models,
 of a `transformer` whose `layers` have `attention` (with `context`, `latent` and a `cache`), states

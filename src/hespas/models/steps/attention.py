@@ -235,7 +235,7 @@ def fused_over_latents(
 def fused_index(
     divided: Divided, query: jax.Array, keys: jax.Array, shares: jax.Array
 ) -> jax.Array:
-    """Return how an index rates tokens for each query, (batch, queries, tokens), in 8 bits.
+    """Return an index's rating of tokens, (batch, queries, tokens), in 8 bits.
 
     Each device that attends rates for all heads of the index.
     """
@@ -252,7 +252,7 @@ def fused_index(
 
 
 def largest(divided: Divided, scores: jax.Array, count: int) -> jax.Array:
-    """Return the places of each row's ``count`` largest scores, or of all, on a device by itself.
+    """Return where each row's ``count`` largest scores are, on one device.
 
     ``scores`` are (batch, queries, tokens). Partitioners would gather what they sort.
     """

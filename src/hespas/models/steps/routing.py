@@ -426,7 +426,7 @@ class _Experts:
 
 
 class Among(Enum):
-    """The devices that exchange: all by expert or by device, one a group, or a group."""
+    """The devices that exchange: all, one of each group, or one group."""
 
     ALL = "all"
     DEVICES = "devices"

@@ -1,4 +1,4 @@
-"""What would change a step: the step priced again with one cause of its time changed.
+"""What would change a step: new prices with one cause changed.
 
 In goes a `hespas.prediction.result.Prediction` with the options that it was made with; out come
 rows: what was changed, how long the step then takes, and what part of it that gains. Nothing is

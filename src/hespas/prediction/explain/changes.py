@@ -1,4 +1,4 @@
-"""A step priced again with one cause of its time taken away or halved.
+"""A step priced again without, or with half, one cause of time.
 
 Each change is made to the values that the prediction was made from (the device's rates, the
 system's links, the cluster's imperfections), and the step is priced and simulated again by the same
@@ -46,7 +46,7 @@ _MUCH = 1e6
 
 @frozen
 class Change:
-    """A step with one thing changed; ``gain`` is a share, 0 to 1."""
+    """A step with one thing changed; ``gain`` is a share."""
 
     change: str
     step_time_s: float
@@ -79,7 +79,7 @@ _MORE_LINKS = {
 
 
 def main_changes(prediction: Prediction) -> tuple[Change, ...]:
-    """Return the changes that take little time to compute, the largest gain first."""
+    """Return the changes that compute fast, the largest gain first."""
     step = _step(prediction)
     rates = (*step.rates(_RATES), *step.power())
     return ordered([*rates, *step.network(), *step.host(), *step.devices()])
@@ -112,7 +112,7 @@ class _Step:
     again: Callable[[TaskGraph], Timeline] | None
 
     def rates(self, changes: dict[str, Rates]) -> Iterator[Change]:
-        """Yield the step on devices of other rates, where the method's times follow them."""
+        """Yield the step at other rates, where the method follows them."""
         graph, estimates = self.prediction.graph, self.prediction.estimates
         estimator, before = estimates.estimator, estimates.estimate_of_region
         if not isinstance(estimator, Scalable):
@@ -168,7 +168,7 @@ class _Step:
         return [found[rates] for rates in asked.values()]
 
     def power(self) -> Iterator[Change]:
-        """Yield the step at the boost clock, where the power limit keeps it below."""
+        """Yield the step at the boost clock, if power limits it."""
         graph, estimates = self.prediction.graph, self.prediction.estimates
         sustained, estimator = estimates.sustained, estimates.estimator
         if sustained is None or sustained.clock == 1.0 or not isinstance(estimator, Clocked):
@@ -186,7 +186,7 @@ class _Step:
         yield replace(self._priced(AT_BOOST, at_boost.estimate_of_region), note=note)
 
     def network(self) -> Iterator[Change]:
-        """Yield the step with links twice as fast, and with its communication hidden."""
+        """Yield the step with links doubled, and with communication hidden."""
         system = self.prediction.system
         if system is None or not self.prediction.communication_s:
             return
@@ -194,7 +194,7 @@ class _Step:
         yield self._row(COMMUNICATION_HIDDEN, self._hidden_s())
 
     def more_network(self) -> Iterator[Change]:
-        """Yield the step with other links, and with each dimension's twice as fast."""
+        """Yield the step with other links, and with each dimension's doubled."""
         system = self.prediction.system
         if system is None or not self.prediction.communication_s:
             return
@@ -251,7 +251,7 @@ class _Step:
         yield replace(row, note=note)
 
     def attention(self) -> Iterator[Change]:
-        """Yield the step with attention fused, where the program keeps scores in memory."""
+        """Yield the step with attention fused, if it is not."""
         # A run doesn't ask for this, nor waits for what it takes.
         from hespas.prediction.explain.attention import (  # noqa: PLC0415
             Fused,

@@ -1,4 +1,4 @@
-"""Prices of a step's regions again, by other methods or rates, and its rows."""
+"""A step's regions priced again, by other methods or rates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The figures of a step, as structs: what ``hespas run --json`` writes, with its JSON Schema."""
+"""A step's figures as structs: ``hespas run --json`` and its JSON Schema."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Count: TypeAlias = float | int
 
 
 class OpRow(msgspec.Struct, frozen=True, kw_only=True):
-    """All executions of one kind of operation in a step, on one device."""
+    """All executions of one kind of operation, on one device."""
 
     count: Annotated[Count, _of("how often it runs, every round of a loop counted")]
     time_s: Annotated[Seconds, _of("all of them together")]
@@ -53,7 +53,7 @@ class BoundShares(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EnergyParts(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the energy of a step goes, a device with its share of what it stands in; they add up.
+    """A step's energy, of a device and its share of machines.
 
     The parts that are null are in no sum: nothing is known of them.
     """
@@ -107,7 +107,7 @@ class KindRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CommunicationRow(msgspec.Struct, frozen=True, kw_only=True):
-    """All communication of one kind among the same groups of devices, on the slowest device."""
+    """All communication of one kind and groups, on the slowest device."""
 
     kind: str
     axis: Annotated[str, _of("the axis of the mesh, or how its groups are formed")]
@@ -125,7 +125,7 @@ class CommunicationRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ExplainRow(msgspec.Struct, frozen=True, kw_only=True):
-    """The step, priced again with one cause of its time taken away or changed."""
+    """The step, priced again with one cause of its time changed."""
 
     change: str
     step_time_s: Seconds
@@ -133,7 +133,7 @@ class ExplainRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KernelTimeRow(msgspec.Struct, frozen=True, kw_only=True):
-    """Kernels that are alike: of one kind, in one module, with the same work and time.
+    """Equal kernels of one kind and module: the same work and time.
 
     Rows add up to the computation; those beyond the longest are in one row, ``others``.
     """
@@ -177,7 +177,7 @@ class HolderRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MemoryDetails(msgspec.Struct, frozen=True, kw_only=True):
-    """The device memory of a step: arguments + outputs - aliases + temporaries are the peak."""
+    """A step's memory; peak = arguments + outputs - aliases + temporaries."""
 
     argument_bytes: int
     output_bytes: int
@@ -189,7 +189,7 @@ class MemoryDetails(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TimelineRow(msgspec.Struct, frozen=True, kw_only=True):
-    """Something on a track of the slowest device, as in ``--timeline`` but joined to be few."""
+    """A slice of the slowest device's timeline; short ones are joined."""
 
     track: Annotated[str, _of("phases, compute, a stream of communication, waiting")]
     name: str
@@ -205,7 +205,7 @@ class Peaks(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VariationReport(msgspec.Struct, frozen=True, kw_only=True):
-    """A step on devices that are not equal; the step time of the answer is that of equal ones."""
+    """A step on unequal devices; the answer's is on equal ones."""
 
     source: Annotated[str, _of("where the variation was measured")]
     draws: Annotated[int, _of("clusters that were drawn")]
@@ -284,7 +284,7 @@ class AssumptionGroup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StageRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One stage of a pipeline: times of a step, and the memory of one of its devices."""
+    """One stage of a pipeline: a step's times, and a device's memory."""
 
     stage: int
     devices: Annotated[str, _of("as in devices 0-63")]
@@ -311,7 +311,7 @@ class StageRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PipelineReport(msgspec.Struct, frozen=True, kw_only=True):
-    """How a step of several programs is divided into stages, and how well they are used."""
+    """How a pipeline's step is divided into stages, and their use."""
 
     schedule: str
     micro_batches: int
@@ -335,7 +335,7 @@ class SchedulerLimit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ExpectedError(msgspec.Struct, frozen=True, kw_only=True):
-    """How far predictions of the published steps that are most like this one were off.
+    """How far off predictions of the most similar published steps were.
 
     Figures are null where none is published.
     """
@@ -359,7 +359,7 @@ class PublishedErrors(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunReport(msgspec.Struct, frozen=True, kw_only=True):
-    """One step of a program on a system; null is what is not known.
+    """One step of a program on a system; null is unknown.
 
     FLOPs, energy, memory and rows are those of one device.
     """

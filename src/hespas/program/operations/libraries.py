@@ -240,7 +240,7 @@ SORTING_TRAITS = {
 
 
 def moved_bytes(op: Op) -> Work:
-    """Return the work of kernels known by the bytes they move, and by some their FLOPs."""
+    """Return the work of kernels known by bytes, and maybe FLOPs."""
     if not isinstance(op.attrs, KernelAttrs):
         return ZERO
     return Work(

@@ -429,7 +429,7 @@ class Edges:
 
 @frozen
 class ClassNumbers:
-    """The class of each device, group and link; classes are numbered by first appearance."""
+    """The class of each device, group and link, numbered by first appearance."""
 
     devices: Integers
     groups: Integers

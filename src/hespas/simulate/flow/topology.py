@@ -303,7 +303,7 @@ def _parts_of(index: int, dimension: Dimension, devices: int) -> Iterator[Part]:
 def _cross(
     axis: _Axis, places: Integers, here: Integers, there: Integers, spine: Integers | None = None
 ) -> list[Crossing]:
-    """Return what links messages cross along a dimension; None: the hash chooses each spine."""
+    """Return the links of messages along a dimension; None for hashed spines."""
     every, first = np.arange(len(places)), axis.first
     goals = places + (there - here) * axis.stride
     match axis.dimension.shape:

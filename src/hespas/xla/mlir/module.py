@@ -53,7 +53,7 @@ _HELD = (signal.SIGINT, signal.SIGTERM)
 
 @contextmanager
 def signals_held() -> Generator[None]:
-    """Hold signals back while a C++ library loads: it crashes if Python raises inside."""
+    """Hold signals back while a C++ library loads, which they would crash."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _HELD)
     try:
         yield

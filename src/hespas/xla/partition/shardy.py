@@ -79,7 +79,7 @@ def _inline(call: Any, functions: dict[str, Any]) -> None:
 
 
 def _widen_indices(module: MlirModule) -> None:
-    """Make indices 64 bits wide: Shardy writes constants as 64 bits whatever their type.
+    """Make indices 64 bits wide, as Shardy writes constants.
 
     Otherwise the memory behind such a constant is printed, or crashes the process.
     """

@@ -376,7 +376,7 @@ def _check_memory(loaded: _Loaded, free_bytes: int | None, name: str) -> None:
 
 
 def _run(request: messages.StepRequest, loaded: _Loaded) -> tuple[tuple[float, ...], int]:
-    """Return the durations of the timed steps, and how many inputs each step remade."""
+    """Return the timed steps' durations, and how many inputs they remade."""
     errors = import_module("jax.errors")
     durations: list[float] = []
     remade = 0
