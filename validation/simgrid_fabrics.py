@@ -26,7 +26,7 @@ from flow_transfers import Transfer, simulate_transfers
 from hespas.base.files import json_bytes, write_file
 from hespas.hardware.interconnect import Dimension, Dimensions, Interconnect, Shape
 from hespas.hardware.links import LinkParameters
-from hespas.tasks.chakra.format import write_traces
+from hespas.tasks.chakra.writer import write_traces
 from hespas.tasks.graph import Job, ReceiveTask, SendTask, Task, TaskGraph, spmd_job
 
 SEEDS = 20

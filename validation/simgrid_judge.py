@@ -24,13 +24,13 @@ from hespas.hardware.interconnect import (
     Dimension,
     Dimensions,
     Dragonfly,
-    Edge,
     Fabric,
     Graph,
     Interconnect,
     Shape,
 )
 from hespas.hardware.links import LinkParameters
+from hespas.hardware.machine_links import Edge
 from hespas.simulate.flow.topology import make_topology
 
 CASES = 20

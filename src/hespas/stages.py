@@ -182,7 +182,7 @@ def trace(
 ) -> TaskGraph:
     """Make the task graph of all devices.
 
-    `hespas.tasks.chakra.format.write_traces` writes it to files. A program that moves data
+    `hespas.tasks.chakra.writer.write_traces` writes it to files. A program that moves data
     between devices and their hosts needs the bandwidth of the link, in each direction.
 
     >>> graph = split(load("examples/attention_block.mlir"))

@@ -12,7 +12,8 @@ from msgspec.structs import replace as replace_struct
 
 from hespas.compile.targets import find_target
 from hespas.hardware.links import load_link
-from hespas.hardware.presets import load_device, load_microarchitecture
+from hespas.hardware.microarchitecture import load_microarchitecture
+from hespas.hardware.presets import load_device
 from hespas.program.kernels import CompiledKernels, KernelLaunch, encode_kernels
 
 Run = Callable[..., "CompletedProcess[str]"]

@@ -11,7 +11,7 @@ from subprocess import CompletedProcess
 import pytest
 
 from hespas.program.collectives import CollectiveKind
-from hespas.tasks.chakra.format import write_traces
+from hespas.tasks.chakra.writer import write_traces
 from hespas.tasks.graph import CollectiveTask, TaskGraph
 
 Call = Callable[..., CompletedProcess[str]]

@@ -14,7 +14,7 @@ import pytest
 
 from hespas.base.files import MARK_FILE
 from hespas.report.regions import MOST_DESCRIPTION_FILES, WALL_TIMES
-from hespas.tasks.chakra.format import write_traces
+from hespas.tasks.chakra.writer import write_traces
 from programs import all_reduce, on_devices, vector_main
 
 Call = Callable[..., CompletedProcess[str]]
@@ -221,7 +221,7 @@ def test_failing_late_leaves_nothing(call: Call, monkeypatch: pytest.MonkeyPatch
     def fail(*given: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("hespas.tasks.chakra.format.write_traces", fail)
+    monkeypatch.setattr("hespas.tasks.chakra.writer.write_traces", fail)
     done = run(call, "p.mlir", "deep/er/out")
     assert done.returncode == 2
     assert "deep/er/out: cannot be written: No space left on device" in done.stderr
@@ -236,7 +236,7 @@ def test_failing_late_leaves_an_earlier_run(call: Call, monkeypatch: pytest.Monk
     def interrupt(*given: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("hespas.tasks.chakra.format.write_traces", interrupt)
+    monkeypatch.setattr("hespas.tasks.chakra.writer.write_traces", interrupt)
     done = run(call, "p.mlir", "out", "--split", "individual_split")
     assert done.returncode == 130
     assert contents("out") == kept
@@ -293,7 +293,7 @@ def test_two_runs_may_share_an_output(call: Call, monkeypatch: pytest.MonkeyPatc
         write_traces(*given)
         shutil.copytree("finished", "out")
 
-    monkeypatch.setattr("hespas.tasks.chakra.format.write_traces", overtaken)
+    monkeypatch.setattr("hespas.tasks.chakra.writer.write_traces", overtaken)
     done = run(call, "p.mlir", "out")
     assert done.returncode == 0, done.stderr
     assert contents("out") == contents("finished")

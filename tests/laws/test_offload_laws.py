@@ -26,8 +26,8 @@ from hespas.prediction.result import Prediction
 from hespas.program.program import Program
 from hespas.report.text import headline_lines
 from hespas.simulate.options import Model
-from hespas.tasks.chakra.format import write_traces
 from hespas.tasks.chakra.reader import read_traces
+from hespas.tasks.chakra.writer import write_traces
 from hespas.tasks.graph import ComputeTask, MemoryTask, TaskGraph
 
 HERE = Path(__file__).parent

@@ -13,7 +13,7 @@ from hespas.hardware.interconnect import Shape, dimension_of
 from hespas.hardware.presets import load_system
 from hespas.hardware.system import RemoteMemory, RemoteMemoryKind, System, bare_system
 from hespas.program.collectives import COMMON_KINDS, CollectiveKind
-from hespas.simulate.astra.durations import relay_rounds
+from hespas.simulate.astra.relays import relay_rounds
 from hespas.simulate.astra.simulate import simulate
 from hespas.simulate.models import ModelChoice, joined_job, simulate_job
 from hespas.simulate.options import Model

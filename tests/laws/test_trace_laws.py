@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hespas.tasks.chakra import format as wire
-from hespas.tasks.chakra.format import NUMBER_OF_KIND, write_traces
+from hespas.tasks.chakra.format import NUMBER_OF_KIND
 from hespas.tasks.chakra.reader import read_traces
+from hespas.tasks.chakra.writer import write_traces
 from hespas.tasks.graph import (
     CollectiveTask,
     ComputeTask,

@@ -28,7 +28,8 @@ from hespas.simulate.astra.plan import PER_NODE
 from hespas.simulate.models import check_size
 from hespas.simulate.options import ContentionModel
 from hespas.simulate.timeline import DeviceFigures, ExternalResult
-from hespas.tasks.chakra.format import COMM_GROUP_FILE, write_traces
+from hespas.tasks.chakra.format import COMM_GROUP_FILE
+from hespas.tasks.chakra.writer import write_traces
 from hespas.tasks.graph import ComputeTask, Job, TaskGraph, as_job, devices_text
 
 BINARY_VARIABLE = "ASTRA_SIM_BINARY"

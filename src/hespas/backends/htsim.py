@@ -24,20 +24,16 @@ from itertools import pairwise
 from pathlib import Path
 
 from hespas.backends.network_program import (
-    Action,
-    Exchange,
     LinkRate,
-    Place,
     ProgramOptions,
-    Wait,
     check_answer,
     dimensions_text,
     find_program,
     least_of_ranks_ps,
-    matched,
     messages_of,
     run_on_files,
 )
+from hespas.backends.rank_programs import Action, Exchange, Place, Wait, matched
 from hespas.base.frozen import frozen
 from hespas.base.units import PS_PER_NS, PS_PER_S, format_time
 from hespas.errors import SimulationError, ToolError

@@ -25,11 +25,8 @@ from pathlib import Path
 from struct import Struct
 
 from hespas.backends.network_program import (
-    Action,
-    Exchange,
     LinkRate,
     ProgramOptions,
-    Wait,
     check_answer,
     dimensions_text,
     find_program,
@@ -37,6 +34,7 @@ from hespas.backends.network_program import (
     messages_of,
     run_on_files,
 )
+from hespas.backends.rank_programs import Action, Exchange, Wait
 from hespas.base.units import PS_PER_S
 from hespas.errors import SimulationError, ToolError
 from hespas.hardware.interconnect import Dimension, Shape

@@ -95,7 +95,7 @@ def estimate_into(prepared: Prepared, options: PredictOptions, output: Output) -
 def write_tasks(tasks: TaskGraph, output: Output) -> None:
     """Write the traces of all devices, if files are requested."""
     if output.stage is not None:
-        from hespas.tasks.chakra.format import write_traces  # noqa: PLC0415 - as above
+        from hespas.tasks.chakra.writer import write_traces  # noqa: PLC0415 - as above
 
         write_traces(tasks, output.stage)
 

@@ -10,17 +10,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import isqrt
 
+from hespas.collectives.patterns import Form, Pattern, shift, tree_depths
 from hespas.collectives.schedule import (
     CollectiveAlgorithm,
-    Form,
     Message,
     Operation,
-    Pattern,
     Rounds,
     Schedule,
     cut_evenly,
-    shift,
-    tree_depths,
 )
 from hespas.program.collectives import CollectiveKind
 
@@ -207,7 +204,7 @@ def _dissemination(_: CollectiveKind, members: int) -> tuple[Rounds, ...]:
 
 # The double binary tree: each of two trees adds up half of the data and hands the sum down. A leaf
 # of one tree is an inner member of the other, so all members send about equal amounts; see
-# `hespas.collectives.schedule.tree_parent` for the trees and their source.
+# `hespas.collectives.patterns.tree_parent` for the trees and their source.
 
 
 def _tree_rounds(members: int, climb: Form, descend: Form) -> tuple[Rounds, ...]:

@@ -10,11 +10,11 @@ from hespas.base.frozen import frozen
 from hespas.base.suggest import suggestion
 from hespas.errors import HardwareError
 from hespas.hardware.device import Device
+from hespas.hardware.microarchitecture import load_microarchitecture
 from hespas.hardware.presets import (
     PRESETS_DIRECTORY,
     NodeInfo,
     load_device,
-    load_microarchitecture,
     node_directory,
     node_info,
 )

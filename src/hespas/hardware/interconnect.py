@@ -1,36 +1,24 @@
-"""The network between devices as hespas' network model sees it, and ``hespas/network.json``.
-
-docs/reference/network-models.md describes the keys of the file.
-"""
+"""The network between devices as hespas' own network model sees it."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 from enum import Enum
 from math import isfinite, prod
-from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Literal
 
-import msgspec
-from msgspec import Meta, Struct
+from msgspec import Struct
 
-from hespas.base.decode import decode, read_json
 from hespas.base.figures import (
-    MOST_DEVICES,
     Count,
-    CountOrZero,
-    DeviceCount,
     NotNegative,
     Positive,
-    Text,
 )
 from hespas.base.frozen import frozen
 from hespas.errors import HardwareError
-from hespas.hardware.links import Link, LinkParameters, check_protocols, link_names, load_link
-from hespas.hardware.machine_links import Edge, Graph, MachineFile, read_machine_links
+from hespas.hardware.links import Link, LinkParameters
+from hespas.hardware.machine_links import Graph
 
 _MOST_LINKS = 1 << 20
 
@@ -231,222 +219,6 @@ def switched(devices: int, *, bandwidth_bytes_per_s: float, latency_s: float) ->
 
 
 # The file names links where the values above hold their figures, so its form is a separate one.
-
-
-class _DimensionFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An entry of ``dimensions``; ``link`` is a preset's name, a path, or parameters.
-
-    ``latency_s`` and ``reduces_in_switch`` replace those of the link. With ``spines`` a leaf has
-    an uplink to each, and ``routing`` and ``seed`` choose the one that a message takes.
-    """
-
-    topology: Shape
-    size: DeviceCount
-    link: Text | LinkParameters
-    latency_s: NotNegative | None = None
-    reduces_in_switch: bool | None = None
-    leaf_size: Count | None = None
-    oversubscription: Positive = 1.0
-    spines: DeviceCount | None = None
-    routing: Routing | None = None
-    seed: CountOrZero | None = None
-
-
-class _DragonflyFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    groups: DeviceCount
-    routers_per_group: DeviceCount
-    devices_per_router: DeviceCount
-    device_link: Text | LinkParameters
-    local_link: Text | LinkParameters
-    global_link: Text | LinkParameters
-    routing: DragonflyRouting = DragonflyRouting.MINIMAL
-    seed: CountOrZero = 0
-
-
-class _LeafSpineFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``oversubscription`` is that of a leaf, and says the bandwidth of its uplinks."""
-
-    leaves: DeviceCount
-    devices_per_leaf: DeviceCount
-    spines: DeviceCount
-    device_link: Text | LinkParameters
-    oversubscription: Positive = 1.0
-    routing: Routing = Routing.ECMP
-    seed: CountOrZero = 0
-
-
-class _EdgeFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    source: Text = msgspec.field(name="from")
-    target: Text = msgspec.field(name="to")
-    bandwidth_bytes_per_s: Positive
-    latency_s: NotNegative = 0.0
-    both_ways: bool = True
-
-
-class _GraphFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``graph``, or the file that it names."""
-
-    devices: Annotated[tuple[Text, ...], Meta(min_length=1)]
-    switches: tuple[Text, ...] = ()
-    links: list[_EdgeFile]
-
-
-_Kind = Literal[
-    "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "gather",
-    "scatter", "barrier",
-]  # fmt: skip
-
-
-class _NetworkFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    source: Text | None = None
-    dimensions: Annotated[list[_DimensionFile], Meta(min_length=1)] | None = None
-    dragonfly: _DragonflyFile | None = None
-    leaf_spine: _LeafSpineFile | None = None
-    graph: Text | _GraphFile | None = None
-    machine: MachineFile | None = None
-    algorithms: dict[_Kind, Text | Annotated[tuple[Text, ...], Meta(min_length=1)]] = {}
-    endpoint_delay_s: NotNegative = 0.0
-    memory_bytes_per_s: Positive | None = None
-
-
-def read_interconnect(path: Path, *, name: str) -> Interconnect:
-    """Return the network that a ``network.json`` describes; paths in it are relative to it.
-
-    Raises `ConfigError` for an invalid file, `HardwareError` for figures that are missing or
-    contradict each other.
-    """
-    file = decode(read_json(path), _NetworkFile, location=str(path))
-    fabric = _fabric(file, path)
-    if fabric.device_count > MOST_DEVICES:
-        message = f"the network has {fabric.device_count} devices"
-        hint = f"describe at most {MOST_DEVICES}"
-        raise HardwareError(message, location=str(path), hint=hint)
-    return Interconnect(
-        name=name,
-        fabric=fabric,
-        algorithms={
-            kind: (names,) if isinstance(names, str) else names
-            for kind, names in file.algorithms.items()
-        },
-        endpoint_delay_s=file.endpoint_delay_s,
-        memory_bytes_per_s=file.memory_bytes_per_s,
-        source=file.source or "",
-    )
-
-
-def _fabric(file: _NetworkFile, path: Path) -> Fabric:
-    networks = (file.dimensions, file.dragonfly, file.leaf_spine, file.graph, file.machine)
-    given = [network for network in networks if network is not None]
-    if len(given) != 1:
-        hint = "give one of dimensions, dragonfly, leaf_spine, graph and machine"
-        raise HardwareError(f"{len(given)} networks are given", location=str(path), hint=hint)
-    try:
-        match given[0]:
-            case list() as dimensions:
-                return Dimensions(dimensions=tuple([_dimension(one, path) for one in dimensions]))
-            case _DragonflyFile() as dragonfly:
-                return Dragonfly(
-                    groups=dragonfly.groups,
-                    routers_per_group=dragonfly.routers_per_group,
-                    devices_per_router=dragonfly.devices_per_router,
-                    device_link=_link(dragonfly.device_link, path)[1],
-                    local_link=_link(dragonfly.local_link, path)[1],
-                    global_link=_link(dragonfly.global_link, path)[1],
-                    routing=dragonfly.routing,
-                    seed=dragonfly.seed,
-                )
-            case _LeafSpineFile() as leaf_spine:
-                return _leaf_spine(leaf_spine, path)
-            case MachineFile() as machine:
-                described = path.parent / machine.file
-                if described.suffix not in _OF_INFRAGRAPH:
-                    return read_machine_links(described, machine)
-                # Few networks are described so.
-                from hespas.hardware.infragraph import read_infragraph  # noqa: PLC0415
-
-                return read_infragraph(described, machine)
-            case graph:
-                if isinstance(graph, str):
-                    graph_file = path.parent / graph
-                    graph = decode(read_json(graph_file), _GraphFile, location=str(graph_file))
-                return _graph(graph, path)
-    except HardwareError as error:
-        error.location = error.location or str(path)
-        raise
-
-
-def _leaf_spine(file: _LeafSpineFile, path: Path) -> Dimensions:
-    """Return one dimension: a fat tree with spines."""
-    tree = _DimensionFile(
-        topology=Shape.FAT_TREE,
-        size=file.leaves * file.devices_per_leaf,
-        link=file.device_link,
-        leaf_size=file.devices_per_leaf,
-        oversubscription=file.oversubscription,
-        spines=file.spines,
-        routing=file.routing,
-        seed=file.seed,
-    )
-    return Dimensions(dimensions=(_dimension(tree, path),))
-
-
-def _dimension(file: _DimensionFile, path: Path) -> Dimension:
-    link, parameters = _link(file.link, path)
-    if file.latency_s is not None:
-        parameters = msgspec.structs.replace(parameters, latency_s=file.latency_s)
-    if file.reduces_in_switch is not None:
-        parameters = msgspec.structs.replace(parameters, reduces_in_switch=file.reduces_in_switch)
-    if link is not None and file.topology is Shape.FULLY_CONNECTED and file.size > 2:
-        # A preset has the figures of all links of a device; here they go to so many others.
-        each = parameters.bandwidth_bytes_per_s / (file.size - 1)
-        parameters = msgspec.structs.replace(parameters, bandwidth_bytes_per_s=each)
-    if file.spines is None and (file.routing is not None or file.seed is not None):
-        message = "routing and seed have no effect without spines"
-        raise HardwareError(message, location=str(path), hint="add spines: 8")
-    is_hashed = file.routing in {None, Routing.ECMP}
-    return Dimension(
-        shape=file.topology,
-        size=file.size,
-        parameters=parameters,
-        leaf_size=file.leaf_size,
-        oversubscription=file.oversubscription,
-        spines=file.spines if is_hashed else None,
-        seed=file.seed or 0,
-        measured=link if link is not None and link.collectives else None,
-    )
-
-
-def _link(given: str | LinkParameters, path: Path) -> tuple[Link | None, LinkParameters]:
-    """Return the link that ``given`` names, if any, and the parameters."""
-    if isinstance(given, LinkParameters):
-        check_protocols(given, str(path))
-        return None, given
-    link = load_link(given if given in link_names() else path.parent / given)
-    if link.parameters is None:
-        hint = "add the key link to its file"
-        raise HardwareError(f"the link {given} has no parameters", location=str(path), hint=hint)
-    return link, link.parameters
-
-
-def _graph(file: _GraphFile, path: Path) -> Graph:
-    nodes = Counter([*file.devices, *file.switches])
-    twice = next((node for node, count in nodes.items() if count > 1), None)
-    if twice is not None:
-        raise HardwareError(f"the node {twice!r} is listed twice", location=str(path))
-    edges: list[Edge] = []
-    for link in file.links:
-        ends = (link.source, link.target)
-        if link.source == link.target or not nodes.keys() >= {*ends}:
-            message = f"a link goes from {link.source!r} to {link.target!r}"
-            hint = "name two nodes of devices and switches"
-            raise HardwareError(message, location=str(path), hint=hint)
-        edges.append(Edge(*ends, link.bandwidth_bytes_per_s, link.latency_s))
-        if link.both_ways:
-            edges.append(edges[-1].reversed)
-    return Graph(devices=file.devices, switches=file.switches, edges=tuple(edges))
-
-
-_OF_INFRAGRAPH = (".yml", ".yaml", ".json")
 
 
 _MULTI_AXIS, _LOOP = "multi-axis-rings", "hamiltonian-ring"

@@ -8,11 +8,11 @@ from functools import cache
 from math import prod
 from pathlib import Path
 
-from msgspec import Struct, structs
+from msgspec import Struct
 
 from hespas.base.configs import CONFIGS
 from hespas.base.decode import decode, read_json
-from hespas.base.figures import Count, Fraction, NotNegative, Positive, Text, check_rate
+from hespas.base.figures import Count, NotNegative, Positive, Text, check_rate
 from hespas.base.suggest import suggestion
 from hespas.errors import ConfigError, DeviceCountError, HardwareError, option
 from hespas.hardware.device import (
@@ -23,8 +23,9 @@ from hespas.hardware.device import (
     check_clock,
     read_roofline,
 )
-from hespas.hardware.interconnect import Slice, read_interconnect
-from hespas.hardware.power import POWER, check_sources, read_power
+from hespas.hardware.interconnect import Slice
+from hespas.hardware.interconnect_file import read_interconnect
+from hespas.hardware.power import POWER, read_power
 from hespas.hardware.system import System, bare_system, read_network, read_system
 
 PRESETS_DIRECTORY = CONFIGS
@@ -416,98 +417,3 @@ def _matching(name: str, *, of_tpu: bool, part: str | None, system: System) -> s
         f"{option('system')} {shown}" if shown else f"a system of {'TPUs' if of_tpu else 'GPUs'}"
     )
     return f"give {systems} for {name}, or {option('node')} {system.part} for {system.name}"
-
-
-class Microarchitecture(
-    Struct,
-    frozen=True,
-    kw_only=True,
-    forbid_unknown_fields=True,
-    rename={"l2_bandwidth_bytes_per_s": "l2_bandwidth"},
-):
-    """Rates of one multiprocessor, and what all multiprocessors share.
-
-    The fields are the keys of ``microarchitecture.json``. ``*_lanes`` are the threads per cycle
-    that each pipe of a multiprocessor serves: integer and logical work, fused multiply-add, special
-    functions, loads and stores, 64-bit floats, and the issue of any instruction. All
-    multiprocessors share ``l2_bandwidth_bytes_per_s``. Pipes reach ``pipe_efficiency`` of their
-    rate, device memory ``memory_efficiency`` of its rate. ``warp_turnover_cycles`` is the cost of
-    starting and retiring one warp, ``launch_s`` the fixed time of a kernel that is launched alone,
-    ``graph_launch_s`` that of one in a CUDA graph, by default the same. ``sources`` names the
-    source of each figure, by its key; the source of an assumption begins with ``assumed``.
-    """
-
-    multiprocessors: Count
-    clock_hz: Positive
-    threads_per_multiprocessor: Count
-    blocks_per_multiprocessor: Count
-    l1_bytes: Count
-    l2_bytes: Count
-    l2_bandwidth_bytes_per_s: Positive
-    logic_lanes: Positive
-    fused_lanes: Positive
-    special_lanes: Positive
-    memory_lanes: Positive
-    double_lanes: Positive
-    issue_lanes: Positive
-    pipe_efficiency: Fraction
-    memory_efficiency: Fraction
-    warp_turnover_cycles: Positive
-    launch_s: NotNegative
-    sources: dict[str, Text]
-    graph_launch_s: NotNegative | None = None
-
-
-def load_microarchitecture(device: Device | str | Path) -> Microarchitecture:
-    """Return the microarchitecture of a device, also by name or path.
-
-    Raises `HardwareError` for an unknown name, and for a device without this description.
-
-    >>> load_microarchitecture("H100_80GB").multiprocessors
-    132
-    """
-    gpu = device if isinstance(device, Device) else load_device(device)
-    if gpu.microarchitecture is None:
-        raise HardwareError(
-            f"the microarchitecture of {gpu.name} is not described",
-            location=gpu.name,
-            hint=f"put {MICROARCHITECTURE} beside its node.json, or use method roofline",
-        )
-    return read_microarchitecture(gpu.microarchitecture)
-
-
-def read_microarchitecture(file: Path) -> Microarchitecture:
-    """Return the figures of a file. Raises `HardwareError` if a figure has no source."""
-    gpu = decode(read_json(file), Microarchitecture, location=str(file))
-    check_clock(gpu.clock_hz, location=str(file))
-    names = {field.encode_name for field in structs.fields(Microarchitecture)} - {"sources"}
-    figures = names if gpu.graph_launch_s is not None else names - {"graph_launch_s"}
-    check_sources(figures, gpu.sources.keys(), location=str(file))
-    return gpu
-
-
-def launching_in_graphs(gpu: Microarchitecture) -> Microarchitecture:
-    """Return a GPU whose kernels take what they do in CUDA graphs."""
-    launch_s = gpu.launch_s if gpu.graph_launch_s is None else gpu.graph_launch_s
-    return structs.replace(gpu, launch_s=launch_s)
-
-
-def microarchitecture_at(
-    gpu: Microarchitecture, *, arithmetic: float, launch: float
-) -> Microarchitecture:
-    """Return a GPU with scaled launches and pipelines, except loads and stores.
-
-    >>> gpu = load_microarchitecture("H100_80GB")
-    >>> other = microarchitecture_at(gpu, arithmetic=2.0, launch=0.0)
-    >>> other.fused_lanes / gpu.fused_lanes, other.memory_lanes / gpu.memory_lanes, other.launch_s
-    (2.0, 1.0, 0.0)
-    """
-    return structs.replace(
-        gpu,
-        logic_lanes=gpu.logic_lanes * arithmetic,
-        fused_lanes=gpu.fused_lanes * arithmetic,
-        special_lanes=gpu.special_lanes * arithmetic,
-        double_lanes=gpu.double_lanes * arithmetic,
-        issue_lanes=gpu.issue_lanes * arithmetic,
-        launch_s=gpu.launch_s * launch,
-    )

@@ -16,10 +16,10 @@ from hespas.errors import HardwareError
 from hespas.hardware.device import Device
 from hespas.hardware.interconnect import Dimension, Slice
 from hespas.hardware.links import Link, link_names, load_link
+from hespas.hardware.microarchitecture import Microarchitecture, read_microarchitecture
 from hespas.hardware.power import POWER, BoardPower
 from hespas.hardware.presets import (
     MICROARCHITECTURE,
-    Microarchitecture,
     NodeInfo,
     describes_system,
     device_names,
@@ -27,7 +27,6 @@ from hespas.hardware.presets import (
     load_system,
     node_directory,
     node_info,
-    read_microarchitecture,
     system_names,
 )
 from hespas.hardware.sized import find_system, names_system

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from hespas.backends.htsim import connection_matrix, matrix_text
-from hespas.backends.network_program import Exchange, Transfer, Wait
+from hespas.backends.rank_programs import Exchange, Transfer, Wait
 from hespas.errors import HespasError
 
 

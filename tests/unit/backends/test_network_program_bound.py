@@ -7,15 +7,12 @@ from typing import Any
 import pytest
 
 from hespas.backends.network_program import (
-    Action,
-    Exchange,
     LinkRate,
-    Transfer,
-    Wait,
     check_answer,
     least_of_job_ps,
     least_of_ranks_ps,
 )
+from hespas.backends.rank_programs import Action, Exchange, Transfer, Wait
 from hespas.errors import ImpossibleTimeError, SimulationError
 from hespas.hardware.interconnect import Shape, dimension_of
 from hespas.hardware.system import ASTRA_SHAPES, bare_system

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from hespas.backends.network_program import Action, Exchange, Wait, rank_programs
+from hespas.backends.rank_programs import Action, Exchange, Wait, rank_programs
 from hespas.errors import HespasError
 from hespas.program.collectives import CollectiveKind
 from hespas.tasks.graph import (

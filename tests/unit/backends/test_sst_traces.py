@@ -4,7 +4,7 @@ from struct import pack
 
 import pytest
 
-from hespas.backends.network_program import Exchange, Transfer, Wait
+from hespas.backends.rank_programs import Exchange, Transfer, Wait
 from hespas.backends.sst import trace_bytes, traces
 from hespas.errors import HespasError
 

@@ -1,7 +1,8 @@
 from __future__ import annotations
 
+from hespas.collectives.patterns import Form, Pattern
 from hespas.collectives.program import program
-from hespas.collectives.schedule import CollectiveAlgorithm, Form, Message, Pattern, Rounds
+from hespas.collectives.schedule import CollectiveAlgorithm, Message, Rounds
 from hespas.collectives.verify import verify
 from hespas.program.collectives import CollectiveKind
 

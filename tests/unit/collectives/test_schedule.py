@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from hespas.collectives.algorithms import ALGORITHMS, algorithms_for
-from hespas.collectives.schedule import Along, Form, Message, Pattern, Rounds, Schedule
+from hespas.collectives.patterns import Along, Form, Pattern
+from hespas.collectives.schedule import Message, Rounds, Schedule
 from hespas.errors import AlgorithmError
 from hespas.program.collectives import CollectiveKind
 

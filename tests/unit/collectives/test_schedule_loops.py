@@ -7,7 +7,7 @@ from math import prod
 
 import pytest
 
-from hespas.collectives.schedule import loop_through
+from hespas.collectives.patterns import loop_through
 
 
 def place(position: int, sizes: tuple[int, ...]) -> tuple[int, ...]:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from hespas.collectives.schedule import Form, Pattern, ends, second_tree_position, tree_parent
+from hespas.collectives.patterns import Form, Pattern, ends, second_tree_position, tree_parent
 
 
 @pytest.mark.parametrize("members", [2, 3, 8, 13])

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from hespas.errors import HespasError
-from hespas.hardware.interconnect import read_interconnect
+from hespas.hardware.interconnect_file import read_interconnect
 from hespas.hardware.machine_links import Graph
 
 TEXT = """

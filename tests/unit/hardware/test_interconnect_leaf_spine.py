@@ -12,7 +12,8 @@ import pytest
 from flow_transfers import Transfer, simulate_transfers
 from hespas.errors import ConfigError, HardwareError
 from hespas.hardware.cluster import Cluster, LinkOverride
-from hespas.hardware.interconnect import Interconnect, read_interconnect
+from hespas.hardware.interconnect import Interconnect
+from hespas.hardware.interconnect_file import read_interconnect
 from hespas.simulate.flow.topology import make_topology
 
 GB = 10**9

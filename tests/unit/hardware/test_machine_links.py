@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hespas.errors import HespasError
-from hespas.hardware.interconnect import read_interconnect
+from hespas.hardware.interconnect_file import read_interconnect
 from hespas.hardware.machine_links import Graph
 
 SWITCHED = """<system version="1">

@@ -6,13 +6,12 @@ import pytest
 from msgspec.structs import replace
 
 from hespas.errors import ConfigError, HardwareError
-from hespas.hardware.presets import (
-    MICROARCHITECTURE,
-    PRESETS_DIRECTORY,
+from hespas.hardware.microarchitecture import (
     launching_in_graphs,
     load_microarchitecture,
     read_microarchitecture,
 )
+from hespas.hardware.presets import MICROARCHITECTURE, PRESETS_DIRECTORY
 
 FILES = sorted(PRESETS_DIRECTORY.glob(f"nodes/*/{MICROARCHITECTURE}"))
 

@@ -3,8 +3,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from hespas.program.collectives import CollectiveKind
-from hespas.tasks.chakra.format import write_traces
 from hespas.tasks.chakra.reader import read_traces
+from hespas.tasks.chakra.writer import write_traces
 from hespas.tasks.graph import (
     CollectiveTask,
     ComputeTask,

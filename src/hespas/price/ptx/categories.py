@@ -11,7 +11,7 @@ from functools import lru_cache
 from math import ceil, gcd, prod
 
 from hespas.base.frozen import frozen
-from hespas.hardware.presets import Microarchitecture
+from hespas.hardware.microarchitecture import Microarchitecture
 from hespas.lower.roles import weight
 from hespas.price.kernel import (
     COLUMN_REDUCTION,

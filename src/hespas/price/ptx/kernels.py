@@ -19,7 +19,7 @@ from hespas.base.frozen import frozen
 from hespas.base.version import __version__
 from hespas.errors import OutputError, ProgramError
 from hespas.hardware.device import Device
-from hespas.hardware.presets import (
+from hespas.hardware.microarchitecture import (
     Microarchitecture,
     launching_in_graphs,
     load_microarchitecture,

@@ -25,7 +25,7 @@ import msgspec
 
 from hespas.base.frozen import frozen
 from hespas.base.units import format_bytes_binary
-from hespas.hardware.presets import Microarchitecture
+from hespas.hardware.microarchitecture import Microarchitecture
 from hespas.price.estimate import UNDIVIDED, Bound
 from hespas.price.kernel import COPY, WARP
 

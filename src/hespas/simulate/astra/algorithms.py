@@ -14,12 +14,12 @@ from itertools import chain, repeat
 from typing import Any, assert_never
 
 from hespas.base.frozen import frozen
-from hespas.collectives.schedule import tree_parent
+from hespas.collectives.patterns import tree_parent
 from hespas.errors import SimulationError
 from hespas.program.collectives import CollectiveKind
-from hespas.simulate.astra.durations import RelayRounds, message_bytes, relay_rounds
 from hespas.simulate.astra.messages import Transport
 from hespas.simulate.astra.plan import Plan, Queues
+from hespas.simulate.astra.relays import RelayRounds, message_bytes, relay_rounds
 from hespas.simulate.kernel import Action, Clock, Mailbox, MailboxesOfTag
 
 
@@ -235,7 +235,7 @@ def tree_node(members: int, position: int, *, is_mirrored: bool) -> Node:
 
     In the mirrored tree the root is the first.
 
-    It is the tree of `hespas.collectives.schedule.tree_parent` among a power of two, with member 0
+    It is the tree of `hespas.collectives.patterns.tree_parent` among a power of two, with member 0
     at the end of the list.
 
     >>> tree_node(4, 1, is_mirrored=False)

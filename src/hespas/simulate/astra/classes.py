@@ -18,8 +18,9 @@ from typing import TypeAlias
 
 from hespas.base.units import PS_PER_NS
 from hespas.errors import SimulationError
-from hespas.simulate.astra.durations import ClosedForms, GroupShape, Span
+from hespas.simulate.astra.durations import ClosedForms
 from hespas.simulate.astra.folding import Channel, GroupClass
+from hespas.simulate.astra.relays import GroupShape, Span
 from hespas.simulate.engine import (
     EVERYONE,
     NEVER,

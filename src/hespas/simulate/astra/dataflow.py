@@ -15,16 +15,16 @@ import numpy as np
 
 from hespas.base.units import PS_PER_NS
 from hespas.program.collectives import CollectiveKind
-from hespas.simulate.astra.durations import (
-    ClosedForms,
+from hespas.simulate.astra.durations import ClosedForms
+from hespas.simulate.astra.folding import Members
+from hespas.simulate.astra.plan import AlgorithmName
+from hespas.simulate.astra.relays import (
     GroupShape,
     LogicalRing,
     RelayRounds,
     message_bytes,
     relay_rounds,
 )
-from hespas.simulate.astra.folding import Members
-from hespas.simulate.astra.plan import AlgorithmName
 from hespas.simulate.timeline import ClassTimeline, class_timeline
 from hespas.tasks.graph import (
     ALWAYS,

@@ -16,15 +16,8 @@ import numpy as np
 from hespas.base.frozen import frozen
 from hespas.collectives import algorithms as collective_algorithms
 from hespas.collectives.algorithms import ALGORITHMS, binary_tree_all_reduce
-from hespas.collectives.schedule import (
-    HIERARCHICAL,
-    Form,
-    Operation,
-    Pattern,
-    Schedule,
-    messages_per_member,
-    tree_depths,
-)
+from hespas.collectives.patterns import Form, Pattern, messages_per_member, tree_depths
+from hespas.collectives.schedule import HIERARCHICAL, Operation, Schedule
 from hespas.hardware.interconnect import Interconnect
 from hespas.hardware.links import LinkParameters, Protocol
 from hespas.program.collectives import CollectiveKind

@@ -15,7 +15,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from hespas.collectives.schedule import Along, Form, Pattern, ends, loop_through
+from hespas.collectives.patterns import Along, Form, Pattern, ends, loop_through
 from hespas.hardware.interconnect import Dimension, Shape
 from hespas.simulate.astra.folding import Members, check_group, find_groups
 from hespas.simulate.flow.graph_links import Integers

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from enum import Enum
 
 from hespas.base.frozen import frozen
-from hespas.collectives.schedule import Along, Form, Pattern
+from hespas.collectives.patterns import Along, Form, Pattern
 from hespas.hardware.interconnect import Dimension
 from hespas.simulate.flow.groups import GroupLayout
 

@@ -11,7 +11,8 @@ from dataclasses import replace
 
 from hespas.base.frozen import frozen
 from hespas.base.suggest import suggestion
-from hespas.collectives.schedule import HIERARCHICAL, Along, Form, Pattern, phases, shift
+from hespas.collectives.patterns import Along, Form, Pattern, shift
+from hespas.collectives.schedule import HIERARCHICAL, phases
 from hespas.errors import AlgorithmError, ConfigError, SimulationError
 from hespas.hardware.interconnect import Dimension, Interconnect, Shape
 from hespas.hardware.links import Link

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hespas.base.frozen import frozen
-from hespas.collectives.schedule import Pattern
+from hespas.collectives.patterns import Pattern
 from hespas.simulate.astra.folding import DeviceClass
 from hespas.simulate.flow.graph_links import Integers
 from hespas.simulate.flow.groups import (

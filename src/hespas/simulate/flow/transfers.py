@@ -21,7 +21,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from hespas.base.frozen import frozen
-from hespas.collectives.schedule import Pattern
+from hespas.collectives.patterns import Pattern
 from hespas.simulate.kernel import Kernel
 
 if TYPE_CHECKING:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from hespas.hardware.presets import load_device, load_microarchitecture
+from hespas.hardware.microarchitecture import load_microarchitecture
+from hespas.hardware.presets import load_device
 from hespas.prediction import composition
 from hespas.prediction.explain.changes import all_changes
 from hespas.prediction.options import EstimateOptions, PredictOptions, ProgramOptions

@@ -7,7 +7,8 @@ import pytest
 from msgspec import structs
 
 from hespas.frontend.load import load_source
-from hespas.hardware.presets import load_device, load_microarchitecture
+from hespas.hardware.microarchitecture import load_microarchitecture
+from hespas.hardware.presets import load_device
 from hespas.price.driver import is_kernel
 from hespas.price.kernel import kernel_of
 from hespas.price.ptx.categories import Indexed, indexed_by

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace as changed
 
 from hespas.frontend.load import load_source
-from hespas.hardware.presets import load_microarchitecture
+from hespas.hardware.microarchitecture import load_microarchitecture
 from hespas.price.kernel import COLUMN_REDUCTION, LOOP, TRANSPOSE, kernel_of
 from hespas.price.ptx.categories import terms_by_category
 from hespas.price.ptx.reading import analyse

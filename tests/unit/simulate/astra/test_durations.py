@@ -12,14 +12,8 @@ from hespas.errors import SimulationError
 from hespas.hardware.system import System
 from hespas.program.collectives import CollectiveKind
 from hespas.simulate.astra.algorithms import tree_node
-from hespas.simulate.astra.durations import (
-    LogicalRing,
-    Span,
-    message_bytes,
-    relay_rounds,
-    span,
-)
 from hespas.simulate.astra.plan import AlgorithmName, Planner, phases_of
+from hespas.simulate.astra.relays import LogicalRing, Span, message_bytes, relay_rounds, span
 
 AR, AG = CollectiveKind.ALL_REDUCE, CollectiveKind.ALL_GATHER
 RS, A2A = CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_TO_ALL

@@ -15,8 +15,8 @@ from hespas.simulate.astra.simulate import simulate
 from hespas.simulate.astra.streamed import simulate_streamed
 from hespas.simulate.options import ContentionModel
 from hespas.simulate.timeline import ClassTimeline, Timeline
-from hespas.tasks.chakra.format import write_traces
 from hespas.tasks.chakra.reader import read_traces
+from hespas.tasks.chakra.writer import write_traces
 from hespas.tasks.graph import CollectiveTask, Job, Task, TaskGraph
 from small_jobs import MakeSystem, all_reduce, compute, graph, send
 

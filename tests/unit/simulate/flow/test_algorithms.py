@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from hespas.collectives.algorithms import ALGORITHMS
-from hespas.collectives.schedule import messages
+from hespas.collectives.patterns import messages
 from hespas.errors import AlgorithmError
 from hespas.program.collectives import CollectiveKind
 from hespas.simulate import options

@@ -13,8 +13,8 @@ import pytest
 from hespas.errors import TraceError
 from hespas.program.collectives import CollectiveKind
 from hespas.tasks.chakra import format as et
-from hespas.tasks.chakra.format import write_traces
 from hespas.tasks.chakra.reader import read_traces
+from hespas.tasks.chakra.writer import write_traces
 from hespas.tasks.graph import (
     CollectiveTask,
     ComputeTask,

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from hespas.errors import TraceError
-from hespas.tasks.chakra.format import write_traces
 from hespas.tasks.chakra.reader import read_traces
+from hespas.tasks.chakra.writer import write_traces
 from hespas.tasks.graph import ComputeTask, ReceiveTask, SendTask, Task, TaskGraph
 
 MEASURE = """
