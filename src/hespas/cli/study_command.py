@@ -374,7 +374,8 @@ _SHARED = ("cluster", "dtype", "attention", "workers", "time_limit")
     "compiled",
     type=click.IntRange(min=1),
     metavar="N",
-    help="How many of the best are compiled (default: 8).",
+    help="How many of the best are compiled, or predicted for certain where no compiler is"
+    " (default: 8).",
 )
 @flags.plain(
     "--serve",

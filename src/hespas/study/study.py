@@ -78,7 +78,8 @@ class Budget:
     """The limits of a study's work; None is no limit.
 
     ``evaluations`` counts the candidates that are predicted without a compiler, ``compile`` those
-    that are compiled then. After ``minutes`` no evaluation is started.
+    that are compiled then: what can't be among as many of the best is not predicted. After
+    ``minutes`` no evaluation is started.
     """
 
     evaluations: Count | None = None
@@ -186,7 +187,7 @@ class Study:
 
     @property
     def compiled_count(self) -> int:
-        """The most candidates that are compiled."""
+        """The most candidates that are compiled, and how many of the best are sure to be found."""
         return self.budget.compile or DEFAULT_COMPILED
 
     def to_dict(self) -> dict[str, object]:
