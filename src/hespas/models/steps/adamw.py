@@ -94,8 +94,8 @@ def _updated(state: State, gradients: Tree) -> dict[str, Any]:
         _unbiased(second, _SECOND_DECAY, count),
     )
     updates = jax.tree.map(lambda u, weight: u + _WEIGHT_DECAY * weight, updates, state["weights"])
-    rate = _learning_rate(state["schedule_count"])
-    updates = jax.tree.map(lambda update: jnp.array(-rate, update.dtype) * update, updates)
+    factor = -_learning_rate(state["schedule_count"])
+    updates = jax.tree.map(lambda update: jnp.array(factor, update.dtype) * update, updates)
     weights = jax.tree.map(
         lambda weight, update: jnp.asarray(weight + update, weight.dtype), state["weights"], updates
     )
@@ -146,7 +146,8 @@ def _moved(moment: Tree, gradients: Tree, decay: float, order: int) -> Tree:
 
 
 def _unbiased(moment: Tree, decay: float, count: jax.Array) -> Tree:
-    return jax.tree.map(lambda leaf: leaf / (1 - decay**count).astype(leaf.dtype), moment)
+    correction = 1 - decay**count
+    return jax.tree.map(lambda leaf: leaf / correction.astype(leaf.dtype), moment)
 
 
 def _next(count: jax.Array) -> jax.Array:
