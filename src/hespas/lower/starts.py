@@ -10,6 +10,7 @@ enough work stands between it and what needs it, and then what the start needs.
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
@@ -130,7 +131,7 @@ def with_operands_early(operations: Sequence[Op], results: Sequence[Value]) -> l
     needs = [0]
     for number, (end, _, op) in enumerate(sorted(gathers, key=lambda it: it[:2]), start=1):
         place = _last_before(needs, end)
-        needs.append(end)
+        insort(needs, end)
         rank = place - 1 + number / (len(gathers) + 1)
         moved = _made_behind(op, place, made_by, places)
         if moved is not None:
@@ -157,9 +158,10 @@ def _made_behind(
     return found
 
 
-def _last_before(needs: Iterable[int], end: int) -> int:
-    """Return the last place before another at which a gather was needed."""
-    return max([need for need in needs if need < end], default=end)
+def _last_before(needs: Sequence[int], end: int) -> int:
+    """Return the last of sorted places before another; that one where none is."""
+    count = bisect_left(needs, end)
+    return needs[count - 1] if count else end
 
 
 def _first_reads(operations: Sequence[Op], results: Iterable[Value]) -> dict[Value, int]:
@@ -186,7 +188,7 @@ def with_starts(operations: Sequence[Op], results: Sequence[Value]) -> list[Op]:
         end = min([used_at.get(value, len(kept)) for value in op.results], default=len(kept))
         if op.kind == "all_gather":
             start = max(start, _last_before(needs, end))
-            needs.append(end)
+            insort(needs, end)
         made_at.update(dict.fromkeys(op.results, end - 1))
         flights.append(_Flight(op=op, start=start, end=end))
     before: list[list[Op]] = [[] for _ in range(len(kept) + 1)]

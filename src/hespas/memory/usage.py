@@ -244,8 +244,11 @@ def _destinations(program: Program, main: Function, arguments: tuple[Buffer, ...
 def _output_memories(liveness: BlockLiveness, destinations: Destinations) -> list[OutputMemory]:
     last = len(liveness.operations) - 1
     memories: list[OutputMemory] = []
+    overwritten: dict[Buffer, set[Buffer]] = {}
+    for operand, result in liveness.overwritten:
+        overwritten.setdefault(result, set()).add(operand)
     for buffer, destination in zip(liveness.results, destinations, strict=True):
-        over = frozenset(operand for operand, result in liveness.overwritten if result is buffer)
+        over = frozenset(overwritten.get(buffer, ()))
         written_at = buffer.actual.written_at
         memory = OutputMemory(size_bytes=buffer.size_bytes, written_at=written_at, overwritten=over)
         if destination is not None:
