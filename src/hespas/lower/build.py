@@ -15,7 +15,7 @@ from hespas.lower.roles import Role
 from hespas.program.attrs import NO_ATTRS, BitcastAttrs, FusionAttrs, InPlace
 from hespas.program.operations.traits import Category
 from hespas.program.program import Alias, Block, Op, Value, values_read
-from hespas.program.rewrite import Renaming, copied_op, fresh, plain_op
+from hespas.program.rewrite import Renaming, copied_op, fresh, plain_op, renamed_op
 from hespas.program.types import TensorType
 
 
@@ -215,6 +215,29 @@ def _overwritten(op: Op) -> Iterator[int]:
         yield from (at for at, (argument, value) in enumerate(pairs) if argument is not value)
 
 
+def with_equal_once(operations: Sequence[Op], outputs: Sequence[Value]) -> list[Op]:
+    """Return kernels without those that compute of the same operands what others do.
+
+    What is fused into each of its readers may make two of them equal. Outputs have arrays of their
+    own.
+    """
+    first: dict[Hashable, list[Op]] = {}
+    renaming: Renaming = {}
+    kept: list[Op] = []
+    for original in operations:
+        op = renamed_op(original, renaming) if renaming else original
+        if op.kind == "fusion" and op.operands and not set(outputs).intersection(op.results):
+            types = tuple([result.type for result in op.results])
+            alike = first.setdefault((op.operands, types), [])
+            same = next((other for other in alike if _key(other) == _key(op)), None)
+            if same is not None:
+                renaming.update(zip(op.results, same.results, strict=True))
+                continue
+            alike.append(op)
+        kept.append(op)
+    return kept
+
+
 def with_equal_together(operations: Sequence[Op], names: Names) -> list[Op]:
     """Return operations with equal kernels without operands behind the first of them.
 
@@ -258,9 +281,10 @@ def _written_apart(
 
 def _key(op: Op) -> Hashable:
     """Return a key equal for kernels that compute the same."""
-    numbers: dict[Value, int] = {}
+    (body,) = op.regions
+    numbers = {value: number for number, value in enumerate(body.arguments)}
     steps: list[Hashable] = []
-    for each in op.regions[0].operations:
+    for each in body.operations:
         numbers.update((value, len(numbers)) for value in each.results)
         types = tuple([value.type for value in each.results])
         operands = tuple([numbers[value] for value in each.operands])

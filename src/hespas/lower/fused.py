@@ -27,7 +27,14 @@ from hespas.compile.options import DEFAULT_OPTIONS, CompileOptions
 from hespas.hardware.device import Device
 from hespas.lower import collectives, convolutions, dots, expand, reductions, sorts, starts
 from hespas.lower.assign import Assignment
-from hespas.lower.build import Names, built, kept_arguments, with_copies, with_equal_together
+from hespas.lower.build import (
+    Names,
+    built,
+    kept_arguments,
+    with_copies,
+    with_equal_once,
+    with_equal_together,
+)
 from hespas.lower.group import grouped
 from hespas.lower.library import (
     SCALES_ASSUMPTION,
@@ -305,8 +312,10 @@ class _Fuser:
 
     def _of_compiler(self, block: Block) -> list[Op]:
         grouping = grouped(block)
-        nodes = nodes_of(grouping, block.operations[-1].operands)
-        return in_order(built(grouping, nodes, self.names), [node.rank for node in nodes])
+        outputs = block.operations[-1].operands
+        nodes = nodes_of(grouping, outputs)
+        ops = in_order(built(grouping, nodes, self.names), [node.rank for node in nodes])
+        return with_equal_once(ops, outputs)
 
     def _of_library(self, block: Block) -> list[Op]:
         needed = block.operations[-1].operands

@@ -286,7 +286,8 @@ class _Walk:
     def _is_before_copies(self, at: int, readers: Iterable[Group]) -> bool:
         """Return whether an operation is written before it is copied into another layout.
 
-        So it is if there are two copies, or if it comes of sums of its rows.
+        So it is if there are two copies, or if it comes of sums of its rows. What is rounded for a
+        copy is rounded with it where what it is made of has other readers.
         """
         copies = [
             root
@@ -296,9 +297,11 @@ class _Walk:
         ]
         if len(copies) > 1:
             return True
-        is_of_rows = self._elements_of_rows(self.rows[at]) == size_of(
-            self.operations[at].results[0]
-        )
+        op = self.operations[at]
+        made = self.producer.get(op.operands[0]) if op.kind == "convert" else None
+        if made is not None and len(self.users[made]) > 1:
+            return False
+        is_of_rows = self._elements_of_rows(self.rows[at]) == size_of(op.results[0])
         return is_of_rows and any(self.roles[root] is Role.END for root in copies)
 
     def _elements_of_rows(self, reduction: int | None) -> int:
@@ -465,23 +468,28 @@ class _Walk:
         is has no dimension of rows left, and is no such row to XLA.
         """
         op = self.operations[at]
-        if op.kind != "reduce" or len(readers) != 1 or len(op.results) != 1:
+        if op.kind != "reduce" or not readers or len(op.results) != 1 or not is_row(op):
             return False
         if size_of(op.results[0]) == 1:
             return False
-        ((group, times),) = readers.items()
         value = op.operands[0]
-        if times != size_of(value) or len(group.roots) != 1 or not is_row(op):
-            return False
-        (root,) = group.roots
-        if size_of(self.operations[root].results[0]) != size_of(value):
-            return False
-        if self.roles[root] is Role.END:
-            return False
         before = self.producer.get(value)
         shared = {value} if before is None else set(self.sources[before])
         large = {source for source in shared if size_of(source) >= size_of(value)}
-        return bool(large) and large <= set(group.reads)
+        return bool(large) and all(
+            times == size_of(value) and large <= set(group.reads) and self._has_rows(group, value)
+            for group, times in readers.items()
+        )
+
+    def _has_rows(self, group: Group, value: Value) -> bool:
+        """Return whether a kernel makes one array, of rows as a value's or of their sums."""
+        if len(group.roots) != 1:
+            return False
+        (root,) = group.roots
+        op = self.operations[root]
+        if op.kind == "reduce":
+            return is_row(op) and size_of(op.operands[0]) == size_of(value)
+        return self.roles[root] is not Role.END and size_of(op.results[0]) == size_of(value)
 
 
 _SAME = frozenset({"reshape", "transpose"})
