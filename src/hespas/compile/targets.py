@@ -10,7 +10,6 @@ from hespas.base.frozen import frozen
 from hespas.base.suggest import suggestion
 from hespas.errors import HardwareError
 from hespas.hardware.device import Device
-from hespas.hardware.microarchitecture import load_microarchitecture
 from hespas.hardware.presets import (
     PRESETS_DIRECTORY,
     NodeInfo,
@@ -179,6 +178,10 @@ def recorded_target(name: str) -> Target:
             f"steps of PyTorch are recorded for NVIDIA's GPUs, and {node.full_name} is none",
             hint="give another part, as H100_80GB",
         )
+    from hespas.hardware.microarchitecture import (  # noqa: PLC0415 - of use to recordings alone
+        load_microarchitecture,
+    )
+
     count = load_microarchitecture(name).multiprocessors
 
     def distance(file: Path) -> tuple[float, int, str]:

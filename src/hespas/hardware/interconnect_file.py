@@ -201,7 +201,7 @@ def _dimension(file: _DimensionFile, path: Path) -> Dimension:
     if file.reduces_in_switch is not None:
         parameters = msgspec.structs.replace(parameters, reduces_in_switch=file.reduces_in_switch)
     if link is not None and file.topology is Shape.FULLY_CONNECTED and file.size > 2:
-        # A preset has the figures of all links of a device; here they go to so many others.
+        # A preset states what all links of a device carry; here each of them goes to one device.
         each = parameters.bandwidth_bytes_per_s / (file.size - 1)
         parameters = msgspec.structs.replace(parameters, bandwidth_bytes_per_s=each)
     if file.spines is None and (file.routing is not None or file.seed is not None):

@@ -221,12 +221,13 @@ def with_equal_once(operations: Sequence[Op], outputs: Sequence[Value]) -> list[
     What is fused into each of its readers may make two of them equal. Outputs have arrays of their
     own.
     """
+    written = set(outputs)
     first: dict[Hashable, list[Op]] = {}
     renaming: Renaming = {}
     kept: list[Op] = []
     for original in operations:
         op = renamed_op(original, renaming) if renaming else original
-        if op.kind == "fusion" and op.operands and not set(outputs).intersection(op.results):
+        if op.kind == "fusion" and op.operands and written.isdisjoint(op.results):
             types = tuple([result.type for result in op.results])
             alike = first.setdefault((op.operands, types), [])
             same = next((other for other in alike if _key(other) == _key(op)), None)

@@ -18,7 +18,6 @@ from hespas.hardware.presets import part_warnings, presets_that_fit
 from hespas.hardware.system import System, interconnect_of
 from hespas.models.part import PIPE
 from hespas.prediction.goodput import failure_interval
-from hespas.prediction.launches import launches_each
 from hespas.prediction.machines import (
     check_caches,
     device_of,
@@ -247,7 +246,11 @@ def check_effects(loaded: Loaded, options: PredictOptions) -> None:
 
 
 def _is_launched_part(options: PredictOptions) -> bool:
-    return options.program.model.part is not None and launches_each(options)
+    if options.program.model.part is None:
+        return False
+    from hespas.prediction.launches import launches_each  # noqa: PLC0415 - of use to parts alone
+
+    return launches_each(options)
 
 
 def check_custom_calls(program: Program, stated: Mapping[str, CustomCallCost]) -> None:

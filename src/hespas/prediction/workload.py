@@ -16,7 +16,6 @@ from hespas.hardware.presets import part_of
 from hespas.hardware.system import System, interconnect_of
 from hespas.models.model import MeshAxes
 from hespas.models.placement import placed
-from hespas.models.runs import Decode, Prefill
 from hespas.prediction.goodput import TOKENS
 from hespas.prediction.machines import node_of, system_of, with_node
 from hespas.prediction.options import PredictOptions, StepOptions
@@ -136,6 +135,8 @@ def work_of(program: Program, options: PredictOptions) -> StepWork:
 
 def kind_of(settings: object) -> StepKind:
     """Return what a step of a model does."""
+    from hespas.models.runs import Decode, Prefill  # noqa: PLC0415 - of use to models alone
+
     run = getattr(settings, "run", None)
     if isinstance(run, Prefill | Decode):
         return StepKind.INFERENCE

@@ -95,19 +95,22 @@ def pipeline_bounds(cut: Cut, device: Device | None) -> Bounds:
     are_equal = len(set(settings.kinds)) == 1
     network = _Network(mesh=cut.mesh, system=cut.system)
     sending_s = network.busy_s(_rows_sent(settings)) / cut.stages
-    if schedule.chunks > 1 or schedule.splits_backward or not are_equal:
-        computing_s = needed / rate
-        time_s = max(computing_s, sending_s)
-        return Bounds(memory_bytes=memory_bytes, time_s=time_s, computing_s=computing_s)
+    computed = needed
+    if schedule.chunks == 1 and not schedule.splits_backward and are_equal:
+        computed = max(needed, _to_last_and_back(cut, settings, needed))
+    computing_s = computed / rate
+    time_s = max(computing_s, sending_s)
+    return Bounds(memory_bytes=memory_bytes, time_s=time_s, computing_s=computing_s)
+
+
+def _to_last_and_back(cut: Cut, settings: LanguageModel, needed: float) -> float:
+    """Return the FLOPs that all stages had time for while the last one waits and computes."""
     tokens = settings.batch * settings.parts * settings.sizes["sequence"]
     passes = 4 if settings.lora_modules else 6
     head = passes * tokens * settings.sizes["vocabulary"] * settings.sizes["embedding"]
     layers = [part.layers for part in cut.parts]
-    share = sum(layers[:-1]) / schedule.micro_batches + layers[-1]
-    to_last_and_back = cut.stages * ((needed - head) * share / sum(layers) + head)
-    computing_s = max(needed, to_last_and_back) / rate
-    time_s = max(computing_s, sending_s)
-    return Bounds(memory_bytes=memory_bytes, time_s=time_s, computing_s=computing_s)
+    share = sum(layers[:-1]) / cut.schedule.micro_batches + layers[-1]
+    return cut.stages * ((needed - head) * share / sum(layers) + head)
 
 
 def _rate(device: Device, settings: object) -> float:
@@ -170,9 +173,9 @@ def _waited_s(settings: LanguageModel, computing_s: float) -> float:
 
 @frozen
 class _Sent:
-    """What all messages of a kind bring to a device, if nobody had a part of it.
+    """The bytes that messages of a kind bring to a device which has no part of them.
 
-    It is the same for the devices next to each other where that ``is_shared``.
+    Devices next to each other need the same ones where these are ``is_shared``.
     """
 
     axes: tuple[str, ...]

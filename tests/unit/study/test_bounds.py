@@ -178,7 +178,7 @@ def test_bounds_grow_with_what_is_kept_and_fall_with_devices() -> None:
 def test_weights_come_twice_and_their_gradients_leave_through_a_node_s_links() -> None:
     keys: dict[str, Any] = {"model": "llama3-8b", "set": {}, "cluster": "64xH100_80GB"}
     keys |= {"mesh": "fsdp=64", "global_batch": 256, "sequence": 1024}
-    # The layers' 6.98e9 weights in bf16, of which 56 of 64 devices have 7/8, through 8 links.
+    # Other nodes send a node 7/8 of the layers' 6.98e9 weights in bf16, through its 8 links.
     gathered_s = 3 * 2 * 6.98e9 * 7 / 8 / (8 * 50e9)
     assert bounds(options_of(**keys, micro_batch=1)).time_s == pytest.approx(
         4 * gathered_s, rel=0.01

@@ -73,15 +73,15 @@ def host_copy_of(operation: Operation) -> RecordedTensor | None:
     A record has no tensors of the host: a copy to it has no output, one from it has no input but
     what it writes.
     """
-    inputs, outputs = operation.inputs, operation.outputs
-    match _base_name(operation.name):
-        case "aten::_to_copy":
-            moved = outputs if not inputs else () if outputs else inputs
-        case "aten::copy":
-            moved = outputs if len(inputs) == 1 and outputs else () if outputs else inputs
-        case _:
-            return None
-    return moved[0] if moved and moved[0].shape else None
+    name, read, written = _base_name(operation.name), operation.inputs, operation.outputs
+    if name not in {"aten::_to_copy", "aten::copy"}:
+        return None
+    if name == "aten::copy" and written:
+        read = read[1:]
+    if read and written:
+        return None
+    moved = [tensor for tensor in (*read, *written) if tensor.shape]
+    return moved[0] if moved else None
 
 
 def _sources(operation: Operation) -> tuple[RecordedTensor, ...]:
