@@ -1,4 +1,4 @@
-"""Turn attribute text into typed attributes, by a table of fields.
+"""Turn attribute text into typed attributes.
 
 HLO's attributes are first printed as StableHLO's (`hespas.frontend.hlo.attributes`), so one table
 serves both formats.
@@ -53,7 +53,7 @@ Reader = Callable[[OpRecord], Attrs]
 
 
 def _required(record: OpRecord, name: str) -> str:
-    """Return the text of an attribute; `ProgramError` if it is missing."""
+    """Return an attribute's text; `ProgramError` without one."""
     text = record.attributes.get(name)
     if text is None:
         raise ProgramError(f"attribute {name} is missing")
@@ -61,7 +61,7 @@ def _required(record: OpRecord, name: str) -> str:
 
 
 def _rank(record: OpRecord) -> int:
-    """Return the rank of the first operand; `ProgramError` if it is no tensor."""
+    """Return the first operand's rank; `ProgramError` without one."""
     kind = record.operands[0].type
     if not isinstance(kind, TensorType):
         raise ProgramError(f"operand 0 is {kind}, not a tensor")
@@ -390,6 +390,9 @@ def attribute_readers(meshes: Mapping[str, Mesh]) -> dict[str, Reader]:
 
 @lru_cache(maxsize=16384)
 def attrs_of(kind: str, attributes: tuple[tuple[str, str], ...]) -> Attrs:
-    """Return the typed attributes of a non-collective from its attribute text."""
+    """Return the typed attributes of printed ones.
+
+    Collectives depend on their module and have other readers.
+    """
     reader = READERS.get(kind)
     return NO_ATTRS if reader is None else reader(OpRecord(attributes=dict(attributes)))

@@ -1,4 +1,4 @@
-"""Set the rows of grouped products and token exchanges by expert load.
+"""Set the rows of experts' products and exchanges.
 
 A program for any routing allocates more rows than it uses: the router decides how many rows each
 device and each group gets, and `hespas.program.experts.ExpertLoad` states it. The step waits for
@@ -23,14 +23,14 @@ from hespas.program.experts import (
     GroupedProduct,
     grouped_product,
 )
-from hespas.program.program import Op, Program, all_ops
+from hespas.program.program import Op, Program, all_ops, tensor_of
 from hespas.program.rewrite import each_op, with_bodies
-from hespas.program.types import TensorType
+from hespas.program.text import array_text
 
 
 @frozen
 class Capacity:
-    """The most tokens of each expert: ``factor`` times an even share."""
+    """The most tokens of an expert: ``factor`` even shares."""
 
     experts: int
     factor: float
@@ -39,7 +39,7 @@ class Capacity:
 def with_expert_load(
     program: Program, load: ExpertLoad | None, *, capacity: Capacity | None = None
 ) -> Program:
-    """Return the program with the rows of its experts, with notes.
+    """Return the program with its experts' rows, and notes.
 
     Without a load, exchanged rows are spread evenly and the groups of other products fill their
     operands. ``capacity`` is the size of experts of fixed size, known for a model: it decides how
@@ -88,15 +88,11 @@ def _check_count(load: ExpertLoad, experts: int, location: str) -> None:
 
 @frozen
 class _Exchange:
-    """An exchange of ``rows`` from each device; each can receive ``room``."""
+    """An exchange: each device sends ``rows`` and receives ``room`` at most."""
 
     devices: int
     rows: int
     room: int
-
-
-_DEPENDENT = CollectiveAttrs | CustomCallAttrs | DotAttrs
-"""What exchanges and grouped products have."""
 
 
 @frozen
@@ -111,8 +107,6 @@ class _LoadUsers:
         exchanges: dict[_Exchange, None] = {}
         products: dict[GroupedProduct, None] = {}
         for op in all_ops(program):
-            if not isinstance(op.attrs, _DEPENDENT):
-                continue
             exchange, product = _exchange(op, program), grouped_product(op)
             if exchange is not None:
                 exchanges[exchange] = None
@@ -121,53 +115,58 @@ class _LoadUsers:
         return cls(exchanges=tuple(exchanges), products=tuple(products))
 
     def feeding(self, product: GroupedProduct) -> _Exchange | None:
-        """Return the exchange that fills the rows of a product, or None."""
+        """Return the exchange that feeds a product, or None."""
         return next(
             (exchange for exchange in self.exchanges if exchange.room == product.rows), None
         )
+
+    def devices(self, product: GroupedProduct, load: ExpertLoad) -> int:
+        """Return the devices that divide the experts of a product."""
+        exchange = self.feeding(product)
+        if exchange is not None:
+            return exchange.devices
+        experts = load.experts or product.groups
+        return experts // product.groups if experts % product.groups == 0 else 1
 
 
 def _exchange(op: Op, program: Program) -> _Exchange | None:
     if op.kind != "ragged_all_to_all" or not isinstance(op.attrs, CollectiveAttrs):
         return None
-    lengths = [tensor.shape[0] for tensor in _tensors(op)[:2]]
+    lengths = [tensor_of(operand).shape[0] for operand in op.operands[:2]]
     groups = op.attrs.groups.listed()
     devices = max(map(len, groups), default=0) or program.declared_devices or 1
     return _Exchange(devices=devices, rows=min(lengths), room=max(lengths))
-
-
-def _tensors(op: Op) -> list[TensorType]:
-    return [value.type for value in op.operands if isinstance(value.type, TensorType)]
 
 
 @frozen
 class _Filler:
     """Sets the rows of ``experts`` experts by ``load``."""
 
-    found: _LoadUsers
+    users: _LoadUsers
     load: ExpertLoad
     experts: int
     program: Program
 
     @classmethod
-    def of(cls, found: _LoadUsers, load: ExpertLoad, program: Program) -> _Filler:
-        counts = {item.groups * _devices(found, item, load) for item in found.products}
-        exchanging = {item.devices for item in found.exchanges}
+    def of(cls, users: _LoadUsers, load: ExpertLoad, program: Program) -> _Filler:
+        counts = {product.groups * users.devices(product, load) for product in users.products}
+        exchanging = {exchange.devices for exchange in users.exchanges}
         experts = load.experts or max(counts or exchanging)
         if counts:
             _check_count(load, max(counts), program.source)
-        divided = next((item for item in exchanging if experts % item), None)
-        if divided is not None:
+        devices = next((count for count in exchanging if experts % count), None)
+        if devices is not None:
             raise ConfigError(
-                f"{experts} experts are not divided by the {divided} devices that exchange rows",
+                f"{experts} experts are not divided by the {devices} devices that exchange rows",
                 location=program.source,
-                hint=f"list a multiple of {divided} in {option('expert_load')}",
+                hint=f"list a multiple of {devices} in {option('expert_load')}",
             )
-        return cls(found=found, load=load, experts=experts, program=program)
+        return cls(users=users, load=load, experts=experts, program=program)
 
     def filled(self, op: Op) -> Op:
-        """Return a product or exchange with its rows; other operations unchanged."""
+        """Return a product or exchange with its rows set."""
         exchange, product = _exchange(op, self.program), grouped_product(op)
+        # The types of attributes follow from both; the checker does not know.
         if exchange is not None and isinstance(op.attrs, CollectiveAttrs):
             times = self._times(exchange)
             attrs = msgspec.structs.replace(op.attrs, imbalance=times)
@@ -175,9 +174,7 @@ class _Filler:
         if product is not None and isinstance(op.attrs, DotAttrs | CustomCallAttrs):
             rows = self._rows(product)
             attrs = msgspec.structs.replace(op.attrs, group_rows=rows)
-            return _with_attribute(
-                op, attrs, "mhlo.group_rows", f"array<i64: {', '.join(map(str, rows))}>"
-            )
+            return _with_attribute(op, attrs, "mhlo.group_rows", array_text(rows))
         return op
 
     def _times(self, exchange: _Exchange) -> float:
@@ -185,8 +182,8 @@ class _Filler:
         return min(exchange.devices * sum(shares), exchange.room / exchange.rows)
 
     def _rows(self, product: GroupedProduct) -> tuple[int, ...]:
-        exchange = self.found.feeding(product)
-        devices = _devices(self.found, product, self.load)
+        exchange = self.users.feeding(product)
+        devices = self.users.devices(product, self.load)
         tokens = product.rows if exchange is None else exchange.rows * exchange.devices
         shares = self.load.busiest(experts=self.experts, devices=devices)
         room = min(1.0, product.rows / max(1.0, tokens * sum(shares)))
@@ -195,11 +192,11 @@ class _Filler:
     def notes(self, *, is_given: bool) -> Iterator[str]:
         """Yield the assumptions and the share of dropped tokens."""
         origin = "as the user says" if is_given else "which no program says"
-        if not self.load.source and self.found.products:
+        if not self.load.source and self.users.products:
             yield f"each of the {self.experts} experts gets as many tokens, {origin}"
         elif not self.load.source:
             yield f"each of {self.experts} devices gets as many rows of the others, {origin}"
-        for exchange in self.found.exchanges:
+        for exchange in self.users.exchanges:
             devices = exchange.devices
             shares = self.load.busiest(experts=self.experts, devices=devices)
             if self.load.source:
@@ -210,24 +207,16 @@ class _Filler:
                 )
             room = exchange.room / (exchange.rows * devices)
             dropped = self.load.beyond(room, experts=self.experts, devices=devices)
-            if dropped > _NONE:
+            if dropped > _ROUNDING:
                 yield (
                     f"a device has room for {exchange.room} rows: {100 * dropped:.3g} % of the "
                     "tokens are dropped"
                 )
-        if self.load.source and not self.found.exchanges:
+        if self.load.source and not self.users.exchanges:
             yield f"rows of {self.experts} experts by {self.load.source}"
 
 
-_NONE = 1e-12
-
-
-def _devices(found: _LoadUsers, product: GroupedProduct, load: ExpertLoad) -> int:
-    exchange = found.feeding(product)
-    if exchange is not None:
-        return exchange.devices
-    experts = load.experts or product.groups
-    return experts // product.groups if experts % product.groups == 0 else 1
+_ROUNDING = 1e-12
 
 
 def _with_attribute(

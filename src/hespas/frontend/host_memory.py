@@ -1,4 +1,4 @@
-"""Mark the values that an exported program keeps in host memory.
+"""Mark the values that a program keeps on the host.
 
 JAX states the placement of values by custom calls (``annotate_device_placement``) and by the memory
 kind of arguments; a compiler derives which buffers that concerns. A value is on the host if a
@@ -84,7 +84,7 @@ def is_on_host(kind: str, *, location: str) -> bool:
 
 
 def placed_on_host(op: Op) -> bool | None:
-    """Return whether a placement targets the host; None for other operations."""
+    """Return whether a placement targets the host, or None."""
     if not isinstance(op.attrs, CustomCallAttrs):
         return None
     target = op.attrs.target
@@ -100,7 +100,7 @@ def placed_on_host(op: Op) -> bool | None:
 def with_host_memory(
     program: Program, *, arguments: Collection[int] = (), results: Collection[int] = ()
 ) -> Program:
-    """Return the program with host-memory types for values on the host.
+    """Return the program with the types of values on the host.
 
     ``arguments`` of the main function are on the host when it starts, ``results`` when it ends. A
     program that a compiler scheduled states memory spaces itself and is returned unchanged. Calls
@@ -167,7 +167,7 @@ class _HostValues:
     host: set[Value] = field(default_factory=set[Value])
 
     def grows(self, block: Block) -> bool:
-        """Search a block once; return whether the set of values grew."""
+        """Search a block once and return whether values were added."""
         count_before = len(self.host)
         for op in block.operations:
             self._op(op)
@@ -215,7 +215,7 @@ def _sources(op: Op) -> Sequence[Value]:
 
 @dataclass(slots=True, kw_only=True)
 class _Retyper:
-    """Copies operations with host types and adds the host buffers they need."""
+    """Copies operations with host types and new host buffers."""
 
     host: set[Value]
     renamed: dict[Value, Value] = field(default_factory=dict[Value, Value])

@@ -1,4 +1,4 @@
-"""Read a program from a file or from memory, in any supported format."""
+"""Read a program in any supported format."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _LEFT_OUT = b"constant({...})"
 
 
 def read_source(path: Path) -> bytes:
-    """Return a file's content; `ProgramError` if it is missing or unreadable."""
+    """Return a file's content; `ProgramError` if it cannot be read."""
     try:
         return path.read_bytes()
     except OSError as error:
@@ -41,7 +41,7 @@ def read_source(path: Path) -> bytes:
 
 
 def check_source(path: Path) -> None:
-    """Raise `ProgramError` for a file that is missing or unreadable, without reading it."""
+    """Raise `ProgramError` for a file that cannot be opened."""
     try:
         with path.open("rb"):
             pass
@@ -131,7 +131,7 @@ _CASE, _IF = "stablehlo.case", "stablehlo.if"
 
 
 def load_source(source: bytes, *, name: str, options: LoadOptions = NO_OPTIONS) -> Program:
-    """Return a program that is already partitioned, as compilers write it.
+    """Return the program of a partitioned source.
 
     Raises `UnpartitionedError` for a sharded program, and otherwise what `load_per_device` raises.
     """

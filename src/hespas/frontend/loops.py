@@ -1,4 +1,4 @@
-"""Find the trip count of a ``while`` from its condition and step."""
+"""Derive the trip count of a ``while``."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class _TracedValue:
 def trip_count(
     start: tuple[Value, ...], condition: Block, body: Block, producer: Mapping[Value, Op]
 ) -> int | None:
-    """Return how often the body runs; None if it cannot be derived.
+    """Return a loop's trip count, or None if unknown.
 
     The counter must start at a constant, change by a constant, and be compared with a constant;
     these constants may be defined anywhere, fusions included.
@@ -52,11 +52,10 @@ def trip_count(
         return None
     left, right = (_TracedValue(operand, compared.inside) for operand in comparison.operands)
     direction = comparison.attrs.direction
-    index = _counter(loop, left)
-    if index is None or _constant(loop, right) is None:
+    if _constant(loop, right) is None:
         left, right = right, left
         direction = _MIRRORED.get(direction, "")
-        index = _counter(loop, left)
+    index = _argument_index(condition, _origin(loop, left).value)
     if index is None:
         return None
     limit, first = _constant(loop, right), _constant(loop, _TracedValue(start[index]))
@@ -66,12 +65,8 @@ def trip_count(
     return _count(direction, first, limit, step)
 
 
-def _counter(loop: _Loop, place: _TracedValue) -> int | None:
-    return _argument_index(loop.condition, _origin(loop, place).value)
-
-
 def _count(direction: str, first: int, limit: int, step: int) -> int | None:
-    """Count the iterations that pass the comparison; None for an infinite loop.
+    """Count the iterations; None for an infinite loop.
 
     The counter takes the values first, first + step, ...
     """

@@ -1,4 +1,4 @@
-"""Apply the user's trip counts and branch weights to a program."""
+"""Apply the user's trip counts and branch weights."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ NO_OPTIONS = LoadOptions()
 
 @frozen
 class UsedOverrides:
-    """The user's overrides that had an effect, by key of `LoadOptions`.
+    """The keys of `LoadOptions` that had an effect.
 
     ``""`` is in ``trip_counts`` if that count applied to at least one loop of unknown count; ``""``
     is in ``branch_weights`` if those weights applied to at least one branch. A key of `LoadOptions`
@@ -168,7 +168,10 @@ class OverrideRecorder:
         )
         for subject, options, names in groups:
             for name in options.keys() - names - {""}:
-                available = ", ".join(sorted(names - {""}, key=_sort_key)) or "none"
+                numbered = sorted(
+                    names - {""}, key=lambda name: (int(name) if name.isdigit() else 0, name)
+                )
+                available = ", ".join(numbered) or "none"
                 raise ConfigError(
                     f"there is no {subject} on {self.unit} {name}",
                     location=source,
@@ -179,13 +182,9 @@ class OverrideRecorder:
         )
 
 
-def _sort_key(name: str) -> tuple[int, str]:
-    return (int(name), "") if name.isdigit() else (0, name)
-
-
 @frozen
 class Loaded:
-    """The program of one device and the user's overrides that had an effect.
+    """One device's program and the overrides that changed it.
 
     An override is a trip count or a branch weight of `hespas.frontend.overrides.LoadOptions`.
     Overrides missing from ``used`` changed nothing, so a caller can refuse them without reading the
@@ -199,7 +198,7 @@ class Loaded:
 
 @frozen
 class Unpartitioned:
-    """The reason why a source does not hold one device's program yet.
+    """The reason why a source is not partitioned yet.
 
     ``undivided`` is the undivided program, if it was read.
     """

@@ -9,6 +9,7 @@ device.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from itertools import product
@@ -28,6 +29,7 @@ from hespas.program.attrs import (
 from hespas.program.operations.traits import Category
 from hespas.program.program import Block, Op, Program, Value
 from hespas.program.rewrite import each_op, with_bodies
+from hespas.program.text import array_text, rows_text
 from hespas.program.types import ElementType, NumberKind, TensorType
 from hespas.xla.mlir.text import read_dense_numbers, read_integers
 
@@ -38,7 +40,7 @@ _MOST_OPERATIONS = 1 << 12
 
 
 class DeviceNumbers(msgspec.Struct, frozen=True, kw_only=True):
-    """The elements of an integer array on each device, in row-major order.
+    """An integer array's row-major elements on each device.
 
     ``rows`` are the distinct rows, in the order of the first device that has each; ``row_of`` is
     the position of each device's row, empty if all devices have the same row.
@@ -72,17 +74,19 @@ def kinds_of_device(numbers: Sequence[DeviceNumbers]) -> dict[tuple[int, ...], i
     >>> kinds_of_device([on_all((3,)), on_each([(5,), (7,), (5,)])])
     {(0, 0): 2, (0, 1): 1}
     """
-    devices = max([len(array.row_of) for array in numbers], default=0)
-    if not devices:
+    if not any(array.row_of for array in numbers):
         return {(0,) * len(numbers): 0}
-    counts: dict[tuple[int, ...], int] = {}
-    for kind in zip(*[array.row_of or (0,) * devices for array in numbers], strict=True):
-        counts[kind] = counts.get(kind, 0) + 1
-    return counts
+    return dict(Counter(_row_numbers(numbers)))
+
+
+def _row_numbers(numbers: Sequence[DeviceNumbers]) -> list[tuple[int, ...]]:
+    """Return the row of each array on each device, once if all are alike."""
+    devices = max([len(array.row_of) for array in numbers], default=0) or 1
+    return list(zip(*[array.row_of or (0,) * devices for array in numbers], strict=True))
 
 
 def computed(op: Op, operands: Sequence[DeviceNumbers]) -> DeviceNumbers | None:
-    """Return an operation's result on known integers; None without a rule."""
+    """Return an operation's result on known integers, or None."""
     rule = _RULES.get(op.kind)
     shapes = _shapes(op)
     if rule is None or shapes is None or shapes[-1].size_bytes > MOST_BYTES:
@@ -94,11 +98,7 @@ def computed(op: Op, operands: Sequence[DeviceNumbers]) -> DeviceNumbers | None:
         if row is None or not _fits(row, shapes[-1].element):
             return None
         results[kind] = row
-    devices = max([len(array.row_of) for array in operands], default=0)
-    if not devices:
-        return on_all(next(iter(results.values())))
-    kinds = zip(*[array.row_of or (0,) * devices for array in operands], strict=True)
-    return on_each([results[kind] for kind in kinds])
+    return on_each([results[kind] for kind in _row_numbers(operands)])
 
 
 def _shapes(op: Op) -> tuple[TensorType, ...] | None:
@@ -108,7 +108,7 @@ def _shapes(op: Op) -> tuple[TensorType, ...] | None:
 
 
 def _fits(row: Row, element: ElementType) -> bool:
-    """Return whether a type can hold the numbers without wrapping around."""
+    """Return whether a type holds the numbers without overflow."""
     if element.kind is not NumberKind.INTEGER:
         return False
     is_unsigned = element.name.startswith("u")
@@ -117,7 +117,7 @@ def _fits(row: Row, element: ElementType) -> bool:
 
 
 def _dynamic_slice(shapes: Sequence[TensorType], rows: Sequence[Row]) -> Row:
-    """Cut out a block, with starts clamped to the array (StableHLO)."""
+    """Cut out a block; starts are clamped (StableHLO)."""
     lengths, sizes = shapes[0].shape, shapes[-1].shape
     starts = [
         min(max(start, 0), length - size)
@@ -144,7 +144,7 @@ def _broadcast(shapes: Sequence[TensorType], rows: Sequence[Row]) -> Row | None:
 
 
 def _clamp(_: Sequence[TensorType], rows: Sequence[Row]) -> Row | None:
-    """Clamp numbers; compilers write slices at a device's number this way."""
+    """Clamp numbers, as compilers do in slices by device."""
     least, numbers, most = rows
     if len(numbers) > _MOST_OPERATIONS or not {len(least), len(most)} <= {1, len(numbers)}:
         return None
@@ -183,19 +183,19 @@ _SHARDING = frozenset({"LayoutConstraint", "Sharding", "SPMDFullToShardShape"})
 
 
 def is_table(kind: object) -> bool:
-    """Return whether a constant of this type may be a table of scalars."""
+    """Return whether constants of a type may be tables."""
     return isinstance(kind, TensorType) and kind.rank > 0 and _is_tracked(kind)
 
 
 def _is_tracked(kind: TensorType) -> bool:
-    """Return whether constants of a type are tracked: tables and their indices."""
+    """Return whether a type's constants are tables or indices."""
     element = kind.element
     is_whole_bytes = element.kind is NumberKind.INTEGER and element.bits >= _BYTE_BITS
     return is_whole_bytes and kind.size_bytes <= MOST_BYTES
 
 
 def with_tables(program: Program) -> Program:
-    """Return the program with the known tables of each kernel call."""
+    """Return the program with each kernel call's known tables."""
     finder = _Finder(program)
     finder.block(program.main.body)
     return with_bodies(program, lambda body: each_op(body, finder.filled))
@@ -221,32 +221,20 @@ def _devices(program: Program) -> Mapping[str, DeviceNumbers]:
 
 def _tables(texts: Mapping[str, str]) -> tuple[DeviceTables, ...]:
     counts = read_integers(texts[_DEVICES]) if _DEVICES in texts else (0,)
-    rows = {
+    numbers_of_operands = {
         int(name.removeprefix(_TABLE)): _numbers(text)
         for name, text in sorted(texts.items())
         if name.startswith(_TABLE)
     }
-    if not rows:
-        return ()
-    return tuple(
-        [
-            DeviceTables(
-                tables=tuple(
-                    [
-                        _row(position, numbers, kind, len(counts))
-                        for position, numbers in rows.items()
-                    ]
-                ),
-                devices=devices,
-            )
-            for kind, devices in enumerate(counts)
-        ]
-    )
-
-
-def _row(operand: int, numbers: tuple[int, ...], kind: int, kinds: int) -> Table:
-    length = len(numbers) // kinds
-    return Table(operand=operand, numbers=numbers[kind * length : (kind + 1) * length])
+    tables: list[DeviceTables] = []
+    for kind, devices in enumerate(counts):
+        rows: list[Table] = []
+        for operand, numbers in numbers_of_operands.items():
+            length = len(numbers) // len(counts)
+            row = numbers[kind * length : (kind + 1) * length]
+            rows.append(Table(operand=operand, numbers=row))
+        tables.append(DeviceTables(tables=tuple(rows), devices=devices))
+    return tuple(tables) if numbers_of_operands else ()
 
 
 class _Finder:
@@ -277,13 +265,10 @@ class _Finder:
         return msgspec.structs.replace(op, attrs=attrs, attributes=tuple(sorted(texts.items())))
 
     def _texts(self, op: Op) -> dict[str, str]:
-        numbers_of_operands = [
-            (number, self._known.get(value)) for number, value in enumerate(op.operands)
-        ]
         tables = {
             number: numbers
-            for number, numbers in numbers_of_operands
-            if numbers and is_table(op.operands[number].type)
+            for number, operand in enumerate(op.operands)
+            if (numbers := self._known.get(operand)) and is_table(operand.type)
         }
         if not tables:
             return {}
@@ -291,13 +276,9 @@ class _Finder:
         texts: dict[str, str] = {}
         for position, (number, numbers) in enumerate(tables.items()):
             rows = [numbers.rows[kind[position]] for kind in kinds]
-            shape = f"{len(rows)}x{len(rows[0])}"
-            texts[f"{_TABLE}{number}"] = (
-                f"dense<{[list(row) for row in rows]}> : tensor<{shape}xi64>"
-            )
+            texts[f"{_TABLE}{number}"] = rows_text(rows, len(rows[0]))
         if len(kinds) > 1:
-            counts = ", ".join(map(str, kinds.values()))
-            texts[_DEVICES] = f"array<i64: {counts}>"
+            texts[_DEVICES] = array_text(tuple(kinds.values()))
         return texts
 
     def _op(self, op: Op) -> None:
@@ -328,15 +309,15 @@ class _Finder:
 
     def _computed(self, op: Op) -> None:
         operands = [self._known.get(value) for value in op.operands]
-        known_operands = [numbers for numbers in operands if numbers is not None]
+        numbers = [operand for operand in operands if operand is not None]
         outcome = self._devices.get(op.kind)
-        if known_operands and len(known_operands) == len(operands):
-            outcome = computed(op, known_operands)
+        if numbers and len(numbers) == len(operands):
+            outcome = computed(op, numbers)
         for result in op.results:
             self._known[result] = outcome
 
     def _through_regions(self, op: Op) -> None:
-        """Track values into and out of a fusion or an asynchronous copy."""
+        """Track values through a fusion or an asynchronous copy."""
         for region in op.regions:
             for argument in region.arguments:
                 self._known.pop(argument, None)
@@ -346,10 +327,10 @@ class _Finder:
         if not op.regions:
             self._propagate(op.operands, op.results)
 
-    def _propagate(self, given: Sequence[Value], made: Sequence[Value]) -> bool:
-        """Propagate known numbers to equal values; return whether any are new."""
+    def _propagate(self, sources: Sequence[Value], results: Sequence[Value]) -> bool:
+        """Propagate numbers to equal values; return whether any changed."""
         is_new = False
-        for value, result in zip(given, made, strict=False):
+        for value, result in zip(sources, results, strict=False):
             numbers = self._known.get(value)
             if result not in self._known:
                 is_new = is_new or numbers is not None

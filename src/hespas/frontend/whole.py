@@ -1,4 +1,4 @@
-"""Preserve the mesh and the undivided inputs of a sharded source.
+"""Preserve a sharded source's mesh and undivided inputs.
 
 Partitioned programs name no axes. An entry ``hespas.mesh = "fsdp=8,tp=4"`` among the module's
 frontend attributes preserves them: other readers of StableHLO and HLO pass those attributes on
@@ -26,9 +26,9 @@ from hespas.errors import ProgramError
 from hespas.program.groups import (
     ORDER_KEY,
     DeviceOrder,
-    FoldedGroups,
     ListedGroups,
     ReplicaGroups,
+    folded_along,
     read_order,
 )
 from hespas.program.program import Whole
@@ -83,7 +83,7 @@ def read_mesh(text: str) -> Mesh:
 
 @frozen
 class AxisPart:
-    """A sub-axis of ``size``; the more major parts have product ``before``."""
+    """A part of a mesh axis. ``before`` is the product of more major parts."""
 
     name: str
     before: int
@@ -124,13 +124,7 @@ def _mesh_of(text: str, meshes: Mapping[str, Mesh]) -> Mesh:
 def axis_groups(mesh: Mesh, used: list[AxisPart]) -> ReplicaGroups:
     """Return one group for each position on the unused axes."""
     parts = [part for name, size in mesh.axes for part in _split(name, size, used)]
-    grouped = [parts.index(part) for part in used]
-    unused = [index for index in range(len(parts)) if index not in grouped]
-    folded = FoldedGroups(
-        dimensions=tuple(part.size for part in parts),
-        permutation=(*unused, *grouped),
-        group_size=prod(part.size for part in used),
-    )
+    folded = folded_along([part.size for part in parts], [parts.index(part) for part in used])
     ids = mesh.device_ids
     if ids is None:
         return folded
@@ -219,7 +213,7 @@ def _in_module(program: str, entry: str) -> str:
 
 
 def mesh_in_attributes(text: str) -> MeshAxes:
-    """Return the mesh in a module's frontend attributes; empty for none.
+    """Return the mesh in a module's frontend attributes.
 
     >>> mesh_in_attributes('{hespas.mesh = "fsdp=8,tp=4"}')
     (('fsdp', 8), ('tp', 4))
@@ -229,7 +223,7 @@ def mesh_in_attributes(text: str) -> MeshAxes:
 
 
 def read_axes(text: str) -> MeshAxes:
-    """Return the axes of a preserved mesh; empty for other text.
+    """Return a preserved mesh's axes; empty for other text.
 
     >>> read_axes("fsdp=8,tp=4"), read_axes("fsdp")
     ((('fsdp', 8), ('tp', 4)), ())
@@ -239,7 +233,7 @@ def read_axes(text: str) -> MeshAxes:
 
 
 def order_in_attributes(text: str) -> DeviceOrder | None:
-    """Return the device order in a module's frontend attributes, or None.
+    """Return the device order in a module's frontend attributes.
 
     >>> print(order_in_attributes('{hespas.device_order = "[2,4]T(1,0)"}'))
     [2,4]T(1,0)
@@ -272,7 +266,7 @@ def whole_cache(directory: Path) -> ContentCache:
 
 
 def kept_whole(source: bytes, *, name: str, kept: ContentCache | None) -> Whole:
-    """Return a source's `Whole`, from the cache if it is there."""
+    """Return a source's `Whole`, cached if possible."""
     if kept is None:
         return whole_of_source(source, name=name)
     key = sha256(sha256(source).digest() + f"{__version__} {code_digest(*_MAKERS)}".encode())
@@ -309,24 +303,18 @@ def whole_of(module: MlirModule | HloModule) -> Whole:
     partitioner has applied.
     """
     if not isinstance(module, MlirModule):
-        attribute_map = module.message.frontend_attributes.map
-        stored_mesh, order = (
-            read_axes(attribute_map.get(KEY, "")),
-            read_order(attribute_map.get(ORDER_KEY, "")),
-        )
-        return Whole(
-            mesh=stored_mesh or _largest_mesh(_hlo_meshes(module.message)), device_order=order
-        )
+        entries = module.message.frontend_attributes.map
+        mesh = read_axes(entries.get(KEY, "")) or _largest_mesh(_hlo_meshes(module.message))
+        return Whole(mesh=mesh, device_order=read_order(entries.get(ORDER_KEY, "")))
     attributes, symbols = module_attributes(module), module_symbols(module)
-    stored_mesh = mesh_in_attributes(attributes.get(FRONTEND, ""))
-    order = order_in_attributes(attributes.get(FRONTEND, ""))
+    frontend = attributes.get(FRONTEND, "")
+    order = order_in_attributes(frontend)
     meshes = [
         read_mesh(symbol.attributes["mesh"])
         for symbol in symbols.values()
         if symbol.op_name == "sdy.mesh"
     ]
-    meshes += _meshes_in_attribute(attributes.get(FRONTEND, ""))
-    mesh = stored_mesh or _largest_mesh(meshes)
+    mesh = mesh_in_attributes(frontend) or _largest_mesh(meshes + _meshes_in_attribute(frontend))
     main = symbols.get("main")
     shardings = "" if main is None else main.attributes.get("arg_attrs", "")
     is_divided = any(name.startswith(_PARTITIONED_BY_XLA) for name in attributes)
@@ -370,13 +358,10 @@ def _hlo_meshes(message: Any) -> Iterator[Mesh]:
                     yield Mesh(axes=axes)
 
 
-def _largest_mesh(meshes: Iterable[Mesh]) -> tuple[tuple[str, int], ...]:
+def _largest_mesh(meshes: Iterable[Mesh]) -> MeshAxes:
+    def rank(mesh: Mesh) -> tuple[int, int, MeshAxes]:
+        divided_axes = sum(size > 1 for _, size in mesh.axes)
+        return mesh.device_count, divided_axes, mesh.axes
+
     in_order = [mesh for mesh in meshes if mesh.device_ids is None]
-    best = max(
-        in_order, key=lambda mesh: (mesh.device_count, _divided_axes(mesh), mesh.axes), default=None
-    )
-    return () if best is None else best.axes
-
-
-def _divided_axes(mesh: Mesh) -> int:
-    return sum(size > 1 for _, size in mesh.axes)
+    return max(in_order, key=rank, default=Mesh(axes=())).axes

@@ -17,17 +17,16 @@ from hespas.base.fields import Group, Use, declare
 from hespas.base.frozen import frozen
 from hespas.errors import ConfigError
 from hespas.program.attrs import MOSAIC, CustomCallAttrs, DotAttrs
-from hespas.program.program import Op
+from hespas.program.program import Op, shape_of
 from hespas.program.types import NumberKind, TensorType
 
 
 @frozen
 class ExpertLoad:
-    """The share of the tokens that each expert gets, per layer.
+    """The shares of the tokens of each expert, by layer.
 
-    The shares of a layer add to 1.
-
-    Without layers all experts get equal shares. ``source`` names the file in messages.
+    The shares of a layer add to 1. Without layers all experts get equal shares. ``source`` names
+    the file in messages.
 
     >>> skewed = ExpertLoad(layers=((0.5, 0.25, 0.25, 0.0),), source="load.json")
     >>> skewed.busiest(experts=4, devices=2)
@@ -50,28 +49,30 @@ class ExpertLoad:
         Each device has the same number of experts, in order. With several layers the result is the
         mean over layers, each with its own busiest device: a step waits for it in every layer.
         """
-        experts_per_device = experts // devices
-        layers = self.layers or ((1 / experts,) * experts,)
-        busiest_shares = [_busiest(shares, experts_per_device) for shares in layers]
+        busiest_shares = [
+            sorted(max(device_shares, key=sum), reverse=True)
+            for device_shares in self._by_device(experts, devices)
+        ]
         return tuple(
             [sum(column) / len(busiest_shares) for column in zip(*busiest_shares, strict=True)]
         )
 
     def beyond(self, share: float, *, experts: int, devices: int) -> float:
-        """Return the part of all tokens above ``share`` on any device."""
-        experts_per_device = experts // devices
-        layers = self.layers or ((1 / experts,) * experts,)
+        """Return the tokens above a device's ``share``, of all."""
+        layers = self._by_device(experts, devices)
         total = sum(
-            max(0.0, sum(shares[first : first + experts_per_device]) - share)
-            for shares in layers
-            for first in range(0, experts, experts_per_device)
+            max(0.0, sum(shares) - share) for device_shares in layers for shares in device_shares
         )
         return total / len(layers)
 
-
-def _busiest(shares: Sequence[float], each: int) -> list[float]:
-    devices = [shares[first : first + each] for first in range(0, len(shares), each)]
-    return sorted(max(devices, key=sum), reverse=True)
+    def _by_device(self, experts: int, devices: int) -> list[list[tuple[float, ...]]]:
+        """Return the expert shares of each device, by layer."""
+        count = experts // devices
+        layers = self.layers or ((1 / experts,) * experts,)
+        return [
+            [shares[first : first + count] for first in range(0, len(shares), count)]
+            for shares in layers
+        ]
 
 
 UNIFORM = ExpertLoad()
@@ -112,7 +113,7 @@ EXPERTS = Use(": there is no exchange and no product of rows of experts")
 
 @frozen
 class ExpertOptions:
-    """Options for a mixture of experts that the program leaves open."""
+    """Options for a mixture of experts."""
 
     GROUP: ClassVar[Group] = Group.WORKLOAD
 
@@ -183,15 +184,17 @@ def _csv_layers(path: Path) -> tuple[_Layers, bool]:
 
 
 def _layer_in_order(
-    layers: Mapping[int, Mapping[int, float]], at: int, location: str
+    layers: Mapping[int, Mapping[int, float]], number: int, location: str
 ) -> list[float]:
-    layer = layers.get(at)
+    layer = layers.get(number)
     if layer is None:
-        raise ConfigError(f"layer {at} is missing", location=location, hint="count layers from 0")
+        raise ConfigError(
+            f"layer {number} is missing", location=location, hint="count layers from 0"
+        )
     missing = next((expert for expert in range(len(layer)) if expert not in layer), None)
     if missing is not None:
         raise ConfigError(
-            f"expert {missing} of layer {at} is missing",
+            f"expert {missing} of layer {number} is missing",
             location=location,
             hint="count experts from 0",
         )
@@ -237,43 +240,41 @@ class GroupedProduct(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def grouped_product(op: Op) -> GroupedProduct | None:
-    """Return the rows and groups of a grouped product, or None."""
-    tensors = [value.type for value in op.operands if isinstance(value.type, TensorType)]
+    """Return a grouped product's rows and groups, or None."""
     match op.attrs:
         case DotAttrs(ragged=int(ragged)):
-            return GroupedProduct(rows=tensors[0].shape[ragged], groups=tensors[2].shape[-1])
+            rows, _, groups = map(shape_of, op.operands)
+            return GroupedProduct(rows=rows[ragged], groups=groups[-1])
         case CustomCallAttrs(target=target) if target == MOSAIC:
-            return _kernel_product(op, tensors)
+            return _kernel_product(op)
         case _:
             return None
 
 
-def _kernel_product(op: Op, operands: Sequence[TensorType]) -> GroupedProduct | None:
-    """Recognise a grouped product by the arrays of a TPU kernel.
+def _kernel_product(op: Op) -> GroupedProduct | None:
+    """Recognize a grouped product by a TPU kernel's arrays.
 
     Such a kernel takes a table of where each group begins and the last one ends: one number more
     than there are groups. One of its three arrays has a matrix for each group; the two others have
     a row for each row.
     """
-    results = [value.type for value in op.results if isinstance(value.type, TensorType)]
-    tables = {array.shape[0] for array in operands if _is_table(array)}
-    arrays = [array for array in (*operands, *results) if array.rank > 1]
-    stacked = [array for array in arrays if array.rank == 3 and array.shape[0] + 1 in tables]
-    row_arrays = [array for array in arrays if array.rank == 2]
+    tables = {
+        kind.shape[0]
+        for operand in op.operands
+        if isinstance(kind := operand.type, TensorType)
+        and kind.rank == 1
+        and kind.element.kind is NumberKind.INTEGER
+    }
+    arrays = [shape for shape in map(shape_of, (*op.operands, *op.results)) if len(shape) > 1]
+    stacked = [shape for shape in arrays if len(shape) == 3 and shape[0] + 1 in tables]
+    row_arrays = [shape for shape in arrays if len(shape) == 2]
     if len(arrays) != 3 or len(stacked) != 1 or len(row_arrays) != 2:
         return None
-    sizes = set(stacked[0].shape[1:])
-    rows = [
-        size for size in row_arrays[0].shape if size in row_arrays[1].shape and size not in sizes
-    ]
-    if len(rows) != 1:
-        # The row count equals a size of the matrix; rows are the first dimension then.
-        rows = [row_arrays[0].shape[0]]
-    return GroupedProduct(rows=rows[0], groups=stacked[0].shape[0])
-
-
-def _is_table(kind: TensorType) -> bool:
-    return kind.rank == 1 and kind.element.kind is NumberKind.INTEGER
+    groups, *sizes = stacked[0]
+    first, second = row_arrays
+    rows = [size for size in first if size in second and size not in sizes]
+    # If the row count equals a size of the matrix, rows are the first dimension.
+    return GroupedProduct(rows=rows[0] if len(rows) == 1 else first[0], groups=groups)
 
 
 def steps_of_tiles(group_rows: Sequence[int], tile: int) -> int:

@@ -1,4 +1,4 @@
-"""Groups of devices in a collective, and the device of each partition.
+"""Groups of devices, and the device of each partition.
 
 A program lists groups or folds an array of devices; both forms are kept, because the folded one is
 compact for a million devices.
@@ -37,7 +37,7 @@ class GroupMode(Enum):
 
 
 class ListedGroups(msgspec.Struct, frozen=True, kw_only=True):
-    """Groups written out; an empty list means one group of all devices."""
+    """Groups written out; an empty list means all devices."""
 
     groups: tuple[tuple[int, ...], ...]
 
@@ -84,24 +84,26 @@ class FoldedGroups(msgspec.Struct, frozen=True, kw_only=True):
 def groups_along(
     axes: Sequence[tuple[str, int]], names: Collection[str]
 ) -> tuple[tuple[int, ...], ...]:
-    """Return the groups of devices along some axes of a mesh.
+    """Return the groups of devices along mesh axes.
 
-    The devices of a group differ in their indices along these axes only.
-
-    The last axis numbers devices fastest.
+    The devices of a group differ in their indices along the axes ``names`` only. The last axis
+    numbers devices fastest.
 
     >>> groups_along((("data", 2), ("tp", 2)), ("data",))
     ((0, 2), (1, 3))
     """
-    sizes = [size for _, size in axes]
     used = [number for number, (name, _) in enumerate(axes) if name in names]
-    unused = [number for number in range(len(axes)) if number not in used]
-    folded = FoldedGroups(
+    return folded_along([size for _, size in axes], used).listed()
+
+
+def folded_along(sizes: Sequence[int], used: Sequence[int]) -> FoldedGroups:
+    """Return one group for each position on the axes not ``used``."""
+    unused = [axis for axis in range(len(sizes)) if axis not in used]
+    return FoldedGroups(
         dimensions=tuple(sizes),
         permutation=(*unused, *used),
-        group_size=prod(sizes[number] for number in used),
+        group_size=prod(sizes[axis] for axis in used),
     )
-    return folded.listed()
 
 
 ReplicaGroups = ListedGroups | FoldedGroups
@@ -111,10 +113,11 @@ ReplicaGroups = ListedGroups | FoldedGroups
 def device_groups(
     groups: ReplicaGroups, mode: GroupMode, *, replicas: int, partitions: int
 ) -> tuple[tuple[int, ...], ...]:
-    """Return the groups as device numbers, ``replica * partitions + partition``.
+    """Return the groups as device numbers.
 
-    Source: the StableHLO specification, section "Process groups". Raises `ProgramError` if
-    a number lies outside the program or is in two groups.
+    A device's number is ``replica * partitions + partition``. Raises `ProgramError` if a number
+    lies outside the program or is in two groups. Source: the StableHLO specification, section
+    "Process groups".
 
     >>> listed = ListedGroups(groups=((0, 1),))
     >>> device_groups(listed, GroupMode.CROSS_REPLICA, replicas=2, partitions=2)
@@ -170,7 +173,9 @@ _ORDER = re.compile(r"\[(\d+(?:,\d+)*)\]T\((\d+(?:,\d+)*)\)")
 
 
 class DeviceOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """The device of each partition: numbers folded to ``dimensions``, then transposed.
+    """The device of each partition.
+
+    Numbers are folded to ``dimensions`` and transposed by ``permutation``.
 
     >>> order = DeviceOrder(dimensions=(2, 3), permutation=(1, 0))
     >>> print(order, order.devices())
@@ -228,7 +233,7 @@ def on_devices(
 
 
 def read_order(text: str) -> DeviceOrder | None:
-    """Parse a device order; None for an empty or ascending one.
+    """Parse a device order; None if empty or ascending.
 
     Raises `ProgramError` for any other text, because the devices of groups would be unknown.
 
@@ -248,11 +253,12 @@ def read_order(text: str) -> DeviceOrder | None:
 
 
 def groups_of_all(ranks: tuple[int, ...], *, world_size: int) -> ReplicaGroups:
-    """Return the groups of all ranks; ``ranks`` are the recorded rank's.
+    """Return the groups of all ranks from one group.
 
-    Ranks of a mesh are numbered with the last axis fastest, so a group along axes has ranks at
-    equal distances, or rows of such ranks at equal distances: all other groups have the same
-    distances from another first rank. Raises `UnsupportedError` for a group without this pattern.
+    ``ranks`` is the recorded rank's group. Ranks of a mesh are numbered with the last axis fastest,
+    so a group along axes has ranks at equal distances, or rows of such ranks at equal distances:
+    all other groups have the same distances from another first rank. Raises `UnsupportedError` for
+    a group without this pattern.
 
     >>> groups_of_all((1, 3), world_size=8).listed()
     ((0, 2), (1, 3), (4, 6), (5, 7))
@@ -263,19 +269,15 @@ def groups_of_all(ranks: tuple[int, ...], *, world_size: int) -> ReplicaGroups:
             f"the group of ranks {list(ranks)} is not one of equal groups of {world_size}",
             hint="make groups along the axes of a device mesh",
         )
-    sizes = tuple(size for size, _ in axes)
-    used = [number for number, (_, is_used) in enumerate(axes) if is_used]
-    unused = [number for number in range(len(axes)) if number not in used]
-    return FoldedGroups(dimensions=sizes, permutation=(*unused, *used), group_size=len(set(ranks)))
+    used = [axis for axis, (_, is_used) in enumerate(axes) if is_used]
+    return folded_along([size for size, _ in axes], used)
 
 
 def _axes(ranks: list[int], world_size: int) -> list[tuple[int, bool]] | None:
-    """Return axes of the world, major first, as (size, used); or None.
+    """Return the world's axes as (size, used), or None.
 
-    The group lies along the used ones.
-
-    The distance of neighbours is the stride of the fastest used axis; the first larger distance
-    ends it.
+    They stand major first; the group lies along the used ones. The distance of neighbours is the
+    stride of the fastest used axis; the first larger distance ends it.
     """
     axes: list[tuple[int, bool]] = []
     covered, offsets = 1, [rank - ranks[0] for rank in ranks]

@@ -265,3 +265,13 @@ def array_text(numbers: tuple[int, ...]) -> str:
     ('array<i64: 0, 1>', 'array<i64>')
     """
     return f"array<i64: {', '.join(map(str, numbers))}>" if numbers else "array<i64>"
+
+
+def rows_text(rows: Sequence[tuple[int, ...]], width: int = 2) -> str:
+    """Print rows of numbers as a dense tensor.
+
+    >>> rows_text(((0, 1), (2, 3)))
+    'dense<[[0, 1], [2, 3]]> : tensor<2x2xi64>'
+    """
+    numbers = [list(row) for row in rows] or ""
+    return f"dense<{numbers}> : tensor<{len(rows)}x{width}xi64>"

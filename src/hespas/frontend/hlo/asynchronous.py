@@ -18,11 +18,17 @@ from typing import Any
 
 from hespas.errors import ProgramError, UnsupportedError
 from hespas.frontend.hlo import config
-from hespas.frontend.hlo.attributes import OPCODES, collective_of, group_size, replica_groups
+from hespas.frontend.hlo.attributes import (
+    COLLECTIVE_PREFIXES,
+    OPCODES,
+    collective_of,
+    group_size,
+    replica_groups,
+)
 from hespas.frontend.hlo.instructions import fusion
 from hespas.frontend.hlo.reader import Handler, ModuleReader, Scope, returning
 from hespas.frontend.hlo.types import Tree, flat, fresh_tree, leaves
-from hespas.program.attrs import NO_ATTRS, FusionAttrs
+from hespas.program.attrs import FusionAttrs
 from hespas.program.program import Block, Value
 from hespas.program.types import AsyncType, TensorType, Type
 
@@ -42,7 +48,7 @@ def _start_collective(reader: ModuleReader, instruction: Any, scope: Scope) -> N
     opcode = OPCODES[instruction.opcode.removesuffix(_SUFFIX)]
     member = _RESULT_MEMBER[instruction.opcode]
     shape = instruction.shape if member is None else _member(instruction, member)
-    attrs, attributes = (NO_ATTRS, ()) if opcode.read is None else opcode.read(instruction)
+    attrs, attributes = opcode.read(instruction)
     regions = tuple([reader.body(number) for number in instruction.called_computation_ids])
     waits = config.is_synchronous(instruction.backend_config)
     inner = scope if waits else Scope()
@@ -65,11 +71,11 @@ def _start_collective(reader: ModuleReader, instruction: Any, scope: Scope) -> N
         start_block(reader, instruction, scope, started)
 
 
-def _member(instruction: Any, at: int) -> Any:
+def _member(instruction: Any, index: int) -> Any:
     members = instruction.shape.tuple_shapes
-    if len(members) <= at:
-        raise ProgramError(f"the result of {instruction.opcode} is no tuple of {at + 1} or more")
-    return members[at]
+    if len(members) <= index:
+        raise ProgramError(f"the result of {instruction.opcode} is no tuple of {index + 1} or more")
+    return members[index]
 
 
 def start_block(
@@ -120,7 +126,7 @@ def _update(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
 
 
 def _done(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
-    """Read the wait for a start; a synchronous start needs none."""
+    """Read the wait for a start, unless it is synchronous."""
     (start_id,) = instruction.operand_ids
     if start_id in scope.synchronous:
         scope.trees[instruction.id] = scope.tree(start_id)
@@ -135,22 +141,13 @@ def _done(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
 
 
 _FUSED_START, _FUSED_DONE = "AsyncCollectiveStart", "AsyncCollectiveDone"
-_COLLECTIVES = frozenset(
-    {
-        "all-gather",
-        "all-reduce",
-        "all-to-all",
-        "collective-broadcast",
-        "collective-permute",
-        "ragged-all-to-all",
-        "reduce-scatter",
-    }
-)
 
 
 def _any_fusion(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
     body = reader.computation(next(iter(instruction.called_computation_ids), 0))
-    collectives = [inner for inner in body.instructions if inner.opcode in _COLLECTIVES]
+    collectives = [
+        inner for inner in body.instructions if inner.opcode.startswith(COLLECTIVE_PREFIXES)
+    ]
     if not collectives:
         fusion(reader, instruction, scope)
         return
@@ -234,12 +231,12 @@ def _read_reduce_scatter(
     return True
 
 
-def _scattered_dimension(whole: Type, part: Type, parts: int) -> int | None:
-    if not isinstance(whole, TensorType) or not isinstance(part, TensorType):
+def _scattered_dimension(full: Type, part: Type, parts: int) -> int | None:
+    if not isinstance(full, TensorType) or not isinstance(part, TensorType):
         return None
-    if whole.rank != part.rank:
+    if full.rank != part.rank:
         return None
-    pairs = enumerate(zip(whole.shape, part.shape, strict=True))
+    pairs = enumerate(zip(full.shape, part.shape, strict=True))
     differing = [(axis, long, short) for axis, (long, short) in pairs if long != short]
     if len(differing) != 1:
         return None

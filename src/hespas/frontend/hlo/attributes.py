@@ -20,9 +20,15 @@ from hespas.errors import ProgramError, UnsupportedError
 from hespas.frontend.attributes import attrs_of
 from hespas.frontend.hlo.config import collective_kernel
 from hespas.frontend.whole import AxisPart, Mesh, axis_groups
-from hespas.program.attrs import Attrs, CollectiveAttrs, PermuteAttrs, dot_algorithm_text
+from hespas.program.attrs import (
+    NO_ATTRS,
+    Attrs,
+    CollectiveAttrs,
+    PermuteAttrs,
+    dot_algorithm_text,
+)
 from hespas.program.groups import FoldedGroups, GroupMode, ListedGroups, ReplicaGroups
-from hespas.program.text import array_text
+from hespas.program.text import array_text, rows_text
 from hespas.xla.hlo.schema import enum_names
 
 Attributes = tuple[tuple[str, str], ...]
@@ -36,16 +42,6 @@ Reader = Callable[[Any], Reading]
 def integer_text(number: int) -> str:
     """Print a 64-bit number."""
     return f"{number} : i64"
-
-
-def rows_text(rows: Sequence[tuple[int, ...]], width: int = 2) -> str:
-    """Print rows of numbers as a dense tensor.
-
-    >>> rows_text(((0, 1), (2, 3)))
-    'dense<[[0, 1], [2, 3]]> : tensor<2x2xi64>'
-    """
-    listed = str([list(row) for row in rows]) if rows else ""
-    return f"dense<{listed}> : tensor<{len(rows)}x{width}xi64>"
 
 
 def instructions_of(message: Any) -> Iterator[Any]:
@@ -73,9 +69,9 @@ def _escaped(char: str) -> str:
     return "".join([f"\\{byte:02X}" for byte in char.encode()])
 
 
-def listed(named: dict[str, str]) -> Attributes:
+def listed(texts: dict[str, str]) -> Attributes:
     """Return attributes sorted by name."""
-    return tuple(sorted(named.items()))
+    return tuple(sorted(texts.items()))
 
 
 # Printers of fields; paths are those of `operator.attrgetter`.
@@ -86,7 +82,7 @@ def _array(path: str) -> Text:
 
 
 def _of_each(path: str, field: str, default: int = 0) -> Text:
-    """Print a field of each member of a list; ``default`` replaces 0."""
+    """Print a field of list members; ``default`` replaces 0."""
 
     def text(instruction: Any) -> str:
         members = attrgetter(path)(instruction)
@@ -128,7 +124,7 @@ def _single_dimension(instruction: Any) -> str:
 
 
 def _places(path: str, printed: str, *fields: str) -> Text:
-    """Print the dimension numbers of a gather or scatter, without empty lists."""
+    """Print a gather's or scatter's dimension numbers."""
 
     def text(instruction: Any) -> str:
         numbered = attrgetter(path)(instruction)
@@ -176,36 +172,35 @@ def _algorithm(instruction: Any) -> str:
 
 
 def _convolution_places(instruction: Any) -> str:
-    """Print a convolution's dimensions: ``[b, 0, f]x[0, i, o]->[b, 0, f]``.
+    """Print a convolution's dimensions as MLIR does.
 
-    Raises `ProgramError` if two dimensions of an operand have the same position.
+    The text has the form ``[b, 0, f]x[0, i, o]->[b, 0, f]``. Raises `ProgramError` if two
+    dimensions of an operand have the same position.
     """
     numbers = instruction.convolution_dimension_numbers
     sides = [
-        _letters(side, getattr(numbers, f"{side}_spatial_dimensions"), letter_positions)
-        for side, letter_positions in (
-            ("input", {"b": numbers.input_batch_dimension, "f": numbers.input_feature_dimension}),
-            (
-                "kernel",
-                {
-                    "i": numbers.kernel_input_feature_dimension,
-                    "o": numbers.kernel_output_feature_dimension,
-                },
-            ),
-            (
-                "output",
-                {"b": numbers.output_batch_dimension, "f": numbers.output_feature_dimension},
-            ),
+        _letters(
+            side,
+            getattr(numbers, f"{side}_spatial_dimensions"),
+            {letter: getattr(numbers, f"{side}_{name}_dimension") for letter, name in names},
         )
+        for side, *names in _CONVOLUTION_SIDES
     ]
     return "#stablehlo.conv<[{}]x[{}]->[{}]>".format(*sides)
 
 
-def _letters(side: str, spatial: Sequence[int], named: dict[str, int]) -> str:
-    positions = (*named.values(), *spatial)
+_CONVOLUTION_SIDES = (
+    ("input", ("b", "batch"), ("f", "feature")),
+    ("kernel", ("i", "input_feature"), ("o", "output_feature")),
+    ("output", ("b", "batch"), ("f", "feature")),
+)
+
+
+def _letters(side: str, spatial: Sequence[int], position_of: dict[str, int]) -> str:
+    positions = (*position_of.values(), *spatial)
     if sorted(positions) != list(range(len(positions))):
         raise ProgramError(f"dimensions of a convolution's {side} lie at {positions}")
-    letters = dict(zip(positions, (*named, *map(str, range(len(spatial)))), strict=True))
+    letters = dict(zip(positions, (*position_of, *map(str, range(len(spatial)))), strict=True))
     return ", ".join(letters[position] for position in sorted(letters))
 
 
@@ -270,14 +265,23 @@ def _reading(instruction: Any, *, kind: str, texts: dict[str, Text]) -> Reading:
     return attrs_of(kind, attributes), attributes
 
 
+def _no_reading(_: Any) -> Reading:
+    return NO_ATTRS, ()
+
+
 # Collectives.
 
+COLLECTIVE_PREFIXES = ("all-", "collective-", "reduce-scatter", "ragged-all-to-all")
+"""The beginnings of opcodes of collectives."""
 _BOTH_WITH_CHANNEL = frozenset({"all-gather", "all-reduce", "reduce-scatter"})
 """With a channel, their groups are of replicas and partitions; all others' are of partitions."""
 
 
 def replica_groups(instruction: Any) -> ReplicaGroups:
-    """Read a collective's groups: a list, a folded iota, or mesh axes."""
+    """Read a collective's groups, in any of three forms.
+
+    The forms are a list, a folded iota, and mesh axes.
+    """
     if instruction.HasField("mesh_axes_replica_group_list"):
         return _mesh_axes(instruction.mesh_axes_replica_group_list)
     if instruction.HasField("iota_collective_device_list"):
@@ -378,14 +382,14 @@ def collective_of(
 
 
 def group_size(groups: ReplicaGroups) -> int:
-    """Return the largest group's size; 0 for one of all devices."""
+    """Return the largest group's size; 0 for all devices."""
     if isinstance(groups, FoldedGroups):
         return groups.group_size
     return max(map(len, groups.groups), default=0)
 
 
 def _groups_text(groups: ReplicaGroups) -> str:
-    """Print groups; folded groups stay folded, even for a million devices."""
+    """Print groups; folded groups stay folded."""
     if isinstance(groups, FoldedGroups):
         dimensions, permutation = list(groups.dimensions), list(groups.permutation)
         return f'"{dimensions}T{permutation} in {groups.group_size}"'
@@ -405,11 +409,11 @@ def _permute(instruction: Any) -> Reading:
 
 
 class Opcode(msgspec.Struct, frozen=True, kw_only=True):
-    """The operation of an opcode; ``read`` is None without attributes."""
+    """The operation of an opcode and the reader of its attributes."""
 
     dialect: str
     kind: str
-    read: Reader | None = None
+    read: Reader
 
 
 # Spelled as in StableHLO, except for hyphens.
@@ -550,8 +554,8 @@ _READERS: dict[str, Reader] = {
 def _opcode(opcode: str) -> Opcode:
     kind, texts = _OTHER_KINDS.get(opcode, opcode.replace("-", "_")), _TEXTS.get(opcode)
     read = _READERS.get(opcode)
-    if read is None and texts:
-        read = partial(_reading, kind=kind, texts=texts)
+    if read is None:
+        read = partial(_reading, kind=kind, texts=texts) if texts else _no_reading
     return Opcode(dialect="mhlo" if opcode in _MHLO else "stablehlo", kind=kind, read=read)
 
 

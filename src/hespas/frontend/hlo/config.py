@@ -50,7 +50,7 @@ NO_CONFIG: Config = {}
 
 @lru_cache(maxsize=16384)
 def decoded(source: bytes) -> Config | None:
-    """Return a configuration that is a JSON object, None for other text."""
+    """Return a configuration's JSON object; None for other text."""
     if not source:
         return NO_CONFIG
     if not source.startswith(b"{"):
@@ -90,7 +90,7 @@ def trip_count(source: bytes) -> int | None:
 
 
 def is_synchronous(source: bytes) -> bool:
-    """Return whether a start and its done are one blocking collective."""
+    """Return whether a started collective blocks."""
     collective = (decoded(source) or NO_CONFIG).get("collective_backend_config")
     return isinstance(collective, dict) and cast("Config", collective).get("is_sync") is True
 
@@ -117,7 +117,7 @@ def collective_kernel(source: bytes) -> str:
 
 
 def estimated_cycles(source: bytes) -> int | None:
-    """Return a TPU compiler's estimate of an instruction's cycles, or None.
+    """Return the cycles a TPU's compiler estimates, or None.
 
     >>> estimated_cycles(b'{"window_config":{"estimated_cycles":"1283680"}}')
     1283680

@@ -18,7 +18,6 @@ from hespas.frontend.hlo.reader import Handler, ModuleReader, Scope
 from hespas.frontend.hlo.types import flat, leaf_count, leaf_number, leaf_number_in, read_constant
 from hespas.frontend.loops import trip_count
 from hespas.program.attrs import (
-    NO_ATTRS,
     TOP_K,
     BitcastAttrs,
     CallAttrs,
@@ -37,9 +36,12 @@ _PLACEMENT = "_xla_buffer_placement"
 
 
 def plain(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
-    """Read an instruction that is one operation; its computations become regions."""
+    """Read an instruction that is one operation.
+
+    Its computations become regions.
+    """
     opcode = OPCODES[instruction.opcode]
-    attrs, attributes = (NO_ATTRS, ()) if opcode.read is None else opcode.read(instruction)
+    attrs, attributes = opcode.read(instruction)
     called = instruction.called_computation_ids
     reader.emit(
         instruction,
@@ -167,7 +169,7 @@ def call(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
 
 
 def custom_call(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
-    """Read a call of a library or of an author's kernel."""
+    """Read a call of a library or a custom kernel."""
     target: str = instruction.custom_call_target
     described = target.startswith(_CONVOLUTION_PREFIX)
     convolution, texts = convolution_reading(instruction) if described else (None, ())
@@ -238,7 +240,10 @@ def while_loop(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
 
 
 def conditional(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
-    """Read a branch; each alternative uses its operand from the outer block."""
+    """Read a branch.
+
+    Each alternative uses its operand from the outer block.
+    """
     index_id, *operands = instruction.operand_ids
     called = instruction.called_computation_ids
     if len(operands) != len(called):

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from hespas.base.frozen import frozen
 from hespas.errors import ProgramError
 from hespas.frontend.hlo import asynchronous, instructions, slices
-from hespas.frontend.hlo.attributes import instructions_of
+from hespas.frontend.hlo.attributes import COLLECTIVE_PREFIXES, instructions_of
 from hespas.frontend.hlo.reader import Locations, ModuleReader, Originals
 from hespas.frontend.hlo.types import leaf_count, leaf_number
 from hespas.frontend.host_memory import with_host_memory
@@ -38,7 +38,7 @@ from hespas.xla.hlo.schema import enum_names
 
 
 def read_hlo(module: HloModule, *, name: str, options: LoadOptions) -> Loaded | Unpartitioned:
-    """Return the program of one device, or the reason for none.
+    """Return one device's program, or why there is none.
 
     ``name`` appears in messages. Operations follow the schedule if there is one. Raises
     `ProgramError` for a module that is no program, `UnsupportedError` for an opcode or a type
@@ -124,7 +124,6 @@ def _aliases(reader: ModuleReader, entry: Any) -> tuple[Alias, ...]:
     return tuple(sorted(aliases, key=lambda alias: (alias.result, alias.argument)))
 
 
-_COLLECTIVE = ("all-", "collective-", "reduce-scatter", "ragged-all-to-all")
 _PARTITIONED_SUFFIX = "_spmd"
 
 
@@ -152,7 +151,7 @@ def _sharded_reason(module: HloModule) -> str:
     communicates = False
     for instruction in instructions_of(message):
         opcode: str = instruction.opcode
-        communicates = communicates or opcode.startswith(_COLLECTIVE)
+        communicates = communicates or opcode.startswith(COLLECTIVE_PREFIXES)
         if opcode == "custom-call" and instruction.custom_call_target in PARTITIONER_MARKERS:
             return f"%{instruction.name} is {instruction.custom_call_target}"
         if instruction.HasField("sharding") and _divides(instruction.sharding):
@@ -212,8 +211,8 @@ def _unnamed_collective(op: Op) -> Op | None:
 
 
 def _with_scope(op: Op, scope: str) -> Op:
-    def named(each: Op) -> Op:
-        return replace(each, scope=scope) if is_communication_op(each) else each
+    def named(inner: Op) -> Op:
+        return replace(inner, scope=scope) if is_communication_op(inner) else inner
 
     if is_communication_op(op):
         return named(op)
@@ -223,15 +222,15 @@ def _with_scope(op: Op, scope: str) -> Op:
 
 @frozen
 class _Neighbours:
-    """The producers or the readers of each value, loops and branches included.
+    """The producers or the readers of each value.
 
-    ``same`` maps a value to its equivalents in a loop's body: the value returned by the previous
-    iteration, or the argument of the next one.
+    Loops and branches are included. ``equivalents`` maps a value to others of a loop: the value
+    returned by the previous iteration, or the argument of the next one.
     """
 
     backwards: bool
     ops: dict[Value, list[Op]] = field(default_factory=dict[Value, list[Op]])
-    same: dict[Value, list[Value]] = field(default_factory=dict[Value, list[Value]])
+    equivalents: dict[Value, list[Value]] = field(default_factory=dict[Value, list[Value]])
 
     @classmethod
     def of(cls, block: Block, *, backwards: bool) -> _Neighbours:
@@ -243,18 +242,12 @@ class _Neighbours:
                 continue
             body = op.regions[-1]
             returned, arguments = body.operations[-1].operands, body.arguments
-            pairs = [
-                *zip(arguments, returned, strict=False),
-                *zip(op.results, returned, strict=False),
-            ]
-            if not backwards:
-                pairs = [
-                    (returned_value, argument)
-                    for argument, returned_value in pairs[: len(arguments)]
-                ]
-                pairs += zip(op.operands, arguments, strict=False)
+            if backwards:
+                pairs = zip((*arguments, *op.results), (*returned, *returned), strict=False)
+            else:
+                pairs = zip((*returned, *op.operands), (*arguments, *arguments), strict=False)
             for value, equivalent in pairs:
-                neighbours.same.setdefault(value, []).append(equivalent)
+                neighbours.equivalents.setdefault(value, []).append(equivalent)
         return neighbours
 
     def scope(self, op: Op) -> str:
@@ -264,7 +257,7 @@ class _Neighbours:
         seen = set(pending)
         while pending and len(seen) <= _FARTHEST:
             value = pending.pop()
-            next_values = [*self.same.get(value, ())]
+            next_values = [*self.equivalents.get(value, ())]
             for neighbour in self.ops.get(value, ()):
                 if read_scope(neighbour.scope) is not NO_NAME:
                     scopes.add(neighbour.scope)

@@ -63,7 +63,7 @@ class Locations:
     _frames: dict[int, str] = field(default_factory=dict[int, str])
 
     def of(self, instruction: Any) -> tuple[str, str]:
-        """Return the name stack and the location of an instruction, or ""."""
+        """Return an instruction's name stack and location, or ""."""
         if not instruction.HasField("metadata"):
             return "", ""
         metadata = instruction.metadata
@@ -79,7 +79,7 @@ class Locations:
         return cached
 
     def _frame(self, number: int) -> str:
-        """Return a stack frame's file and line; all indices count from 1."""
+        """Return a stack frame's ``file:line``; indices start at 1."""
         frames, locations = self.index.stack_frames, self.index.file_locations
         if not 0 < number <= len(frames):
             return ""
@@ -110,9 +110,9 @@ _END = -1
 
 @dataclass(slots=True, kw_only=True)
 class Originals:
-    """Finds the first of the computations that are equal except for names.
+    """Finds the first of computations with equal contents.
 
-    XLA writes one computation for each fusion; hundreds are equal.
+    XLA writes one computation for each fusion; hundreds are equal except for names.
     """
 
     computations: Mapping[int, Any]
@@ -197,7 +197,10 @@ class ModuleReader:
         return cached
 
     def block(self, number: int, dialect: str = "stablehlo") -> Block:
-        """Return a computation as a block with a terminator of ``dialect``."""
+        """Return a computation as a block.
+
+        ``dialect`` is its terminator's.
+        """
         computation = self.computation(number)
         parameters = self.parameters(computation)
         scope = Scope()
@@ -211,7 +214,7 @@ class ModuleReader:
         return returning((), scope.operations, flat([root]), "stablehlo")
 
     def function(self, number: int) -> str:
-        """Create a function of a computation, once, and return its name."""
+        """Return the name of a computation's function."""
         name: str = self.computation(number).name
         name = name if name != "main" else f"main.{number}"
         if name not in self.functions:
@@ -227,7 +230,7 @@ class ModuleReader:
         return [fresh_tree(self.types.read(item.shape)) for item in parameters]
 
     def inlined(self, number: int, parameters: Sequence[Tree], scope: Scope) -> Tree:
-        """Read a computation into a scope and return its root's result.
+        """Read a computation into a scope; return its result.
 
         Instructions that the scope already holds are skipped.
         """
@@ -287,10 +290,10 @@ class ModuleReader:
             ) from error
 
     def _fused_location(self, instruction: Any) -> tuple[str, str]:
-        """Return the name stack and location nearest to a fusion's root.
+        """Return the name stack and location of a fusion.
 
-        A fusion with several results has no own name. The fusion's own body is searched, not the
-        shared block.
+        A fusion with several results has no own name: it gets that of the last instruction of its
+        body that has one. Its own body is searched, because equal fusions share a block.
         """
         for number in instruction.called_computation_ids:
             for inner in reversed(self.computation(number).instructions):

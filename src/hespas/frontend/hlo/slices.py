@@ -1,11 +1,12 @@
-"""Read programs for several TPU slices, which libtpu compiles for one.
+"""Read programs for several TPU slices.
 
-Such a program has collectives inside a slice; data goes between slices as a ``send`` and a ``recv``
-of a buffer by way of the hosts (Megascale). Their attributes say which collective they form: an
-all-reduce, for instance, among the devices at the same position of each slice. They are read as one
-collective, from the send to the ``recv-done``, and the collectives of a slice become those of all
-slices: `of_all_slices` rewrites their groups. Slices are numbered from 1, devices of a slice from
-0; device d of slice s is device (s - 1) n + d of all, with n devices in a slice.
+libtpu compiles them for one slice. Such a program has collectives inside a slice; data goes between
+slices as a ``send`` and a ``recv`` of a buffer by way of the hosts (Megascale). Their attributes
+say which collective they form: an all-reduce, for instance, among the devices at the same position
+of each slice. They are read as one collective, from the send to the ``recv-done``, and the
+collectives of a slice become those of all slices: `of_all_slices` rewrites their groups. Slices are
+numbered from 1, devices of a slice from 0; device d of slice s is device (s - 1) n + d of all, with
+n devices in a slice.
 
 Source: attributes that libtpu 0.0.42 writes.
 """
@@ -19,8 +20,13 @@ from typing import Any
 
 from hespas.errors import ProgramError, UnsupportedError
 from hespas.frontend.hlo.asynchronous import start_block
-from hespas.frontend.hlo.attributes import channel_of, instructions_of, replica_groups
-from hespas.frontend.hlo.instructions import plain
+from hespas.frontend.hlo.attributes import (
+    COLLECTIVE_PREFIXES,
+    channel_of,
+    instructions_of,
+    replica_groups,
+)
+from hespas.frontend.hlo.instructions import alias, plain
 from hespas.frontend.hlo.reader import Handler, ModuleReader, Scope, returning
 from hespas.frontend.hlo.types import fresh_tree, leaves
 from hespas.program.attrs import NO_ATTRS, CollectiveAttrs
@@ -43,7 +49,6 @@ _GROUPS = (
     "iota_collective_device_list",
     "mesh_axes_replica_group_list",
 )
-_COLLECTIVE = ("all-", "collective-", "reduce-scatter", "ragged-all-to-all")
 
 
 def slices_of(message: Any) -> int:
@@ -52,7 +57,7 @@ def slices_of(message: Any) -> int:
 
 
 def counts_of_all(replicas: int | None, partitions: int | None, *, slices: int) -> tuple[int, int]:
-    """Return the replicas and partitions of all slices from one slice's.
+    """Return the replicas and partitions of all slices.
 
     >>> counts_of_all(1, 256, slices=2), counts_of_all(8, None, slices=2)
     ((1, 512), (16, 1))
@@ -70,7 +75,7 @@ def of_all_slices(message: Any, *, slices: int, devices: int) -> Any:
     extended = type(message)()
     extended.CopyFrom(message)
     for instruction in instructions_of(extended):
-        if instruction.opcode.startswith(_COLLECTIVE):
+        if instruction.opcode.startswith(COLLECTIVE_PREFIXES):
             _repeat(instruction, slices, devices)
     return extended
 
@@ -114,15 +119,18 @@ def _fold(
     folded.iota_transpose_perm.extend(permutation)
 
 
-def _is_between_slices(instruction: Any) -> bool:
-    return instruction.frontend_attributes.map.get(_HANDLER, "") == _MEGASCALE
+def _between_slices(handler: Handler) -> Handler:
+    """Return a handler that applies ``handler`` to transfers between slices."""
+
+    def handle(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
+        is_between = instruction.frontend_attributes.map.get(_HANDLER, "") == _MEGASCALE
+        (handler if is_between else plain)(reader, instruction, scope)
+
+    return handle
 
 
 def _send(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
     """Start the collective that a send and a receive form."""
-    if not _is_between_slices(instruction):
-        plain(reader, instruction, scope)
-        return
     attributes = instruction.frontend_attributes.map
     kind, reduction = attributes[_KIND], attributes[_REDUCTION]
     if kind != "ALL_REDUCE" or reduction not in _REDUCERS:
@@ -164,15 +172,14 @@ def _buffer(scope: Scope, number: int) -> tuple[Value, TensorType]:
 
 def _reducer(kind: str, operand: TensorType) -> Block:
     scalar = TensorType(shape=(), element=operand.element)
-    left, right, result = (Value(type=scalar) for _ in range(3))
-    op = Op(
-        dialect="stablehlo", kind=kind, operands=(left, right), results=(result,), attrs=NO_ATTRS
-    )
-    return returning((left, right), [op], (result,), "stablehlo")
+    *operands, result = (Value(type=scalar) for _ in range(3))
+    arguments = tuple(operands)
+    op = Op(dialect="stablehlo", kind=kind, operands=arguments, results=(result,), attrs=NO_ATTRS)
+    return returning(arguments, [op], (result,), "stablehlo")
 
 
 def _groups_across_slices(target: str, slices: int) -> FoldedGroups:
-    """Return a target's groups: the devices of one position per slice.
+    """Return groups of the devices at each position.
 
     >>> _groups_across_slices("{1,2,3}x{0:1}", 3).listed()
     ((0, 2, 4), (1, 3, 5))
@@ -189,7 +196,7 @@ def _groups_across_slices(target: str, slices: int) -> FoldedGroups:
 
 
 def _numbers(text: str) -> list[int] | None:
-    """Return the numbers of ``0:3`` or ``0,1,2,3``; ranges include both ends."""
+    """Return the numbers of ``0:3`` or ``0,1,2,3``."""
     numbers: list[int] = []
     for part in text.split(","):
         first, colon, last = part.partition(":")
@@ -201,26 +208,12 @@ def _numbers(text: str) -> list[int] | None:
 
 def _receive(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
     """Record a receive's send; its data arrives at ``recv-done``."""
-    if not _is_between_slices(instruction):
-        plain(reader, instruction, scope)
-        return
     scope.received[instruction.id] = instruction.frontend_attributes.map[_RENDEZVOUS]
-    scope.trees[instruction.id] = scope.tree(instruction.operand_ids[0])
-
-
-def _send_done(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
-    """Pass on the token: no operation waits for the sent buffer."""
-    if not _is_between_slices(instruction):
-        plain(reader, instruction, scope)
-        return
-    scope.trees[instruction.id] = scope.tree(instruction.operand_ids[0])
+    alias(reader, instruction, scope)
 
 
 def _receive_done(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
     """Wait for the collective."""
-    if not _is_between_slices(instruction):
-        plain(reader, instruction, scope)
-        return
     (start,) = instruction.operand_ids
     bundle = scope.sent.get(scope.received.get(start, ""))
     if bundle is None or not isinstance(bundle.type, AsyncType):
@@ -239,9 +232,10 @@ def _receive_done(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
 
 
 HANDLERS: dict[str, Handler] = {
-    "recv": _receive,
-    "recv-done": _receive_done,
-    "send": _send,
-    "send-done": _send_done,
+    "recv": _between_slices(_receive),
+    "recv-done": _between_slices(_receive_done),
+    "send": _between_slices(_send),
+    # No operation waits for the sent buffer: its token is passed on.
+    "send-done": _between_slices(alias),
 }
 """Readers by opcode, which replace those of `hespas.frontend.hlo.instructions`."""

@@ -1,4 +1,4 @@
-"""Read HLO's shapes as types, tuples as value trees, and literals."""
+"""Read HLO's shapes, tuples and literals."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class TypeReader:
     _of_type: dict[Type, Type] = field(default_factory=dict[Type, Type])
 
     def read(self, shape: Any) -> Type:
-        """Return the type of an ``xla.ShapeProto``; `UnsupportedError` if it has none."""
+        """Return a shape's type; `UnsupportedError` if it has none."""
         key = shape.SerializeToString()
         cached = self._of_bytes.get(key)
         if cached is None:
@@ -131,7 +131,7 @@ def flat(trees: Iterator[Tree] | list[Tree]) -> tuple[Value, ...]:
 
 
 def leaf_number(kind: Type, path: tuple[int, ...]) -> int:
-    """Return the position of a tuple path among a type's flattened values.
+    """Return a tuple path's position among flattened values.
 
     >>> from hespas.program.types import tensor_type
     >>> pair = TupleType(members=(tensor_type("f32"), tensor_type("f32")))
@@ -148,7 +148,7 @@ def leaf_number(kind: Type, path: tuple[int, ...]) -> int:
 
 
 def leaf_number_in(tree: Tree, path: tuple[int, ...]) -> int:
-    """Return the position of a tuple path among a tree's flattened values."""
+    """Return a tuple path's position among a tree's values."""
     number = 0
     for index in path:
         if isinstance(tree, Value) or index >= len(tree):
@@ -174,7 +174,7 @@ Number = int | float | bool
 
 
 def read_constant(literal: Any, kind: Type) -> tuple[ConstantAttrs, tuple[tuple[str, str], ...]]:
-    """Read a literal; its value is None unless scalar or splat.
+    """Read a literal; only scalars and splats have a value.
 
     Literals of more than 64 elements, and those of types without Python numbers, print as the
     SHA-256 of their bytes; tables of integers print as their bytes.

@@ -27,7 +27,7 @@ Tensors = tuple[RecordedTensor, ...]
 
 @frozen
 class Launch:
-    """A launch: ``kind`` and ``dialect`` are those of a program's operation."""
+    """A launch, by the operation's kind and dialect."""
 
     kind: str
     attrs: Attrs
@@ -80,7 +80,10 @@ def _gemm(
     addend: Tensors = (),
     is_small: bool = False,
 ) -> Iterator[Launch]:
-    """Yield a product whose last two dimensions are rows and columns."""
+    """Yield the call of a matrix product.
+
+    The factors' last two dimensions are rows and columns.
+    """
     left, right = factors
     numbers: dict[str, object] = {
         "lhs_contracting_dimensions": [batch + 1],
@@ -107,7 +110,7 @@ def _gemm(
 
 
 def _product(operation: Operation, settings: Settings) -> Iterator[Launch]:
-    """Read ``mm`` and ``bmm``; an output among the inputs comes last."""
+    """Read ``mm`` and ``bmm``; outputs among inputs come last."""
     left, right = operation.inputs[:2]
     return _gemm(operation, (left, right), settings, batch=len(left.shape) - 2)
 
@@ -131,57 +134,33 @@ def _scaled_product(operation: Operation, settings: Settings) -> Iterator[Launch
     return _gemm(operation, (left, right), settings, addend=addend, is_small=True)
 
 
-_TWO, _THREE = 2, 3
-
-
 def _grouped_product(operation: Operation, settings: Settings) -> Iterator[Launch]:
     """Read ``_grouped_mm``; offsets divide rows, columns or contracted elements."""
-    left, right, *others = operation.inputs
-    offsets = next(tensor for tensor in others if tensor.dtype == "int32")
-    precision = _EXACT if _is_exact(left, settings) else ()
+    left, right, *options = operation.inputs
+    offsets = next(tensor for tensor in options if tensor.dtype == "int32")
+    factors = (left, right)
     match len(left.shape), len(right.shape):
         case (2, 3):
-            operands = (left, right, offsets)
-            attrs = _grouped_attrs(
-                lhs_contracting=1, rhs_contracting=1, ragged=0, precision=precision
-            )
+            lhs_contracting, rhs_contracting, ragged = 1, 1, 0
         case (2, 2):
-            operands = (left, right, offsets)
-            attrs = _grouped_attrs(
-                lhs_contracting=1,
-                rhs_contracting=0,
-                ragged=1,
-                precision=precision,
-                is_divided=True,
-            )
+            lhs_contracting, rhs_contracting, ragged = 1, 0, 1
         case (3, 2):
-            operands = (right, left, offsets)
-            attrs = _grouped_attrs(
-                lhs_contracting=0, rhs_contracting=2, ragged=1, precision=precision
-            )
+            factors = (right, left)
+            lhs_contracting, rhs_contracting, ragged = 0, 2, 1
         case _:
-            yield from _gemm(operation, (left, right), settings, batch=1)
+            yield from _gemm(operation, factors, settings, batch=1)
             return
-    yield Launch(kind="ragged_dot", attrs=attrs, operands=operands, results=operation.outputs[:1])
-
-
-def _grouped_attrs(
-    *,
-    lhs_contracting: int,
-    rhs_contracting: int,
-    ragged: int,
-    precision: tuple[str, ...],
-    is_divided: bool = False,
-) -> DotAttrs:
-    return DotAttrs(
+    attrs = DotAttrs(
         lhs_batching=(),
         rhs_batching=(),
         lhs_contracting=(lhs_contracting,),
         rhs_contracting=(rhs_contracting,),
-        precision=precision,
+        precision=_EXACT if _is_exact(left, settings) else (),
         ragged=ragged,
-        is_divided=is_divided,
+        is_divided=ragged == lhs_contracting,
     )
+    operands = (*factors, offsets)
+    yield Launch(kind="ragged_dot", attrs=attrs, operands=operands, results=operation.outputs[:1])
 
 
 def _length_before_heads(tensor: RecordedTensor) -> RecordedTensor:
@@ -199,7 +178,7 @@ def _is_causal(operation: Operation) -> bool:
 
 
 def _flash(version: str, *, by_heads: bool) -> Callable[[Operation, Settings], Iterator[Launch]]:
-    """Return the rule of FlashAttention or a kernel with its arguments.
+    """Return the rule of a kernel with FlashAttention's arguments.
 
     ``version`` is the implementation; with ``by_heads`` arrays are (batch, heads, length, size).
     """
@@ -270,11 +249,11 @@ def template_of(call: KernelCall) -> Operation | None:
             location=call.place,
             hint="make the mask by create_block_mask, of positions and numbers alone",
         )
-    query, key, value, *others = wide
+    query, key, value, *gradients = wide
     name = "aten::_scaled_dot_product_flash_attention"
     inputs, outputs = (query, key, value), call.writes
     if "backward" in call.kernel:
-        gradient, *gradients = others
+        gradient, *gradients = gradients
         scales = [
             tensor for tensor in call.reads if len(tensor.shape) == 3 and tensor.dtype != "int32"
         ]
@@ -295,9 +274,9 @@ def template_of(call: KernelCall) -> Operation | None:
 def _cudnn(operation: Operation, _settings: Settings) -> Iterator[Launch]:
     """Read cuDNN's attention; arrays are (batch, heads, length, size)."""
     is_backward = "backward" in operation.name
-    query, key, value, *others = operation.inputs[is_backward:]
+    query, key, value, *options = operation.inputs[is_backward:]
     scores = (query.shape[2], key.shape[2])
-    bias = [tensor for tensor in others if len(tensor.shape) == 4 and tensor.shape[2:] == scores]
+    bias = [tensor for tensor in options if len(tensor.shape) == 4 and tensor.shape[2:] == scores]
     target = f"__cudnn$fmha{'ScaleBias' if bias else ''}Softmax{'Backward' * is_backward}"
     config = {
         "intermediate_tensor_shape": {"dimensions": (*query.shape[:2], *scores)},
@@ -305,7 +284,7 @@ def _cudnn(operation: Operation, _settings: Settings) -> Iterator[Launch]:
     }
     operands = (query, key, value, *bias[:1])
     if is_backward:
-        operands = (*operands, *others[:2], operation.inputs[0])
+        operands = (*operands, *options[:2], operation.inputs[0])
     yield Launch(
         kind="custom_call",
         attrs=_library_call(target, {"cudnn_fmha_backend_config": config}),
@@ -321,7 +300,9 @@ def _integers(operation: Operation, name: str, rank: int, default: int) -> tuple
     return chosen * rank if len(chosen) == 1 else chosen
 
 
-def _convolution_attrs(operation: Operation, image: RecordedTensor, *, exact: bool) -> Attrs:
+def _convolution_attrs(
+    operation: Operation, image: RecordedTensor, settings: Settings
+) -> ConvolutionAttrs:
     """Return the forward convolution's dimensions and window.
 
     Arrays are (batch, features, positions), kernels (out, in, window).
@@ -329,6 +310,7 @@ def _convolution_attrs(operation: Operation, image: RecordedTensor, *, exact: bo
     rank = len(image.shape) - 2
     spatial = tuple(range(2, 2 + rank))
     groups = operation.arguments.get("groups", 1)
+    is_exact = image.dtype == "float32" and not settings.has_tf32_convolutions
     if operation.arguments.get("transposed"):
         raise UnsupportedError(
             "a transposed convolution has no model",
@@ -351,34 +333,33 @@ def _convolution_attrs(operation: Operation, image: RecordedTensor, *, exact: bo
         rhs_dilation=_integers(operation, "dilation", rank, 1),
         feature_group_count=groups if isinstance(groups, int) else 1,
         batch_group_count=1,
-        precision=_EXACT if exact else (),
+        precision=_EXACT if is_exact else (),
     )
 
 
-def _convolution_call(target: str, attrs: Attrs, operands: Tensors, made: RecordedTensor) -> Launch:
-    window = attrs if isinstance(attrs, ConvolutionAttrs) else None
+def _convolution_call(
+    target: str, attrs: ConvolutionAttrs, operands: Tensors, result: RecordedTensor
+) -> Launch:
     call = CustomCallAttrs(
         target=target,
         backend_config="",
         called_functions=(),
-        convolution=window,
-        precision=() if window is None else window.precision,
+        convolution=attrs,
+        precision=attrs.precision,
     )
-    return Launch(kind="custom_call", attrs=call, operands=operands, results=(made,))
+    return Launch(kind="custom_call", attrs=call, operands=operands, results=(result,))
 
 
 def _convolution(operation: Operation, settings: Settings) -> Iterator[Launch]:
     image, kernel = operation.inputs[:2]
-    exact = image.dtype == "float32" and not settings.has_tf32_convolutions
-    attrs = _convolution_attrs(operation, image, exact=exact)
+    attrs = _convolution_attrs(operation, image, settings)
     yield _convolution_call(CONVOLUTION_FORWARD, attrs, (image, kernel), operation.outputs[0])
 
 
 def _convolution_gradients(operation: Operation, settings: Settings) -> Iterator[Launch]:
-    """Yield a call for each gradient that is computed, image's and kernel's."""
+    """Yield a call for each computed gradient, image's and kernel's."""
     gradient, image, kernel = operation.inputs[:3]
-    exact = image.dtype == "float32" and not settings.has_tf32_convolutions
-    attrs = _convolution_attrs(operation, image, exact=exact)
+    attrs = _convolution_attrs(operation, image, settings)
     for output in operation.outputs:
         if output.shape == image.shape:
             yield _convolution_call(CONVOLUTION_BACKWARD_INPUT, attrs, (gradient, kernel), output)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import assert_never
@@ -69,7 +70,9 @@ _MEMORY = (
 
 
 def read_recorded(source: bytes, *, name: str) -> Loaded:
-    """Return the program of a recorded step; ``name`` appears in messages.
+    """Return the program of a recorded step.
+
+    ``name`` appears in messages.
 
     Raises `ProgramError` for a file of another kind, and `UnsupportedError`, naming the call, for a
     call without a model.
@@ -168,11 +171,11 @@ class _Reader:
     arguments: list[Value] = field(default_factory=list[Value])
     values: dict[RecordedTensor, Value] = field(default_factory=dict[RecordedTensor, Value])
     launches: list[KernelLaunch] = field(default_factory=list[KernelLaunch])
-    _named: dict[str, RecordedKernel] = field(default_factory=dict[str, RecordedKernel])
+    kernels_by_name: dict[str, RecordedKernel] = field(default_factory=dict[str, RecordedKernel])
     settings: Settings = field(init=False)
 
     def __post_init__(self) -> None:
-        self._named = {kernel.name: kernel for kernel in self.step.kernels}
+        self.kernels_by_name = {kernel.name: kernel for kernel in self.step.kernels}
         chosen = self.step.settings
         self.settings = Settings(
             has_tf32_products=bool(chosen.get("matmul_allow_tf32", False)),
@@ -209,7 +212,10 @@ class _Reader:
         return CompiledKernels(launches=tuple(self.launches), ptx=ptx, target=self.step.target)
 
     def storages(self, starts: Sequence[int]) -> Iterator[Storage]:
-        """Yield storages with operation positions; ``starts`` are the calls' first ones."""
+        """Yield storages with positions of operations.
+
+        ``starts`` are the positions of the calls' first operations.
+        """
         last = len(starts) - 1
         for storage in self.step.storages:
             allocated, freed = storage.allocated, storage.freed
@@ -234,7 +240,7 @@ class _Reader:
             self._append(call, _own_kernel(name, attrs, call.inputs, call.outputs))
 
     def _copy_of_host(self, call: Operation, tensor: RecordedTensor) -> None:
-        """Append a copy between a tensor of the device and the host's memory."""
+        """Append a copy of a tensor to or from the host."""
         on_host = Value(type=type_on_host(tensor))
         if call.outputs:
             self.arguments.append(on_host)
@@ -249,17 +255,19 @@ class _Reader:
             for launch in calls_of(attention, self.settings):
                 self._append(call, launch)
             return
-        kernel = self._named.get(call.kernel)
+        kernel = self.kernels_by_name.get(call.kernel)
         if kernel is None or len(kernel.configurations) != len(call.grids):
             has = "is not among its kernels" if kernel is None else "has other configurations"
             raise ProgramError(f"the record launches {call.kernel}, which {has}")
+        labels = (text for start, text in _LABELS.items() if call.kernel.startswith(start))
+        label = next(labels, "Triton")
         attrs = KernelAttrs(
             bytes_read=sizes_of(call.reads),
             bytes_written=sizes_of(call.writes),
-            label=_triton_label(call.kernel),
+            label=label,
             kernel=call.kernel,
             grids=call.grids,
-            is_reduction=call.kernel.startswith(_REDUCTIONS),
+            is_reduction=label == _REDUCTION,
         )
         launch = _own_kernel(f"triton::{call.kernel}", attrs, call.reads, call.writes)
         op = self._append(call, launch)
@@ -359,22 +367,17 @@ def _configuration(kernel: str, number: int) -> str:
     return f"{kernel}.{number}"
 
 
-_REDUCTIONS = ("triton_red_", "triton_per_")
+_REDUCTION = "Triton, reduction"
 _LABELS = {
     "triton_poi_": "Triton, pointwise",
-    "triton_red_": "Triton, reduction",
-    "triton_per_": "Triton, reduction",
+    "triton_red_": _REDUCTION,
+    "triton_per_": _REDUCTION,
     "triton_for_": "Triton, foreach",
 }
 
 
-def _triton_label(kernel: str) -> str:
-    labels = (label for start, label in _LABELS.items() if kernel.startswith(start))
-    return next(labels, "Triton")
-
-
 def _imbalance(call: CollectiveCall) -> float:
-    """Return the busiest rank's share of an all-to-all over the mean."""
+    """Return an all-to-all's busiest share over the mean."""
     if not call.splits or not sum(call.splits):
         return 1.0
     return max(call.splits) * len(call.splits) / sum(call.splits)
@@ -389,15 +392,9 @@ def _scope(phase: str, scope: str, name: str) -> str:
     return "/".join([f"torch.{phase or 'step'}", *_modules(scope), name])
 
 
+_MODULE = re.compile(r"[^.]+(?:\.+\d+(?![^.]))*")
+
+
 def _modules(scope: str) -> Iterator[str]:
-    """Yield the modules of a path; a number joins the preceding list."""
-    name = ""
-    for part in filter(None, scope.split(".")):
-        if part.isdecimal() and name:
-            name = f"{name}.{part}"
-            continue
-        if name:
-            yield name
-        name = part
-    if name:
-        yield name
+    """Yield a path's modules; numbers join the preceding name."""
+    return (match[0] for match in _MODULE.finditer(scope))

@@ -71,7 +71,7 @@ def type_on_host(tensor: RecordedTensor) -> TensorType:
 
 
 def size_of(tensor: RecordedTensor) -> int:
-    """Return the bytes behind a tensor's elements; repeated ones count once.
+    """Return a tensor's bytes; repeated elements count once.
 
     >>> size_of(RecordedTensor(storage=0, shape=(4, 8), strides=(0, 1), dtype="bfloat16"))
     16

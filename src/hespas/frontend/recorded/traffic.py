@@ -31,7 +31,7 @@ class Moved:
 
 @frozen
 class _Rule:
-    """The label of an operation's kernels in reports, and their bytes."""
+    """The label and the bytes of an operation's kernels."""
 
     label: str
     moved: Callable[[Operation], Moved]
@@ -52,9 +52,7 @@ def kernels_of(operation: Operation) -> KernelAttrs | None:
     name = _base_name(operation.name)
     if name in _NOTHING or not (operation.inputs or operation.outputs):
         return None
-    rule = _RULES.get(name)
-    if rule is None:
-        rule = next((family for start, family in _FAMILIES.items() if name.startswith(start)), None)
+    rule = _RULES.get(name) or (_OPTIMIZER if name.startswith("aten::_foreach_") else None)
     applied = rule or _Rule(label="other", moved=_single_pass)
     moved = applied.moved(operation)
     return KernelAttrs(
@@ -68,7 +66,7 @@ def kernels_of(operation: Operation) -> KernelAttrs | None:
 
 
 def host_copy_of(operation: Operation) -> RecordedTensor | None:
-    """Return the device's tensor of a copy to or from the host; None for any other operation.
+    """Return the device's tensor of a host copy, or None.
 
     A record has no tensors of the host: a copy to it has no output, one from it has no input but
     what it writes.
@@ -101,7 +99,7 @@ def _single_pass(operation: Operation) -> Moved:
 
 
 def _passes(reads: int, launches: int = 1) -> Callable[[Operation], Moved]:
-    """Return a rule for kernels that pass several times over all tensors."""
+    """Return a rule for several passes over all tensors."""
 
     def moved(operation: Operation) -> Moved:
         single_pass = _single_pass(operation)
@@ -120,7 +118,7 @@ def _replaced(operation: Operation) -> Moved:
 
 
 def _moved_over(operation: Operation) -> Moved:
-    """Count a copy of inputs into buffers: as many bytes written as read.
+    """Count a copy of inputs into buffers.
 
     The buffers are among the inputs or the outputs.
     """
@@ -134,7 +132,7 @@ def _concatenated_chunks(operation: Operation) -> Moved:
 
 
 def _gathered(operation: Operation) -> Moved:
-    """Count rows read at indices: as many bytes as are written."""
+    """Count rows read at indices."""
     written = sizes_of(operation.outputs)
     indices = [tensor for tensor in operation.inputs if _is_index(tensor)]
     return Moved(read=written + sizes_of(indices), written=written)
@@ -149,9 +147,9 @@ def _scattered(operation: Operation) -> Moved:
 
     An out-of-place result is first a copy of the operand.
     """
-    table, *others = operation.inputs
-    added = sizes_of(tensor for tensor in others if not _is_index(tensor))
-    indices = sizes_of(tensor for tensor in others if _is_index(tensor))
+    table, *tensors = operation.inputs
+    added = sizes_of(tensor for tensor in tensors if not _is_index(tensor))
+    indices = sizes_of(tensor for tensor in tensors if _is_index(tensor))
     copied = 0 if operation.outputs[:1] == (table,) else size_of(table)
     return Moved(
         read=2 * added + indices + copied, written=added + copied, launches=2 if copied else 1
@@ -159,7 +157,7 @@ def _scattered(operation: Operation) -> Moved:
 
 
 def _embedding_gradient(operation: Operation) -> Moved:
-    """Count zeros written, then each gradient row read and written (Embedding.cu)."""
+    """Count zeros, then each gradient row (Embedding.cu)."""
     gradient, *indices = operation.inputs
     rows = size_of(gradient)
     return Moved(
@@ -184,7 +182,7 @@ def _softmax(operation: Operation) -> Moved:
 
 
 def _softmax_gradient(operation: Operation) -> Moved:
-    """Count a pass for the sum and one for the gradient (SoftMax.cu).
+    """Count two passes, sum and gradient (SoftMax.cu).
 
     Short rows take one pass. A plain softmax reads gradients and results for the sum; a log-softmax
     reads gradients only.
@@ -204,23 +202,19 @@ def _is_short(tensor: RecordedTensor) -> bool:
 
 def _loss(operation: Operation) -> Moved:
     """Count the target's element of each row (NLLLoss.cu, Loss.cu)."""
-    targets = next((tensor for tensor in operation.inputs if _is_index(tensor)), None)
+    targets = next(filter(_is_index, operation.inputs), None)
     if targets is None:
         return _single_pass(operation)
-    rows = prod(targets.shape)
-    return Moved(read=size_of(targets) + rows * _SECTOR_BYTES, written=sizes_of(operation.outputs))
+    read = size_of(targets) + prod(targets.shape) * _SECTOR_BYTES
+    return Moved(read=read, written=sizes_of(operation.outputs))
 
 
 def _loss_gradient(operation: Operation) -> Moved:
     """Count zeros written, then the target's element of each row."""
-    targets = next((tensor for tensor in operation.inputs if _is_index(tensor)), None)
-    rows = 0 if targets is None else prod(targets.shape)
-    read = 0 if targets is None else size_of(targets)
-    return Moved(
-        read=read + rows * _SECTOR_BYTES,
-        written=sizes_of(operation.outputs) + rows * _SECTOR_BYTES,
-        launches=2,
-    )
+    targets = [tensor for tensor in operation.inputs if _is_index(tensor)][:1]
+    gathered = sum([prod(tensor.shape) * _SECTOR_BYTES for tensor in targets])
+    written = sizes_of(operation.outputs) + gathered
+    return Moved(read=sizes_of(targets) + gathered, written=written, launches=2)
 
 
 def _padded(operation: Operation) -> Moved:
@@ -287,10 +281,10 @@ def _listed_copy(operation: Operation) -> Moved:
 
 
 def _fused_update(written_lists: int) -> Callable[[Operation], Moved]:
-    """Return the rule of a fused optimiser, which reads all lists.
+    """Return the rule of a fused optimizer.
 
-    It writes ``written_lists`` of them, parameters and states, but not the gradients
-    (FusedAdamKernel.cu, fused_adam_utils.cuh).
+    It reads all lists of tensors and writes ``written_lists`` of them, parameters and states, but
+    not the gradients (FusedAdamKernel.cu, fused_adam_utils.cuh).
     """
 
     def moved(operation: Operation) -> Moved:
@@ -352,7 +346,7 @@ _NORM = _Rule(label="norm", moved=_single_pass, is_reduction=True)
 # (layer_norm_kernel.cu); batch norms read once for the statistics (Normalization.cuh).
 _NORM_TWICE = _Rule(label="norm", moved=_passes(2, launches=2), is_reduction=True)
 _FSDP = _Rule(label="FSDP copies", moved=_moved_over)
-_OPTIMISER = _Rule(label="optimizer", moved=_listed)
+_OPTIMIZER = _Rule(label="optimizer", moved=_listed)
 
 
 def _rules(rule: _Rule, names: str) -> dict[str, _Rule]:
@@ -448,6 +442,3 @@ _RULES = {
     "fsdp::copy": replace(_COPY, moved=_replaced),
 }
 """Rules by name, without overload and in-place mark."""
-
-_FAMILIES = {"aten::_foreach_": _OPTIMISER}
-"""Rules by the beginning of the name."""

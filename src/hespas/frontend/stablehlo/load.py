@@ -36,7 +36,7 @@ _DIALECTS = frozenset({"stablehlo", "mhlo", "func", "sdy"})
 def read_stablehlo(
     module: MlirModule, source: bytes, *, options: LoadOptions
 ) -> Loaded | Unpartitioned:
-    """Return the program of one device, or the reason for none.
+    """Return one device's program, or why there is none.
 
     CHLO operations are legalised first, which changes the module; a ``chlo.ragged_dot`` stays.
     ``source`` is what was parsed. JAX's shard_map (``sdy.manual_computation``) is opened. Raises
@@ -204,9 +204,9 @@ def _read_aliases(
 
 
 def _results_of_donors(
-    main: Function, donors: list[int], taken: Mapping[int, int]
+    main: Function, donors: list[int], argument_of: Mapping[int, int]
 ) -> Iterator[tuple[int, int]]:
-    free = [position for position in range(len(main.results)) if position not in taken]
+    free = [position for position in range(len(main.results)) if position not in argument_of]
     for donor in donors:
         donated = main.body.arguments[donor].type
         result = next(

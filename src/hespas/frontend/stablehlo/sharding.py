@@ -1,4 +1,4 @@
-"""Return one device's program if a sharded source already holds it.
+"""Return one device's program from a sharded source.
 
 A sharded program describes the work of all devices together: pricing it as one device's would be
 silently wrong. This module recognises it, and opens JAX's ``shard_map``
@@ -50,7 +50,7 @@ def per_device(
     main_attributes: Mapping[str, str],
     module_attributes: Mapping[str, str],
 ) -> Program | Unpartitioned:
-    """Return the program of one device, or the reason for none.
+    """Return one device's program, or why there is none.
 
     ``meshes`` are the module's device meshes by name; the attributes of the main function and the
     module are MLIR text.
@@ -213,7 +213,7 @@ class _ManualOpening:
     operations: list[Op] = field(default_factory=list[Op])
 
     def place(self, values: Iterable[Value], shardings: Sequence[str]) -> None:
-        """Record the shardings of values; an empty text leaves one open."""
+        """Record the shardings of values; empty texts set none."""
         for value, text in zip(values, shardings, strict=False):
             if text:
                 self.placements[value] = self._placement(text)
