@@ -1,4 +1,6 @@
-"""hespas' own network model: streams of collectives and messages that share links max-min fairly.
+"""hespas' own network model.
+
+Streams of collectives and messages overlap, and share links max-min fairly.
 
 In goes a job (task graphs of all devices), a system or an interconnect, and optionally a cluster's
 overrides; out comes a `hespas.simulate.timeline.Timeline`. The public face is

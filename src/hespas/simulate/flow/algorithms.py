@@ -14,6 +14,7 @@ from math import ceil
 import numpy as np
 
 from hespas.base.frozen import frozen
+from hespas.base.units import PS_PER_NS, PS_PER_S
 from hespas.collectives import algorithms as collective_algorithms
 from hespas.collectives.algorithms import ALGORITHMS, binary_tree_all_reduce
 from hespas.collectives.patterns import Form, Pattern, messages_per_member, tree_depths
@@ -27,10 +28,10 @@ from hespas.simulate.flow.topology import Topology
 from hespas.simulate.flow.transfers import rate_units
 from hespas.simulate.kernel import check_memory
 
-AROUND = "bidirectional-ring"
+ON_AXES = "bidirectional-ring"
 """The algorithm of rings along the axes of a torus."""
 _MOST_DIRECT = 64
-"""Larger groups don't keep connections between all pairs, except for all-to-all."""
+"""Larger groups don't keep connections between all pairs except for all-to-all."""
 
 
 def collective_of(kind: str) -> CollectiveKind:
@@ -48,24 +49,21 @@ def kinds_of(algorithm: str) -> tuple[str, ...]:
         case options.HIERARCHICAL:
             able = HIERARCHICAL
         case options.MULTI_AXIS | options.HAMILTONIAN:
-            able = tuple(ALGORITHMS[AROUND].rounds)
+            able = tuple(ALGORITHMS[ON_AXES].rounds)
         case _:
             able = tuple(ALGORITHMS[algorithm].rounds)
     return tuple([collective.text for collective in able])
 
 
 def algorithms_for(kind: str, members: int) -> tuple[str, ...]:
-    """Return the algorithms to choose from for a collective among so many members.
+    """Return the candidate algorithms for a collective of ``members``.
 
     >>> algorithms_for("all_to_all", 6)
     ('direct', 'ring')
     """
     able = collective_algorithms.algorithms_for(collective_of(kind), members)
-    return tuple([
-        one.name
-        for one in able
-        if members <= _MOST_DIRECT or one.name != "direct" or kind == "all_to_all"
-    ])  # fmt: skip
+    skips_direct = members > _MOST_DIRECT and kind != "all_to_all"
+    return tuple([item.name for item in able if not (skips_direct and item.name == "direct")])
 
 
 @frozen
@@ -124,12 +122,15 @@ def _steps(schedule: Schedule, size_bytes: int) -> Iterator[Step]:
             )
             continue
         reduced_bytes = 0
-        if is_reduction or _waits_like_a_reduction(schedule, rounds.pattern):
+        # In ASTRA-sim inner members of a binary tree wait on the way down as in a reduction.
+        is_inner_descent = rounds.pattern.form is Form.DESCEND and rounds.pattern.first < max(
+            tree_depths(schedule.members)
+        )
+        # ASTRA-sim reduces what is sent next; nothing follows the first exchange's share.
+        is_first_exchange = rounds.pattern == Pattern(Form.EXCHANGE, 1)
+        if (is_reduction or is_inner_descent) and not is_first_exchange:
             parts = rounds.size_parts * schedule.channels
             reduced_bytes = size_bytes * parts // schedule.input_parts
-        if rounds.pattern == Pattern(Form.EXCHANGE, 1):
-            # ASTRA-sim reduces what is sent next; nothing follows the first exchange's share.
-            reduced_bytes = 0
         yield Step(
             pattern=rounds.pattern,
             size_bytes=schedule.message_bytes(rounds, size_bytes),
@@ -139,16 +140,8 @@ def _steps(schedule: Schedule, size_bytes: int) -> Iterator[Step]:
         )
 
 
-def _waits_like_a_reduction(schedule: Schedule, pattern: Pattern) -> bool:
-    """Return whether forwarding members wait as in a reduction.
-
-    In ASTRA-sim the inner members of a binary tree do, on the way down.
-    """
-    return pattern.form is Form.DESCEND and pattern.first < max(tree_depths(schedule.members))
-
-
 def _pipelined_trees(members: int, size_bytes: int, pipeline_bytes: int) -> Step:
-    """Return two binary trees with half the data each, in pipelined pieces."""
+    """Return two binary trees with half the data each, pipelined."""
     half_bytes = ceil(size_bytes / 2)
     piece_bytes = max(1, min(pipeline_bytes, half_bytes))
     depth = max(tree_depths(members))
@@ -160,52 +153,44 @@ def _pipelined_trees(members: int, size_bytes: int, pipeline_bytes: int) -> Step
     )
 
 
-_PRICE_PS_PER_S = 1e12
-_PS_PER_NS = 1000
-
-
 @dataclass(frozen=True, slots=True)
 class Price:
-    """What a message takes: ``delay_ps`` without using links, then ``work_ps`` at ``rate``.
+    """The time of a message on an idle network.
 
-    ``rate`` is in units of `hespas.simulate.flow.transfers`.
+    It waits ``delay_ps`` without using links, then moves for ``work_ps`` at ``rate``, in units
+    of `hespas.simulate.flow.transfers`.
     """
 
     delay_ps: int
     work_ps: int
     rate: int
 
-    @property
-    def total_ps(self) -> int:
-        """The time on an idle network."""
-        return self.delay_ps + self.work_ps
-
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """Messages that are alike: their latency, the bandwidth they get, the links' parameters."""
+    """The latency, bandwidth and link parameters of equal messages."""
 
     latency_ns: float
     bytes_per_ns: float
     parameters: tuple[LinkParameters, ...]
 
     def protocols(self, size_bytes: int) -> list[Protocol]:
-        protocols = [one.protocol(size_bytes) for one in self.parameters]
-        return [one for one in protocols if one is not None]
+        protocols = [link.protocol(size_bytes) for link in self.parameters]
+        return [protocol for protocol in protocols if protocol is not None]
 
     def bandwidth(self, size_bytes: int) -> float:
-        fractions = [one.bandwidth_fraction for one in self.protocols(size_bytes)]
+        fractions = [protocol.bandwidth_fraction for protocol in self.protocols(size_bytes)]
         return self.bytes_per_ns * min(fractions, default=1.0)
 
     def time_ns(self, size_bytes: int, hops: int) -> float:
-        overheads = [one.overhead_s * 1e9 for one in self.protocols(size_bytes)]
+        overheads = [protocol.overhead_s * 1e9 for protocol in self.protocols(size_bytes)]
         latency_ns = hops * (self.latency_ns + max(overheads, default=0.0))
         return latency_ns + size_bytes / self.bandwidth(size_bytes)
 
 
 @dataclass(slots=True)
 class Pricer:
-    """Prices on one network; the routes of each group and pattern are computed once.
+    """Prices messages on one network; caches their routes.
 
     ``plain`` prices the network without a cluster's overrides of links; None without overrides.
     """
@@ -220,7 +205,7 @@ class Pricer:
     @property
     def endpoint_ps(self) -> int:
         """What a device waits before each step."""
-        return round(self.interconnect.endpoint_delay_s * _PRICE_PS_PER_S)
+        return round(self.interconnect.endpoint_delay_s * PS_PER_S)
 
     def reduce_ps(self, size_bytes: int) -> int:
         """Return how long a reduction takes: three passes over memory."""
@@ -228,25 +213,28 @@ class Pricer:
         if rate is None:
             return 0
         rounding = self.interconnect.rounding_ps
-        return 3 * int(size_bytes / rate * (_PRICE_PS_PER_S / rounding)) * rounding
+        return 3 * int(size_bytes / rate * (PS_PER_S / rounding)) * rounding
 
     def message(
         self, group: GroupLayout, pattern: Pattern, size_bytes: int, *, hops: int = 1
     ) -> Price:
-        """Return the price of a pattern's slowest message; ``hops`` members make a pipeline."""
+        """Return the price of a pattern's slowest message.
+
+        With several ``hops`` it passes that many members in a pipeline.
+        """
         rows = self._rows_of(group, pattern)
         rounding_ps = self.interconnect.rounding_ps
         time_ns = max(row.time_ns(size_bytes, hops) for row in rows)
-        total_ps = int(time_ns * (_PS_PER_NS / rounding_ps)) * rounding_ps
+        total_ps = int(time_ns * (PS_PER_NS / rounding_ps)) * rounding_ps
         narrowest = min(row.bandwidth(size_bytes) for row in rows)
-        work_ps = min(total_ps, int(size_bytes / narrowest * _PS_PER_NS))
+        work_ps = min(total_ps, int(size_bytes / narrowest * PS_PER_NS))
         return Price(total_ps - work_ps, work_ps, rate_units(narrowest))
 
     def hop(self, group: GroupLayout, pattern: Pattern) -> tuple[float, float]:
-        """Return a message's latency in seconds and its bytes/s, without protocols."""
+        """Return a message's latency (s) and rate (bytes/s), without protocols."""
         rows = self._rows_of(group, pattern)
         latency_s = max(row.latency_ns for row in rows) / 1e9
-        overhead_s = max(one.step_overhead_s for row in rows for one in row.parameters)
+        overhead_s = max(link.step_overhead_s for row in rows for link in row.parameters)
         return latency_s + overhead_s, min(row.bytes_per_ns for row in rows) * 1e9
 
     def slowdown(self, group: GroupLayout, pattern: Pattern) -> float:
@@ -256,19 +244,20 @@ class Pricer:
         return self.plain.message(group, pattern, 1).rate / self.message(group, pattern, 1).rate
 
     def step_overhead_ps(self, group: GroupLayout, pattern: Pattern) -> int:
-        """Return what a member spends on each message that it sends."""
+        """Return a member's overhead for each message that it sends."""
         rows = self._rows_of(group, pattern)
-        overheads = [one.step_overhead_s for row in rows for one in row.parameters]
-        return round(max(overheads, default=0.0) * _PRICE_PS_PER_S)
+        overheads = [link.step_overhead_s for row in rows for link in row.parameters]
+        return round(max(overheads, default=0.0) * PS_PER_S)
 
     def waits_for_receiver(self, group: GroupLayout, pattern: Pattern, size_bytes: int) -> bool:
-        """Return whether a message leaves only when its receiver waits for it."""
+        """Return whether a message leaves only once its receiver waits."""
         rows = self._rows_of(group, pattern)
-        return any(one.waits_for_receiver for row in rows for one in row.protocols(size_bytes))
+        return any(item.waits_for_receiver for row in rows for item in row.protocols(size_bytes))
 
     def _parameters(self, dimensions: int) -> tuple[LinkParameters, ...]:
-        every = enumerate(self.interconnect.dimensions)
-        return tuple([one.parameters for at, one in every if dimensions >> at & 1])
+        """Return the parameters of a bit set of dimensions."""
+        numbered = enumerate(self.interconnect.dimensions)
+        return tuple([item.parameters for index, item in numbered if dimensions >> index & 1])
 
     def _rows_of(self, group: GroupLayout, pattern: Pattern) -> list[_Row]:
         key = (group.number, pattern)
@@ -277,7 +266,7 @@ class Pricer:
         return self._rows[key]
 
     def _new_rows(self, group: GroupLayout, pattern: Pattern) -> list[_Row]:
-        """Return the distinct messages of a pattern, with the links shared evenly."""
+        """Return a pattern's distinct messages on evenly shared links."""
         # Devices whose links differ don't send alike.
         simple, times = group.simplest(pattern) if self.plain else group.sample(pattern)
         check_memory(group.message_count(simple))
@@ -291,7 +280,7 @@ class Pricer:
         rows = np.stack(columns, axis=1)
         if len(rows) > 1 and (rows == rows[0]).all():
             rows = rows[:1]
-        # With counts, as in `refinement.count_distinct`.
+        # With counts, as in `count_distinct`.
         different, _ = np.unique(rows, axis=0, return_counts=True)
         return [
             _Row(float(latency), float(rate), self._parameters(int(dimensions)))

@@ -28,7 +28,7 @@ Crossing: TypeAlias = tuple[Integers, Integers]
 
 @frozen
 class Part:
-    """``count`` links that are alike, numbered behind those of the parts before."""
+    """``count`` equal links, numbered after those of earlier parts."""
 
     name: str
     count: int
@@ -43,11 +43,10 @@ class Part:
 
 
 class GraphLinks:
-    """Nodes and the links between them.
+    """The links of a graph of nodes.
 
-    ``route_of`` gives the links from a source to a target.
-
-    A link is called ``a->b``, and ``a->b#1`` if it is the second of such links.
+    ``route_of`` gives the links from a source to a target. A link is called ``a->b``, and
+    ``a->b#1`` if it is the second of such links.
     """
 
     def __init__(self, graph: Graph, route_of: Callable[[int, int], Links]) -> None:
@@ -81,21 +80,21 @@ class GraphLinks:
         return self.parts[part].name
 
     def find(self, name: str) -> tuple[int, int] | None:
-        """Return the part and the index of a link by its name, or None."""
+        """Return the part and index of a named link."""
         return next(((n, 0) for n, part in enumerate(self.parts) if part.name == name), None)
 
     def detour(self, source: int, target: int, dead: frozenset[int]) -> Links | None:
-        """Return a shortest way around dead links, if any."""
+        """Return a shortest route around dead links, if any."""
         out: dict[str, list[Move[str]]] = {}
         for link, edge in enumerate(self._graph.edges):
             if link not in dead:
                 out.setdefault(edge.source, []).append((edge.target, (link,)))
         ends = self._graph.devices[source], self._graph.devices[target]
-        return shortest_way(*ends, lambda node: out.get(node, []), lambda _: 0)
+        return shortest_route(*ends, lambda node: out.get(node, []), lambda _: 0)
 
 
 class ShortestRoutes:
-    """Routes of fewest links through a graph, the same for the same two ends."""
+    """Shortest routes through a graph, fixed by their ends."""
 
     def __init__(self, graph: Graph) -> None:
         self._names = (*graph.devices, *graph.switches)
@@ -110,7 +109,7 @@ class ShortestRoutes:
         self._distances = cache(self._distances_to)
 
     def route(self, source: int, target: int) -> Links:
-        """Return the links of a shortest route; the ends decide between equally short ones."""
+        """Return a shortest route; the ends decide between equal ones."""
         distances = self._distances(target)
         if distances[source] < 0:
             message = f"there is no route from {self._names[source]} to {self._names[target]}"
@@ -119,9 +118,9 @@ class ShortestRoutes:
         node = source
         while node != target:
             closer = [
-                (link, other)
-                for link, other in self._out[node]
-                if distances[other] == distances[node] - 1
+                (link, neighbour)
+                for link, neighbour in self._out[node]
+                if distances[neighbour] == distances[node] - 1
             ]
             link, node = closer[spread(source, target, len(links), self._seed) % len(closer)]
             links.append(link)
@@ -144,7 +143,7 @@ _Numbers = TypeVar("_Numbers", int, Integers)
 
 
 def spread(source: _Numbers, target: _Numbers, hop: int, seed: int = 0) -> _Numbers:
-    """Return numbers that spread messages over equal routes, as a switch's hash does."""
+    """Hash messages over equal routes, as switches do."""
     mixed = source * 0x9E3779B1 + target * 0x85EBCA77 + hop * 0xC2B2AE3D + seed * 0x27D4EB2F
     mixed &= 0xFFFFFFFF
     mixed = ((mixed ^ (mixed >> 15)) * 0x2C1B3C6D) & 0xFFFFFFFF
@@ -153,34 +152,36 @@ def spread(source: _Numbers, target: _Numbers, hop: int, seed: int = 0) -> _Numb
 
 _Node = TypeVar("_Node")
 Move: TypeAlias = tuple[_Node, Links]
-"""Where a message gets to, and over which links."""
+"""The next node of a message, and the links to it."""
 
 
-def shortest_way(
+def shortest_route(
     source: _Node,
     target: _Node,
     moves: Callable[[_Node], Sequence[Move[_Node]]],
-    left: Callable[[_Node], int],
+    distance: Callable[[_Node], int],
 ) -> Links | None:
-    """Return the links of a path of fewest moves, if any.
+    """Return the links of a shortest route, if any.
 
-    ``left`` is at most how many moves are left from a node. Source: P. Hart, N. Nilsson, B.
-    Raphael, A Formal Basis for the Heuristic Determination of Minimum Cost Paths, 1968 (A*).
+    ``distance`` is a lower bound of the moves from a node to the target. Source: P. Hart, N.
+    Nilsson, B. Raphael, A Formal Basis for the Heuristic Determination of Minimum Cost Paths, 1968
+    (A*).
     """
     numbers = count()
-    ahead: list[tuple[int, int, int, _Node, Links]] = [(left(source), 0, 0, source, ())]
+    queue: list[tuple[int, int, int, _Node, Links]] = [(distance(source), 0, 0, source, ())]
     seen: set[_Node] = set()
-    while ahead:
-        _, _, taken, node, links = heappop(ahead)
+    while queue:
+        _, _, steps, node, links = heappop(queue)
         if node == target:
             return links
         if node in seen:
             continue
         seen.add(node)
-        for other, over in moves(node):
-            if other not in seen:
-                most = taken + 1 + left(other)
-                heappush(ahead, (most, -next(numbers), taken + 1, other, links + over))
+        for neighbour, crossed in moves(node):
+            if neighbour not in seen:
+                least = steps + 1 + distance(neighbour)
+                entry = (least, -next(numbers), steps + 1, neighbour, links + crossed)
+                heappush(queue, entry)
     return None
 
 
@@ -188,25 +189,25 @@ _BYTES_PER_LINK = 500
 
 
 def dragonfly_graph(fabric: Dragonfly) -> Graph:
-    """Return the devices, the routers and the links of a dragonfly."""
+    """Return the graph of a dragonfly's devices and routers."""
     inside, groups = fabric.routers_per_group, fabric.groups
     links = (inside * (inside - 1) * groups + groups * (groups - 1)) // 2
     check_memory(2 * (fabric.device_count + links), "links", bytes_each=_BYTES_PER_LINK)
     devices = tuple([f"device{number}" for number in range(fabric.device_count)])
-    routers = [[_router(group, one) for one in range(inside)] for group in range(groups)]
+    routers = [[_router(group, index) for index in range(inside)] for group in range(groups)]
     edges: list[Edge] = []
 
-    def connect(one: str, other: str, link: LinkParameters) -> None:
-        edge = Edge(one, other, link.bandwidth_bytes_per_s, link.latency_s)
+    def connect(source: str, target: str, link: LinkParameters) -> None:
+        edge = Edge(source, target, link.bandwidth_bytes_per_s, link.latency_s)
         edges.extend((edge, edge.reversed))
 
     for number, device in enumerate(devices):
         connect(device, _router_of(fabric, number), fabric.device_link)
     for group in range(groups):
-        for one, other in combinations(routers[group], 2):
-            connect(one, other, fabric.local_link)
-        for other in range(group + 1, groups):
-            ends = _gateway(fabric, group, other), _gateway(fabric, other, group)
+        for source, target in combinations(routers[group], 2):
+            connect(source, target, fabric.local_link)
+        for peer in range(group + 1, groups):
+            ends = _gateway(fabric, group, peer), _gateway(fabric, peer, group)
             connect(*ends, fabric.global_link)
     switches = tuple([router for own in routers for router in own])
     return Graph(devices=devices, switches=switches, edges=tuple(edges))
@@ -220,35 +221,34 @@ def _router_of(fabric: Dragonfly, device: int) -> str:
     return _router(*divmod(device // fabric.devices_per_router, fabric.routers_per_group))
 
 
-def _gateway(fabric: Dragonfly, group: int, other: int) -> str:
-    turn = (other - group - 1) % fabric.groups
+def _gateway(fabric: Dragonfly, group: int, peer: int) -> str:
+    """Return the router of a group that links a peer."""
+    turn = (peer - group - 1) % fabric.groups
     return _router(group, turn % fabric.routers_per_group)
 
 
 def dragonfly_route(fabric: Dragonfly, graph: Graph) -> Callable[[int, int], Links]:
-    """Return the routes through a dragonfly: by one link between groups, or two."""
+    """Return a function from two devices to their route."""
     link_of = {(edge.source, edge.target): link for link, edge in enumerate(graph.edges)}
     per_group = fabric.routers_per_group * fabric.devices_per_router
 
     def route(source: int, target: int) -> Links:
-        group, other = source // per_group, target // per_group
+        first, last = source // per_group, target // per_group
         stops = [f"device{source}", _router_of(fabric, source)]
-        passed = [group, *_groups_between(fabric, source, target), other]
-        for one, next_one in pairwise(passed):
-            if one != next_one:
-                ends = _gateway(fabric, one, next_one), _gateway(fabric, next_one, one)
-                stops += ends
+        for group, following in pairwise([first, *_detour_group(fabric, source, target), last]):
+            if group != following:
+                stops += [_gateway(fabric, group, following), _gateway(fabric, following, group)]
         stops += [_router_of(fabric, target), f"device{target}"]
         return tuple([link_of[pair] for pair in pairwise(stops) if pair[0] != pair[1]])
 
     return route
 
 
-def _groups_between(fabric: Dragonfly, source: int, target: int) -> tuple[int, ...]:
-    """Return the group that a message passes between two others, if any."""
+def _detour_group(fabric: Dragonfly, source: int, target: int) -> tuple[int, ...]:
+    """Return the intermediate group of a message, if any."""
     per_group = fabric.routers_per_group * fabric.devices_per_router
     ends = {source // per_group, target // per_group}
-    others = [group for group in range(fabric.groups) if group not in ends]
-    if fabric.routing is DragonflyRouting.MINIMAL or len(ends) == 1 or not others:
+    groups = [group for group in range(fabric.groups) if group not in ends]
+    if fabric.routing is DragonflyRouting.MINIMAL or len(ends) == 1 or not groups:
         return ()
-    return (others[spread(source, target, 0, fabric.seed) % len(others)],)
+    return (groups[spread(source, target, 0, fabric.seed) % len(groups)],)

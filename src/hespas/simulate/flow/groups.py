@@ -1,7 +1,7 @@
-"""The groups of a job's devices: members of collectives, senders, receivers.
+"""Collect a job's groups: members of collectives, pairs of messages.
 
-A message goes between a group of two, from source to target. A group's members are arrays, in
-lines along the dimensions of the network where they fill a box.
+A message has a group of two, source and target. A group's members are arrays, in lines along the
+network's dimensions if they fill a box.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Signature: TypeAlias = tuple[str, int]
 
 
 def signature_of(task: CollectiveTask | SendTask | ReceiveTask) -> Signature:
-    """Return what all sides of a collective or a message agree on."""
+    """Return the signature of a collective or a message."""
     if not isinstance(task, CollectiveTask):
         return "send_recv", task.size_bytes
     kind = task.kind.base.text
@@ -55,29 +55,32 @@ class Groups:
 
 def groups_of_job(job: Job, roles: list[Roles]) -> Groups:
     """Return the groups of a job."""
-    found, by_graph = find_groups(job, roles)
-    signatures: list[set[Signature]] = [set() for _ in found]
-    group_of = [[np.array(groups, dtype=np.int64) for groups in of_graph] for of_graph in by_graph]
+    groups, by_graph = find_groups(job, roles)
+    signatures: list[set[Signature]] = [set() for _ in groups]
+    group_of = [[np.array(numbers, dtype=np.int64) for numbers in table] for table in by_graph]
     everyone: Members = tuple(range(job.device_count))
-    of_everyone: set[Signature] = set()
-    for graph, of_roles, of_graph in zip(job.graphs, roles, group_of, strict=True):
-        of_role: dict[int, set[Signature]] = {}
-        for task, role in zip(graph.tasks, of_roles.role_of_task, strict=True):
+    world_signatures: set[Signature] = set()
+    for graph, graph_roles, groups_of_roles in zip(job.graphs, roles, group_of, strict=True):
+        role_signatures: dict[int, set[Signature]] = {}
+        for task, role in zip(graph.tasks, graph_roles.role_of_task, strict=True):
             if isinstance(task, CollectiveTask | SendTask | ReceiveTask):
-                does = of_everyone if role == ALWAYS else of_role.setdefault(role, set())
-                does.add(signature_of(task))
-        for role, does in of_role.items():
-            for number in np.unique(of_graph[role][of_graph[role] >= 0], return_counts=True)[0]:
-                signatures[number] |= does
+                own = (
+                    world_signatures if role == ALWAYS else role_signatures.setdefault(role, set())
+                )
+                own.add(signature_of(task))
+        for role, own in role_signatures.items():
+            numbers = groups_of_roles[role]
+            for number in np.unique(numbers[numbers >= 0], return_counts=True)[0]:
+                signatures[number] |= own
     world = None
-    if of_everyone:
-        world = found.index(everyone) if everyone in found else len(found)
-        if world == len(found):
-            found.append(everyone)
+    if world_signatures:
+        if everyone not in groups:
+            groups.append(everyone)
             signatures.append(set())
-        signatures[world] |= of_everyone
+        world = groups.index(everyone)
+        signatures[world] |= world_signatures
     by_size: dict[int, tuple[list[int], list[Members]]] = {}
-    for number, group in enumerate(found):
+    for number, group in enumerate(groups):
         check_group(group)
         members = group if isinstance(group, tuple) else (group.source, group.target)
         numbers, rows = by_size.setdefault(len(members), ([], []))
@@ -90,25 +93,25 @@ def groups_of_job(job: Job, roles: list[Roles]) -> Groups:
         ],
         group_of=group_of,
         world=world,
-        signatures=[frozenset(each) for each in signatures],
+        signatures=list(map(frozenset, signatures)),
     )
 
 
 def layout_numbers(
     members: Integers, dimensions: Sequence[Dimension], *, is_irregular: bool
 ) -> Integers:
-    """Return a number for each row of members; equal numbers use links alike.
+    """Return equal numbers for members that use links alike.
 
-    That is so where all members are equally far from the first one along every dimension, on a line
-    as far from its end, and where no hash chooses their spines. ``is_irregular`` says that links of
-    one dimension differ: then no two groups are alike.
+    Groups use links alike if their members are equally far from the first one along every
+    dimension, on a line also from its end, and if no hash chooses their spines. ``is_irregular``
+    says that links of one dimension differ: then no two groups are alike.
     """
     if is_irregular or not dimensions:
         return np.arange(len(members), dtype=np.int64)
     columns: list[Integers] = []
-    rest = members
+    quotient = members
     for dimension in dimensions:
-        own = rest % dimension.size
+        own = quotient % dimension.size
         columns.append((own - own[:, :1]) % dimension.size)
         if dimension.shape is Shape.FAT_TREE:
             columns.append(own[:, :1] % (dimension.leaf_size or 1))
@@ -117,7 +120,7 @@ def layout_numbers(
         if dimension.is_hashed:
             goes_through = (own != own[:, :1]).any(axis=1, keepdims=True)
             columns.append(np.where(goes_through, np.arange(len(own))[:, None], -1))
-        rest = rest // dimension.size
+        quotient = quotient // dimension.size
     table = np.concatenate(columns, axis=1)
     if (table == table[0]).all():
         return np.zeros(len(members), dtype=np.int64)
@@ -127,7 +130,7 @@ def layout_numbers(
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class GroupLayout:
-    """Where a group's members are, in order; it stands for equal groups.
+    """The ordered members of a group that represents equal ones.
 
     ``number`` distinguishes layouts. ``dimensions`` are those that devices are numbered along.
     """
@@ -143,38 +146,41 @@ class GroupLayout:
 
     @cached_property
     def _coordinates(self) -> dict[int, Integers]:
-        """Positions along each dimension that members differ in; empty without a box."""
+        """Positions along each dimension that members differ in.
+
+        Empty unless they fill a box.
+        """
         coordinates: dict[int, Integers] = {}
-        rest = self.members
+        quotient = self.members
         for index, dimension in enumerate(self.dimensions):
-            own = rest % dimension.size
+            own = quotient % dimension.size
             # Seen from the first member, so that alike groups are alike wherever they are.
             first = own.min() if dimension.shape is Shape.LINE else own[0]
             own = (own - first) % dimension.size
             if own.any():
                 coordinates[index] = own
-            rest = rest // dimension.size
+            quotient = quotient // dimension.size
         filled = prod(count_distinct(own) for own in coordinates.values()) == len(self.members)
         return coordinates if filled else {}
 
     @cached_property
     def lines(self) -> dict[int, Integers]:
-        """Positions along each dimension that members differ in, one row a line.
+        """Positions along each dimension that members differ in, by line.
 
         Empty unless the members fill a box: every combination of their coordinates.
         """
         return {index: self._rows([index]) for index in self._coordinates}
 
     def _rows(self, along: Sequence[int]) -> Integers:
-        """Return the positions of members along some dimensions together, the first fastest."""
+        """Return member positions along dimensions, the first one fastest."""
         coordinates = self._coordinates
-        others = [own for other, own in coordinates.items() if other not in along]
-        order = np.lexsort((*[coordinates[index] for index in along], *others))
+        across = [own for index, own in coordinates.items() if index not in along]
+        order = np.lexsort((*[coordinates[index] for index in along], *across))
         return order.reshape(-1, prod(count_distinct(coordinates[index]) for index in along))
 
     @cached_property
     def axes(self) -> dict[int, Integers]:
-        """Loops along each of the `lines` of a torus or mesh.
+        """Loops along the `lines` of a torus or mesh.
 
         Its links go from neighbour to neighbour.
         """
@@ -187,8 +193,8 @@ class GroupLayout:
     def _is_closed(self, axis: int) -> bool:
         """Return whether members along an axis form a ring."""
         dimension, own = self.dimensions[axis], self._coordinates[axis]
-        gap, rest = divmod(dimension.size, count_distinct(own))
-        return dimension.shape is Shape.RING and not rest and not (own % gap).any()
+        gap, remainder = divmod(dimension.size, count_distinct(own))
+        return dimension.shape is Shape.RING and not remainder and not (own % gap).any()
 
     @cached_property
     def loops(self) -> Integers:
@@ -200,7 +206,7 @@ class GroupLayout:
 
     @cached_property
     def rails(self) -> Integers:
-        """Members by their position within a node, a row per position.
+        """Members by position within a node, a row per position.
 
         Devices along the first dimension are a node.
         """
@@ -222,7 +228,7 @@ class GroupLayout:
                 return self.lines[line].shape[1]
 
     def _shifted(self, pattern: Pattern) -> tuple[int, Shape] | None:
-        """Return the single dimension of shifts and its shape, if any."""
+        """Return the only dimension of shifts with its shape."""
         line = pattern.line
         if line is None and len(self.lines) == 1:
             (line,) = self.lines
@@ -231,7 +237,7 @@ class GroupLayout:
         return line, self.dimensions[line].shape
 
     def simplest(self, pattern: Pattern) -> tuple[Pattern, int]:
-        """Return a pattern across the same links, and how many times less often.
+        """Return an equivalent pattern and its factor of crossings.
 
         Through a switch, everyone's message to any one other crosses everyone's two links once.
         """
@@ -241,21 +247,21 @@ class GroupLayout:
         return replace(pattern, first=1, last=1), pattern.last - pattern.first + 1
 
     def sample(self, pattern: Pattern) -> tuple[Pattern, int]:
-        """Return a pattern with equal message times, and how many times fewer crossings.
+        """Return an equally fast pattern and its factor of crossings.
 
-        Where each pair has a link of its own, messages to any one other are like those to all.
+        If each pair has a link of its own, messages to one member are like those to all.
         """
         simple, times = self.simplest(pattern)
         line = self.paired_line(simple)
         return (simple, times) if line is None else (replace(simple, first=1, last=1), times)
 
     def paired_line(self, pattern: Pattern) -> int | None:
-        """Return the dimension with a link for each message, if any."""
+        """Return the dimension with a link for each message."""
         shifted = self._shifted(pattern)
         return shifted[0] if shifted and shifted[1] is Shape.FULLY_CONNECTED else None
 
     def message_count(self, pattern: Pattern) -> int:
-        """Return about how many messages are looked at for a pattern."""
+        """Return about how many messages of a pattern are routed."""
         simple, _ = self.simplest(pattern)
         if simple.form is Form.SHIFT:
             return self.size * (simple.last - simple.first + 1)
@@ -263,7 +269,7 @@ class GroupLayout:
         return _MESSAGES_EACH.get(simple.form, 1) * axes * self.size
 
     def positions(self, pattern: Pattern) -> tuple[Integers, Integers]:
-        """Return the positions of sources and targets, along lines if so patterned."""
+        """Return the positions of a pattern's sources and targets."""
         match pattern.line:
             case None:
                 return ends(pattern, self.size)
@@ -272,10 +278,8 @@ class GroupLayout:
             case Along.RAILS:
                 return _along(self.rails, pattern)
             case Along.EVERY_AXIS:
-                both = [_along(rows, pattern) for rows in self.axes.values()]
-                return np.concatenate([one for one, _ in both]), np.concatenate(
-                    [to for _, to in both]
-                )
+                pairs = np.hstack([_along(rows, pattern) for rows in self.axes.values()])
+                return pairs[0], pairs[1]
             case int() as line:
                 is_loop = pattern.form is Form.NEIGHBOURS and line in self.axes
                 return _along(self.axes[line] if is_loop else self.lines[line], pattern)
@@ -291,5 +295,5 @@ _MESSAGES_EACH = {Form.NEIGHBOURS: 2, Form.BOTH_TREES: 4}
 
 def count_distinct(values: NDArray[np.int64] | NDArray[np.uint64]) -> int:
     """Return how many values differ."""
-    # Without counts, numpy imports what it needs for masked arrays, which takes 10 ms.
+    # Without counts, numpy imports masked arrays, which takes 10 ms.
     return len(np.unique(values, return_counts=True)[0])

@@ -1,4 +1,4 @@
-"""Measured collectives: what a link's tables say, also about groups of other sizes."""
+"""Scale a link's measured collectives to any group."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from hespas.hardware.links import Link, MeasuredCollective
 
 @frozen
 class Measured:
-    """What the tables say about one collective on an idle network.
+    """A collective's measured time on an idle network.
 
-    ``moved_bytes`` is what a ring would move over each link, which stands for how the collective
-    loads them.
+    ``moved_bytes``, which a ring would move over each link, stands for the load of the links.
     """
 
     name: str
@@ -25,7 +24,7 @@ class Measured:
 
 
 def measured(link: Link, kind: str, members: int, size_bytes: int) -> Measured | None:
-    """Return a collective's measured time from a link's tables, if any.
+    """Return a collective's measured time, if a link has tables.
 
     ``size_bytes`` is one rank's input. Groups of a size that wasn't measured are scaled from the
     nearest one: the latency by the steps of the algorithm, the bandwidth by the share of the buffer
@@ -51,15 +50,15 @@ def measured(link: Link, kind: str, members: int, size_bytes: int) -> Measured |
 
 
 def _notes(link: Link, kind: str, members: int, nearest: int) -> Iterator[str]:
-    what = link.source.partition(";")[0]
-    if what:
-        yield f"{link.name} is {what}"
+    source = link.source.partition(";")[0]
+    if source:
+        yield f"{link.name} is {source}"
     if nearest != members:
         yield f"{link.name}: {kind} among {members} is scaled from the measurement among {nearest}"
 
 
 def nearest_size(sizes: Iterable[int], members: int) -> int:
-    """Return the measured group size that is nearest by ratio, the smaller of two.
+    """Return the nearest size by ratio, the smaller of two.
 
     >>> nearest_size([2, 4, 8], 6), nearest_size([2, 8], 4)
     (8, 2)
@@ -68,7 +67,7 @@ def nearest_size(sizes: Iterable[int], members: int) -> int:
 
 
 def bus_factor(kind: str, members: int) -> float:
-    """Return the share of the whole buffer that a ring moves over each link.
+    """Return the buffer's share that a ring's link moves.
 
     In one shot each device reads the whole buffer of each other one.
     Source: nccl-tests, doc/PERFORMANCE.md.
@@ -87,13 +86,13 @@ def bus_factor(kind: str, members: int) -> float:
 
 
 def _fit_name(fit: MeasuredCollective) -> str:
-    """Return how a collective ran; the user's own measurements may lack the algorithm."""
+    """Name a collective's algorithm, which the user's measurements may lack."""
     has_names = fit.algorithm != "measured" or fit.protocol != "measured"
     return f"measured {fit.algorithm} ({fit.protocol})" if has_names else "measured"
 
 
 def _steps(fit: MeasuredCollective, members: int) -> float:
-    """Return how an algorithm's number of steps grows with its members."""
+    """Return a number proportional to an algorithm's steps."""
     name = fit.algorithm.lower()
     if any(word in name for word in ("nvls", "sharp", "switch", "collnet")):
         return 1

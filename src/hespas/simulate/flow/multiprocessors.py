@@ -14,21 +14,21 @@ from hespas.simulate.engine import TaskRun
 from hespas.simulate.kernel import Kernel
 from hespas.tasks.graph import ComputeTask
 
-_MOST_TAKEN = 0.5
-"""Collectives that run at the same time wait for each other's multiprocessors beyond this."""
+_MOST_OCCUPIED = 0.5
+"""Beyond this share, concurrent collectives wait for each other's multiprocessors."""
 
 
 @dataclass(slots=True, eq=False)
 class _Running:
     """A running computation, and its remaining time at full speed.
 
-    ``left_ps`` counts from ``since_ps`` on.
+    ``remaining_ps`` counts from ``since_ps`` on.
     """
 
     run: TaskRun
     end: Callable[[TaskRun], None]
     duration_ps: int
-    left_ps: float
+    remaining_ps: float
     since_ps: int
     slowdown: float
     version: int = 0
@@ -42,7 +42,7 @@ class Multiprocessors:
 
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
-        self._taken: dict[int, float] = {}
+        self._occupied: dict[int, float] = {}
         self._running: dict[int, _Running] = {}
         self.slowed_ps: dict[int, int] = {}
 
@@ -53,38 +53,38 @@ class Multiprocessors:
             run=run,
             end=end,
             duration_ps=task.duration_ps,
-            left_ps=task.duration_ps,
+            remaining_ps=task.duration_ps,
             since_ps=self._kernel.now_ps,
             slowdown=self._slowdown(device, task),
         )
         self._schedule(running)
 
-    def take(self, device: int, share: float) -> None:
-        """Take a share of a device's multiprocessors; a negative one returns it."""
+    def occupy(self, device: int, share: float) -> None:
+        """Occupy (below 0: free) a share of a device's multiprocessors."""
         if not share:
             return
-        self._taken[device] = self._taken.get(device, 0.0) + share
-        if self._taken[device] < abs(share) * 1e-6:
-            del self._taken[device]
+        self._occupied[device] = self._occupied.get(device, 0.0) + share
+        if self._occupied[device] < abs(share) * 1e-6:
+            del self._occupied[device]
         running = self._running.get(device)
         if running is None or not isinstance(running.run.task, ComputeTask):
             return
         now_ps = self._kernel.now_ps
         done_ps = (now_ps - running.since_ps) / running.slowdown
-        running.left_ps = max(0.0, running.left_ps - done_ps)
+        running.remaining_ps = max(0.0, running.remaining_ps - done_ps)
         running.since_ps = now_ps
         running.slowdown = self._slowdown(device, running.run.task)
         running.version += 1
         self._schedule(running)
 
     def _slowdown(self, device: int, task: ComputeTask) -> float:
-        """Return how many times longer a computation takes on what is left."""
-        taken = min(_MOST_TAKEN, self._taken.get(device, 0.0))
-        return 1.0 + task.arithmetic_share * (1.0 / (1.0 - taken) - 1.0)
+        """Return how many times longer a computation takes meanwhile."""
+        occupied = min(_MOST_OCCUPIED, self._occupied.get(device, 0.0))
+        return 1.0 + task.arithmetic_share * (1.0 / (1.0 - occupied) - 1.0)
 
     def _schedule(self, running: _Running) -> None:
-        left_ps = ceil(running.left_ps * running.slowdown)
-        self._kernel.after(left_ps, self._ended, (running, running.version))
+        remaining_ps = ceil(running.remaining_ps * running.slowdown)
+        self._kernel.after(remaining_ps, self._ended, (running, running.version))
 
     def _ended(self, scheduled: tuple[_Running, int]) -> None:
         running, version = scheduled

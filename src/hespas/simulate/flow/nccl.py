@@ -17,17 +17,17 @@ from hespas.hardware.interconnect import Dimension
 from hespas.simulate.flow.groups import GroupLayout
 
 RAILS = Pattern(Form.SHIFT, 1, 1, Along.RAILS)
-"""What rings through nodes send between these: from each member to its like in the next node."""
+"""Rings between nodes: each member sends to its counterpart in the next node."""
 TREES = Pattern(Form.BOTH_TREES, line=Along.RAILS)
 KINDS = ("all_reduce", "all_gather", "reduce_scatter")
 LARGE_BYTES = 1 << 33
-"""The size whose bandwidth in nodes counts."""
+"""The buffer size at which the bandwidth in nodes is read."""
 SWITCH_GAIN = 1.25
 """All-reduces this much faster than all-gathers reduce in the node's switch (NVLS)."""
 
 
 class Protocol(Enum):
-    """NCCL's protocols: a flag per 8 bytes, 128 bytes or chunk."""
+    """NCCL's protocols: a flag per 8 bytes, 128 or chunk."""
 
     LL = "LL"
     LL128 = "LL128"
@@ -49,14 +49,14 @@ _BETWEEN_US = {
 }
 """A step over the network."""
 _LEAST_STEP_US = {Protocol.LL: 1.0, Protocol.LL128: 1.0, Protocol.SIMPLE: 3.0}
-"""What the network's proxy takes for each step of a ring, also within nodes."""
+"""The network proxy's time for each step of a ring, also within nodes."""
 _SWITCH_US, _SWITCH_BETWEEN_US = 25.0, 14.0
 _PAT_US, _PAT_BETWEEN_US, _PAT_MEMBER_US = 8.0, 4.0, 2.8
 _RING_SHARE = {Protocol.LL: 0.5, Protocol.LL128: 0.92, Protocol.SIMPLE: 1.0}
 _TREE_SHARE = {Protocol.LL: 0.92 / 3.8, Protocol.LL128: 0.92 * 120 / 128, Protocol.SIMPLE: 0.92}
 _PAT_SHARE = 0.75
 _LL_OF_RING = (0.41, 0.13, 0.1)
-"""What LL reaches of a ring's bandwidth in one node, two and more: 141, 45 and 35 GB/s on H100."""
+"""LL's share of a ring's bandwidth in one node, two and more: 141, 45, 35 GB/s on H100."""
 _TREE_CORRECTION = {
     Protocol.LL: (
         1, 1, 1, 1, .9, .8, .7, .7, .7, .7, .6, .5, .4, .4, .5, .6, .7, .8, .9, 1, 1, 1, 1,
@@ -68,7 +68,7 @@ _TREE_CORRECTION = {
         .9, .9, .9, .9, .9, .9, .9, .8, .7, .6, .6, .5, .5, .5, .5, .6, .7, .8, .7, .7, .8, .9, .9,
     ),
 }  # fmt: skip
-"""What a tree reaches of its bandwidth, by the binary logarithm of the size in 64 bytes."""
+"""A tree's share of its bandwidth, by the binary logarithm of the size in 64 bytes."""
 _NODE_CHANNELS, _SWITCH_CHANNELS, _PORT_CHANNELS = 24, 16, 2
 """Channels of rings in a node, of NVLS, and of each port to other nodes."""
 _PLATEAU, _PLATEAU_BYTES = 1.4, 64 * 16
@@ -77,9 +77,9 @@ _PLATEAU, _PLATEAU_BYTES = 1.4, 64 * 16
 
 @frozen
 class Nodes:
-    """A group across nodes: ``members`` of it in each of ``count``.
+    """A group with ``members`` in each of ``count`` nodes.
 
-    ``hop_us`` is what a message between nodes takes of links and its sender.
+    ``hop_us`` is the latency of links and sender of a message between nodes.
     ``ring_bytes_per_s`` is the bus bandwidth of a ring in the node (None for one member), and
     ``switch_bytes_per_s`` the rate of an all-reduce in the node's switch (None without).
     """
@@ -119,35 +119,35 @@ class Candidate:
 
 
 def channels_in_node(algorithm: str) -> int:
-    """Return a collective's channels in a node: one thread block each.
+    """Return a collective's channels (thread blocks) in a node.
 
-    Assumed: what NCCL reports on nodes of eight GPUs from A100 on (``24 coll channels, 16 nvls
-    channels``).
+    Assumed: the channels that NCCL reports on nodes of eight GPUs from A100 on (``24 coll channels,
+    16 nvls channels``).
     """
     return _SWITCH_CHANNELS if "NVLS" in algorithm else _NODE_CHANNELS
 
 
 def channels_across(candidate: Candidate, nodes: Nodes) -> int:
-    """Return how many channels a collective across nodes has: two for each port."""
+    """Return a collective's channels across nodes, two per port."""
     if candidate.algorithm == "NVLS tree":
         return _SWITCH_CHANNELS
     return _PORT_CHANNELS * nodes.members
 
 
 def runs(group: GroupLayout, dimensions: Sequence[Dimension], kind: str) -> bool:
-    """Return whether NCCL runs a collective of a group across nodes.
+    """Return whether NCCL runs a group's collective across nodes.
 
-    Its measurements on the link in the node say that it is the library.
+    It is the library if the link in the node has its measurements.
     """
     is_between = any(line > 0 for line in group.lines)
     return is_between and kind in KINDS and dimensions[0].measured is not None
 
 
 def candidates(kind: str, nodes: Nodes, buffer_bytes: int) -> Iterator[Candidate]:
-    """Yield what NCCL chooses from for a collective of the whole buffer.
+    """Yield NCCL's candidates for a collective of the whole buffer.
 
     >>> nodes = Nodes(count=4, members=8, hop_us=2.7, ring_bytes_per_s=340e9)
-    >>> [(one.name, round(one.latency_us)) for one in candidates("all_gather", nodes, 2**30)]
+    >>> [(item.name, round(item.latency_us)) for item in candidates("all_gather", nodes, 2**30)]
     [("NCCL's ring (LL)", 43), ("NCCL's ring (LL128)", 79), ("NCCL's ring (Simple)", 146)]
     """
     for protocol in Protocol:
@@ -162,7 +162,10 @@ def candidates(kind: str, nodes: Nodes, buffer_bytes: int) -> Iterator[Candidate
 
 
 def _between_us(nodes: Nodes, step_us: float) -> float:
-    """Return a step over the network whose hop isn't NCCL's 2.7 us."""
+    """Return a step over the network, corrected for its hop.
+
+    NCCL assumes hops of 2.7 us.
+    """
     return nodes.hop_us + step_us - _BETWEEN_US["ring"][Protocol.LL]
 
 
@@ -194,7 +197,7 @@ def _ring(kind: str, nodes: Nodes, buffer_bytes: int, protocol: Protocol) -> Can
 
 
 def _tree(nodes: Nodes, buffer_bytes: int, protocol: Protocol) -> Candidate:
-    """Return a double binary tree of nodes; a chain goes through each node."""
+    """Return a double binary tree of nodes with inner chains."""
     levels = nodes.count.bit_length() - 1
     between_us = levels * _between_us(nodes, _BETWEEN_US["tree"][protocol])
     in_node_us = (nodes.members - 1) * _IN_NODE_US["tree"][protocol]
@@ -214,7 +217,7 @@ def _tree(nodes: Nodes, buffer_bytes: int, protocol: Protocol) -> Candidate:
 
 
 def _switch_tree(nodes: Nodes, buffer_bytes: int, bytes_per_s: float) -> Candidate:
-    """Return a double binary tree of nodes whose switches reduce (NVLSTree)."""
+    """Return a double binary tree of reducing switches (NVLSTree)."""
     levels = nodes.count.bit_length() - 1
     return Candidate(
         algorithm="NVLS tree",
@@ -228,7 +231,7 @@ def _switch_tree(nodes: Nodes, buffer_bytes: int, bytes_per_s: float) -> Candida
 
 
 def _pat(nodes: Nodes, buffer_bytes: int) -> Candidate:
-    """Return parallel aggregated trees (PAT), which run with one member a node."""
+    """Return parallel aggregated trees (PAT), for one member a node."""
     levels = nodes.count.bit_length() - 1
     latency_us = _PAT_US + nodes.size * _PAT_MEMBER_US
     return Candidate(

@@ -1,7 +1,7 @@
-"""Planning: by which algorithm a collective runs in a group, and in which stages.
+"""Choose each collective's algorithm, and the stages it runs in.
 
-The algorithm is the one that the user or the network specifies, or the fastest on an idle network.
-A link with measurements of collectives is priced by these.
+The user or the network specifies the algorithm; otherwise it is the fastest on an idle network.
+Where a link has measurements of collectives, they give the time.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from hespas.base.frozen import frozen
 from hespas.base.suggest import suggestion
+from hespas.base.units import PS_PER_S
 from hespas.collectives.patterns import Along, Form, Pattern, shift
 from hespas.collectives.schedule import HIERARCHICAL, phases
 from hespas.errors import AlgorithmError, ConfigError, SimulationError
@@ -21,7 +22,7 @@ from hespas.simulate import options
 from hespas.simulate.astra.plan import parse_implementation
 from hespas.simulate.flow import nccl
 from hespas.simulate.flow.algorithms import (
-    AROUND,
+    ON_AXES,
     Pricer,
     Step,
     algorithms_for,
@@ -35,7 +36,7 @@ from hespas.simulate.flow.transfers import rate_units
 
 MESSAGE = Pattern(Form.PATH)
 _BY_KERNEL = {"all_reduce_one_shot": "all_reduce", "all_reduce_two_shot": "all_reduce"}
-"""What a compiler's own kernels do."""
+"""The collective that each kind of a compiler's own kernels runs."""
 _KERNELS_OF_OTHERS = (
     "all-reduces by the compiler's own kernels take what such kernels of vLLM, SGLang and "
     "TensorRT-LLM were measured to take, and a launch"
@@ -52,16 +53,16 @@ _CONTENTION = (
 )
 EVERY_AXIS = Pattern(Form.NEIGHBOURS, line=Along.EVERY_AXIS)
 _ALGORITHMS = (*options.ALGORITHMS, *options.NETWORK_WIDE)
-_PRICE_PS_PER_S = 1e12
 _MOST_PAIRS = 1_100_000
-"""More messages at a time are not even considered where something else is possible."""
+"""Direct algorithms with more messages at a time are not candidates."""
 
 
 @frozen
 class SpecifiedAlgorithm:
-    """An algorithm by name. ``is_flat`` means all members at once, whatever the dimensions.
+    """A named algorithm and how it runs.
 
-    ``window`` limits to how many others a direct algorithm sends at once.
+    ``is_flat`` means among all members at once, whatever the dimensions. ``window`` limits to how
+    many others a direct algorithm sends at once.
     """
 
     algorithm: str
@@ -72,9 +73,9 @@ class SpecifiedAlgorithm:
 def specified_algorithms(
     interconnect: Interconnect, choice: str
 ) -> dict[str, tuple[SpecifiedAlgorithm, ...]]:
-    """Return, by kind of collective, what to use along each dimension.
+    """Return each kind's specified algorithms, one per dimension.
 
-    Kinds that aren't in it run by the fastest algorithm.
+    Kinds without an entry run by the fastest algorithm.
     """
     name = options.parse_choice(choice)
     if name == options.AUTO:
@@ -84,8 +85,8 @@ def specified_algorithms(
             kind: tuple([_specified(name, interconnect.name) for name in names])
             for kind, names in interconnect.algorithms.items()
         }
-    one = SpecifiedAlgorithm(algorithm=name, is_flat=name in options.ALGORITHMS)
-    return dict.fromkeys(kinds_of(name), (one,))
+    specified = SpecifiedAlgorithm(algorithm=name, is_flat=name in options.ALGORITHMS)
+    return dict.fromkeys(kinds_of(name), (specified,))
 
 
 def _specified(text: str, location: str) -> SpecifiedAlgorithm:
@@ -120,15 +121,15 @@ class Stage:
 
 @frozen
 class Plan:
-    """The stages of a collective or a message, one after the other.
+    """The successive stages of a collective or a message.
 
-    ``taken`` is the share of a device's multiprocessors that it takes while it runs. ``notes`` say
+    While it runs, it occupies ``multiprocessor_share`` of a device's multiprocessors. ``notes`` say
     what is approximated.
     """
 
     algorithm: str
     stages: tuple[Stage, ...]
-    taken: float = 0.0
+    multiprocessor_share: float = 0.0
     waits_for_receiver: bool = False
     notes: tuple[str, ...] = ()
 
@@ -149,10 +150,11 @@ def _fastest(plans: Iterable[Plan]) -> Plan:
 
 
 class Planner:
-    """Plans on one network, each made once.
+    """Plans collectives and messages on one network, each once.
 
     ``algorithm`` is for all collectives that it can run: a name, ``auto`` for the fastest on an
     idle network, or ``specified`` for what the network specifies, and the fastest elsewhere.
+    ``used`` has the algorithms by kind, ``notes`` (an ordered set) what the plans approximate.
     """
 
     def __init__(self, pricer: Pricer, algorithm: str) -> None:
@@ -168,17 +170,17 @@ class Planner:
         return self._pricer.interconnect.dimensions
 
     def plan(self, group: GroupLayout, kind: str, size_bytes: int) -> Plan:
-        """Return the plan of a collective of a kind, or of a message (``send_recv``).
+        """Return the plan of a collective or a message.
 
-        A message goes from the first member of a pair to the second. Raises `SimulationError` for a
-        collective that no algorithm can run.
+        The kind of a message is ``send_recv``; it goes from the first member of a pair to the
+        second. Raises `SimulationError` for a collective that no algorithm can run.
         """
         key = (group.number, kind, size_bytes)
         if key not in self._plans:
             plan = self._plans[key] = self._new_plan(group, kind, size_bytes)
             self.used.setdefault(_BY_KERNEL.get(kind, kind), set()).add(plan.algorithm)
             self.notes |= dict.fromkeys(plan.notes)
-            if plan.taken:
+            if plan.multiprocessor_share:
                 self.notes[_CONTENTION] = None
         return self._plans[key]
 
@@ -190,7 +192,7 @@ class Planner:
         try:
             specified = self._specified.get(kind)
             if specified is not None:
-                return self._by(specified, group, kind, size_bytes)
+                return self._as_specified(specified, group, kind, size_bytes)
             return self._fastest_of_all(group, kind, size_bytes)
         except (SimulationError, AlgorithmError) as error:
             first = int(group.members[0])
@@ -200,28 +202,26 @@ class Planner:
             ) from error
 
     def _by_kernel(self, group: GroupLayout, kind: str, size_bytes: int) -> Plan:
-        """Return the compiler's plan, or the library's if the link has none.
+        """Return the plan of the compiler's kernel, else the library's.
 
-        An algorithm that is chosen for all collectives goes before.
+        A specified algorithm goes before. Kernels exist only for the measured sizes of groups.
         """
         base, lines = _BY_KERNEL[kind], list(group.lines)
         if base not in self._specified and len(lines) == 1:
-            # Kernels are there for the measured sizes of groups alone.
             link = self.dimensions[lines[0]].measured
-            is_there = link is not None and group.size in link.collectives.get(kind, {})
-            plan = self._measured(group, lines[0], kind, size_bytes) if is_there else None
-            if plan is not None:
-                return replace(plan, notes=(*plan.notes, _KERNELS_OF_OTHERS))
+            if link is not None and group.size in link.collectives.get(kind, {}):
+                plan = self._measured(group, lines[0], kind, size_bytes)
+                if plan is not None:
+                    return replace(plan, notes=(*plan.notes, _KERNELS_OF_OTHERS))
         return self._new_plan(group, base, size_bytes)
 
     def _message(self, group: GroupLayout, size_bytes: int) -> Plan:
         pricer = self._pricer
         waits = pricer.waits_for_receiver(group, MESSAGE, size_bytes)
-        if len(group.lines) == 1:
-            (line,) = group.lines
-            plan = self._measured(group, line, "send_recv", size_bytes)
-            if plan is not None:
-                return replace(plan, waits_for_receiver=waits)
+        lines = list(group.lines)
+        plan = self._measured(group, lines[0], "send_recv", size_bytes) if len(lines) == 1 else None
+        if plan is not None:
+            return replace(plan, waits_for_receiver=waits)
         price = pricer.message(group, MESSAGE, size_bytes)
         stage = Stage(
             count=1,
@@ -232,33 +232,30 @@ class Planner:
         )
         return Plan(algorithm="message", stages=(stage,), waits_for_receiver=waits)
 
-    def _by(
+    def _as_specified(
         self,
         specified: tuple[SpecifiedAlgorithm, ...],
         group: GroupLayout,
         kind: str,
         size_bytes: int,
     ) -> Plan:
-        lines = list(group.lines)
-        first = specified[0]
-        is_along_lines = (
-            len(lines) > 1 and collective_of(kind) in HIERARCHICAL and not first.is_flat
-        )
+        lines, first = list(group.lines), specified[0]
+        is_divided = len(lines) > 1 and collective_of(kind) in HIERARCHICAL
         if first.algorithm in options.ON_AXES:
             if group.axes and kind in kinds_of(first.algorithm):
                 return self._on_axes(group, kind, size_bytes, first.algorithm)
             return self._fastest_of_all(group, kind, size_bytes)
         if first.algorithm == options.HIERARCHICAL:
-            if is_along_lines:
-                return self._hierarchical(group, kind, size_bytes, None)
+            if is_divided:
+                return self._hierarchical(group, kind, size_bytes, ())
             return self._fastest_of_all(group, kind, size_bytes)
-        if is_along_lines:
+        if is_divided and not first.is_flat:
             return self._hierarchical(group, kind, size_bytes, specified)
-        one = specified[min(lines[0], len(specified) - 1)] if lines else first
-        if one.algorithm == "in-switch" and not self._is_possible(group, None, "in-switch"):
+        own = specified[min(lines[0], len(specified) - 1)] if lines else first
+        if own.algorithm == "in-switch" and not self._is_possible(group, None, "in-switch"):
             message = f"there is no switch that reduces between the {group.size} devices"
             raise SimulationError(message, hint="set reduces_in_switch, or use auto")
-        return self._flat(group, None, kind, size_bytes, one)
+        return self._flat(group, None, kind, size_bytes, own.algorithm, window=own.window)
 
     def _fastest_of_all(self, group: GroupLayout, kind: str, size_bytes: int) -> Plan:
         plans = list(self._candidates(group, kind, size_bytes))
@@ -277,7 +274,7 @@ class Planner:
             yield self._across_nodes(group, kind, size_bytes)
             return
         if len(lines) > 1 and collective_of(kind) in HIERARCHICAL:
-            yield self._hierarchical(group, kind, size_bytes, None)
+            yield self._hierarchical(group, kind, size_bytes, ())
             if any(self.dimensions[line].measured for line in lines):
                 return
         yield from self._by_each_algorithm(group, None, kind, size_bytes)
@@ -287,20 +284,22 @@ class Planner:
     ) -> Iterator[Plan]:
         for algorithm in algorithms_for(kind, group.members_along(line)):
             if self._is_possible(group, line, algorithm):
-                one = SpecifiedAlgorithm(algorithm=algorithm)
-                yield self._flat(group, line, kind, size_bytes, one)
+                yield self._flat(group, line, kind, size_bytes, algorithm)
 
     def _is_possible(self, group: GroupLayout, line: int | None, algorithm: str) -> bool:
-        own = list(group.lines) if line is None else [line]
+        lines = group.lines if line is None else (line,)
+        own = [self.dimensions[index] for index in lines]
         match algorithm:
             case "in-switch":
-                return len(own) == 1 and _reduces_in_switch(self.dimensions[own[0]])
+                return (
+                    len(own) == 1
+                    and own[0].shape in (Shape.SWITCH, Shape.FAT_TREE)
+                    and own[0].parameters.reduces_in_switch
+                )
             case "bidirectional-ring":
-                if not self.dimensions:
-                    return True
                 # Neighbours on both sides have links of their own.
-                along = own or range(len(self.dimensions))
-                return any(self.dimensions[one].shape is Shape.RING for one in along)
+                crossed = own or self.dimensions
+                return not crossed or any(item.shape is Shape.RING for item in crossed)
             case "direct":
                 pattern = Pattern(Form.SHIFT, 1, group.members_along(line) - 1, line)
                 return group.message_count(pattern) <= _MOST_PAIRS
@@ -312,25 +311,31 @@ class Planner:
         group: GroupLayout,
         kind: str,
         size_bytes: int,
-        specified: tuple[SpecifiedAlgorithm, ...] | None,
+        specified: tuple[SpecifiedAlgorithm, ...],
     ) -> Plan:
+        """Return the plan along each dimension in turn.
+
+        Without ``specified`` algorithms, each runs as measured or by its fastest algorithm.
+        """
         sizes = {line: group.members_along(line) for line in group.lines}
         parts: list[Plan] = []
         for line, collective, phase_bytes in phases(collective_of(kind), sizes, size_bytes):
-            if specified is None:
-                parts.append(self._along(group, line, collective.text, phase_bytes))
-                continue
-            one = specified[min(line, len(specified) - 1)]
-            parts.append(self._flat(group, line, collective.text, phase_bytes, one))
+            kind = collective.text
+            if specified:
+                own = specified[min(line, len(specified) - 1)]
+                part = self._flat(group, line, kind, phase_bytes, own.algorithm, window=own.window)
+            else:
+                part = self._along(group, line, kind, phase_bytes)
+            parts.append(part)
         return _joined(options.HIERARCHICAL, parts)
 
     def _along(self, group: GroupLayout, line: int, kind: str, size_bytes: int) -> Plan:
-        """Return the plan along one dimension: as measured, or by the fastest algorithm."""
+        """Return the measured plan along a dimension, else the fastest."""
         plan = self._measured(group, line, kind, size_bytes)
         return plan or _fastest(self._by_each_algorithm(group, line, kind, size_bytes))
 
     def _on_axes(self, group: GroupLayout, kind: str, size_bytes: int, algorithm: str) -> Plan:
-        """Run rings on a torus' axes, the fastest algorithm on other dimensions."""
+        """Return rings on a torus' axes, the fastest algorithm elsewhere."""
         first, *_ = group.axes
         sizes = {
             line: group.members_along(Along.LOOP if line == first else line)
@@ -345,34 +350,29 @@ class Planner:
             elif algorithm == options.MULTI_AXIS and len(group.axes) > 1:
                 parts.append(self._multi_axis(group, collective, phase_bytes))
             else:
-                one = SpecifiedAlgorithm(algorithm=AROUND)
-                parts.append(self._flat(group, Along.LOOP, phase, phase_bytes, one))
+                parts.append(self._flat(group, Along.LOOP, phase, phase_bytes, ON_AXES))
         if len(parts) == 1:
             return replace(parts[0], algorithm=algorithm)
         return _joined(algorithm, parts)
 
     def _multi_axis(self, group: GroupLayout, collective: CollectiveKind, size_bytes: int) -> Plan:
-        """Divide the data among axes; each part begins with another axis.
+        """Return rings of data parts, each beginning with another axis.
 
         A phase lasts as long as that of the slowest part. Source: the strategies that libtpu
         writes beside its all-reduces (``UniDirectionNDRingStrategy``, ``StrategyND``).
         """
         axes = list(group.axes)
         share_bytes = -(-size_bytes // len(axes))
-        one = SpecifiedAlgorithm(algorithm=AROUND)
-        of_parts = [
-            phases(
-                collective,
-                {axis: group.members_along(axis) for axis in axes[at:] + axes[:at]},
-                share_bytes,
-            )
-            for at in range(len(axes))
+        orders = [axes[first:] + axes[:first] for first in range(len(axes))]
+        phases_of_parts = [
+            phases(collective, {axis: group.members_along(axis) for axis in order}, share_bytes)
+            for order in orders
         ]
         stages: list[Stage] = []
-        for at_once in zip(*of_parts, strict=True):
+        for concurrent_phases in zip(*phases_of_parts, strict=True):
             plans = [
-                self._flat(group, axis, phase.text, phase_bytes, one)
-                for axis, phase, phase_bytes in at_once
+                self._flat(group, axis, phase.text, phase_bytes, ON_AXES)
+                for axis, phase, phase_bytes in concurrent_phases
             ]
             slowest = max(plans, key=lambda plan: plan.total_ps)
             stages += [
@@ -387,37 +387,40 @@ class Planner:
         line: int | Along | None,
         kind: str,
         size_bytes: int,
-        one: SpecifiedAlgorithm,
+        algorithm: str,
+        *,
+        window: int | None = None,
     ) -> Plan:
+        """Return the plan of one algorithm along a line."""
         steps = steps_of(
             kind,
-            one.algorithm,
+            algorithm,
             members=group.members_along(line),
             size_bytes=size_bytes,
-            window=one.window or None,
+            window=window or None,
             pipeline_bytes=self._pipeline_bytes(group, line),
         )
         stages = [self._stage(group, line, step) for step in steps]
         endpoint_ps = self._pricer.endpoint_ps
         if endpoint_ps:
             stages.insert(0, Stage(count=1, delay_ps=endpoint_ps, work_ps=0, rate=1, pattern=None))
-        return Plan(algorithm=one.algorithm, stages=tuple(stages))
+        return Plan(algorithm=algorithm, stages=tuple(stages))
 
     def _stage(self, group: GroupLayout, line: int | Along | None, step: Step) -> Stage:
         pattern = replace(step.pattern, line=line)
         pricer = self._pricer
         price = pricer.message(group, pattern, step.size_bytes, hops=step.hops)
-        each_ps = pricer.endpoint_ps + step.messages * pricer.step_overhead_ps(group, pattern)
+        hop_ps = pricer.endpoint_ps + step.messages * pricer.step_overhead_ps(group, pattern)
         return Stage(
             count=step.count,
-            delay_ps=price.delay_ps + step.hops * each_ps + pricer.reduce_ps(step.reduced_bytes),
+            delay_ps=price.delay_ps + step.hops * hop_ps + pricer.reduce_ps(step.reduced_bytes),
             work_ps=price.work_ps,
             rate=price.rate,
             pattern=pattern,
         )
 
     def _across_nodes(self, group: GroupLayout, kind: str, size_bytes: int) -> Plan:
-        """Return what NCCL takes across nodes, by the candidate that is fastest."""
+        """Return the fastest of NCCL's candidates across nodes."""
         buffer_bytes = size_bytes * group.size if kind == "all_gather" else size_bytes
         hop_s, _ = self._pricer.hop(group, nccl.RAILS)
         nodes = self._nodes(group, kind, hop_s)
@@ -428,23 +431,23 @@ class Planner:
         return replace(_fastest(plans), notes=(_BY_NCCL,))
 
     def _nodes(self, group: GroupLayout, kind: str, hop_s: float) -> nccl.Nodes:
-        """Return a group's nodes, with measured rates of ring and switch."""
+        """Return a group's nodes with their measured rates."""
         count = group.members_along(Along.RAILS)
         members = group.size // count
         nodes = nccl.Nodes(count=count, members=members, hop_us=hop_s * 1e6)
-        kinds = dict.fromkeys((kind, "all_gather", "reduce_scatter", "all_reduce"))
-        bandwidths = [self._bus_bytes_per_s(group, one) for one in kinds if one != "all_reduce"]
-        reduces = self._bus_bytes_per_s(group, "all_reduce")
-        ring = next(filter(None, [*bandwidths, reduces]), None)
+        kinds = [item for item in (kind, "all_gather", "reduce_scatter") if item != "all_reduce"]
+        bandwidths = [self._bus_bytes_per_s(group, item) for item in kinds]
+        all_reduce = self._bus_bytes_per_s(group, "all_reduce")
+        ring = next(filter(None, [*bandwidths, all_reduce]), None)
         if members == 1 or ring is None:
             return nodes
         switch = None
-        if reduces is not None and reduces > nccl.SWITCH_GAIN * ring:
-            switch = reduces / bus_factor("all_reduce", members)
+        if all_reduce is not None and all_reduce > nccl.SWITCH_GAIN * ring:
+            switch = all_reduce / bus_factor("all_reduce", members)
         return replace(nodes, ring_bytes_per_s=ring, switch_bytes_per_s=switch)
 
     def _bus_bytes_per_s(self, group: GroupLayout, kind: str) -> float | None:
-        """Return a large collective's measured bus bandwidth in a node, if any."""
+        """Return a large collective's measured bus bandwidth in a node."""
         if 0 not in group.lines:
             return None
         members, large_bytes = group.members_along(0), nccl.LARGE_BYTES
@@ -453,7 +456,7 @@ class Planner:
         if plan is None:
             return None
         (stage,) = plan.stages
-        return large_bytes * bus_factor(kind, members) / (stage.work_ps / _PRICE_PS_PER_S)
+        return large_bytes * bus_factor(kind, members) / (stage.work_ps / PS_PER_S)
 
     def _by_nccl(self, group: GroupLayout, candidate: nccl.Candidate, nodes: nccl.Nodes) -> Plan:
         _, bytes_per_s = self._pricer.hop(group, candidate.pattern)
@@ -465,22 +468,24 @@ class Planner:
             rate = max(1, min(rate, rate_units(candidate.message_bytes / transfer_s / 1e9)))
         stage = Stage(
             count=1,
-            delay_ps=round(candidate.latency_us * 1e-6 * _PRICE_PS_PER_S),
-            work_ps=round(transfer_s * _PRICE_PS_PER_S),
+            delay_ps=round(candidate.latency_us * 1e-6 * PS_PER_S),
+            work_ps=round(transfer_s * PS_PER_S),
             rate=rate,
             pattern=candidate.pattern,
         )
-        taken = _taken(self.dimensions[0].measured, nccl.channels_across(candidate, nodes))
-        return Plan(algorithm=candidate.name, stages=(stage,), taken=taken)
+        channels = nccl.channels_across(candidate, nodes)
+        share = _multiprocessor_share(self.dimensions[0].measured, channels)
+        return Plan(algorithm=candidate.name, stages=(stage,), multiprocessor_share=share)
 
     def _pipeline_bytes(self, group: GroupLayout, line: int | Along | None) -> int | None:
+        """Return the smallest pipeline piece, if all dimensions have one."""
         lines = (line,) if isinstance(line, int) else group.lines
-        pieces = [self.dimensions[one].parameters.pipeline_bytes for one in lines]
+        pieces = [self.dimensions[index].parameters.pipeline_bytes for index in lines]
         sizes = [piece for piece in pieces if piece is not None]
         return min(sizes) if sizes and len(sizes) == len(pieces) else None
 
     def _measured(self, group: GroupLayout, line: int, kind: str, size_bytes: int) -> Plan | None:
-        """Return the measured plan of a collective; None outside the link's tables."""
+        """Return the measured plan of a collective, if any."""
         link = self.dimensions[line].measured
         if link is None:
             return None
@@ -490,12 +495,12 @@ class Planner:
         pattern = MESSAGE
         if kind != "send_recv":
             pattern = replace(shift(1), line=None if len(group.lines) == 1 else line)
-        dimension, others = self.dimensions[line], group.members_along(line) - 1
+        dimension, peers = self.dimensions[line], group.members_along(line) - 1
         crossed, least_s = pattern, 0.0
         if dimension.shape is Shape.FULLY_CONNECTED:
             # Measurements are of nodes whose switches give all links of a device to any other.
-            least_s = collective.moved_bytes / (dimension.bandwidth_bytes_per_s * others)
-            crossed = pattern if pattern is MESSAGE else replace(pattern, last=others)
+            least_s = collective.moved_bytes / (dimension.bandwidth_bytes_per_s * peers)
+            crossed = pattern if pattern is MESSAGE else replace(pattern, last=peers)
         slowdown = self._pricer.slowdown(group, crossed)
         own_s = max(collective.transfer_s, least_s)
         transfer_s = own_s * slowdown
@@ -505,8 +510,8 @@ class Planner:
             rate = max(1, min(rate, rate_units(own_rate)))
         stage = Stage(
             count=1,
-            delay_ps=round(collective.latency_s * _PRICE_PS_PER_S),
-            work_ps=round(transfer_s * _PRICE_PS_PER_S),
+            delay_ps=round(collective.latency_s * PS_PER_S),
+            work_ps=round(transfer_s * PS_PER_S),
             rate=rate,
             pattern=pattern,
         )
@@ -518,26 +523,26 @@ class Planner:
                 "collectives of fewer devices than are connected in pairs take the links between "
                 "them alone"
             )
-        taken = 0.0
+        share = 0.0
         if kind in nccl.KINDS or kind == "all_to_all":
-            taken = _taken(link, nccl.channels_in_node(collective.name))
-        return Plan(algorithm=collective.name, stages=(stage,), taken=taken, notes=tuple(notes))
+            share = _multiprocessor_share(link, nccl.channels_in_node(collective.name))
+        return Plan(
+            algorithm=collective.name,
+            stages=(stage,),
+            multiprocessor_share=share,
+            notes=tuple(notes),
+        )
 
 
 def _joined(algorithm: str, parts: Sequence[Plan]) -> Plan:
     return Plan(
         algorithm=f"{algorithm} ({', '.join(part.algorithm for part in parts)})",
         stages=tuple([stage for part in parts for stage in part.stages]),
-        taken=max(part.taken for part in parts),
+        multiprocessor_share=max(part.multiprocessor_share for part in parts),
         notes=tuple([note for part in parts for note in part.notes]),
     )
 
 
-def _taken(link: Link | None, channels: int) -> float:
-    """Return the share of a GPU's multiprocessors that channels take."""
+def _multiprocessor_share(link: Link | None, channels: int) -> float:
+    """Return the share of a GPU's multiprocessors that channels occupy."""
     return 0.0 if link is None or not link.multiprocessors else channels / link.multiprocessors
-
-
-def _reduces_in_switch(dimension: Dimension) -> bool:
-    has_switch = dimension.shape in (Shape.SWITCH, Shape.FAT_TREE)
-    return has_switch and dimension.parameters.reduces_in_switch

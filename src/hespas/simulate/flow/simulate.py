@@ -53,7 +53,7 @@ _MOST_NAMED = 16
 
 
 def stream_of(task: Task, group: int) -> StreamKey | None:
-    """Return a task's stream; None for receives and tasks without time.
+    """Return a task's stream, None for receives and instant tasks.
 
     A device computes one thing at a time; so do its CPU, its memory, and each direction of the link
     to its host. Collectives of one group, and messages to one device, keep the order of the program
@@ -75,15 +75,15 @@ def stream_of(task: Task, group: int) -> StreamKey | None:
 
 
 def run_flow(classes: Classes, remote: RemoteMemory | None) -> tuple[ClassTimeline, ...]:
-    """Run classes of devices to their ends, and return what they did.
+    """Return the timelines of device classes, run to their ends.
 
     ``remote`` is the memory outside the devices, of which each has its own. Raises
     `SimulationError` if members of a group start different collectives, and for a deadlock.
     """
     everyone = EVERYONE if classes.world is None else classes.world
     devices = [
-        Device(number, one.devices, work_of(one, everyone, keeps_order=False), stream_of)
-        for number, one in enumerate(classes.devices)
+        Device(number, item.devices, work_of(item, everyone, keeps_order=False), stream_of)
+        for number, item in enumerate(classes.devices)
     ]
     kernel = Kernel()
     compute = Multiprocessors(kernel)
@@ -93,11 +93,11 @@ def run_flow(classes: Classes, remote: RemoteMemory | None) -> tuple[ClassTimeli
     engine.check_complete()
     return tuple([
         replace(
-            slowed(device.timeline(one.graph), compute.slowed_ps.get(device.number, 0)),
+            slowed(device.timeline(item.graph), compute.slowed_ps.get(device.number, 0)),
             streams=_streams(device, classes),
             waits_ps=device.waits_ps,
         )
-        for device, one in zip(devices, classes.devices, strict=True)
+        for device, item in zip(devices, classes.devices, strict=True)
     ])  # fmt: skip
 
 
@@ -110,11 +110,11 @@ def _streams(device: Device, classes: Classes) -> dict[int, str]:
 
 
 def _stream_name(key: StreamKey, classes: Classes) -> str:
-    what, group = key
+    purpose, group = key
     if group == NO_GROUP:
-        return what
+        return purpose
     members = classes.groups[group].devices
-    if what == "sends":
+    if purpose == "sends":
         return f"sends to {devices_text(members[-1:])}"
     if len(members) > _MOST_NAMED:
         return f"collectives of {len(members)} devices with device {members[0]}"
@@ -122,7 +122,7 @@ def _stream_name(key: StreamKey, classes: Classes) -> str:
 
 
 class _FlowNetwork:
-    """Collectives that start when all members have come, and messages, as transfers."""
+    """Runs collectives of all their members, and messages, as transfers."""
 
     def __init__(
         self,
@@ -153,32 +153,32 @@ class _FlowNetwork:
         if not is_complete or not isinstance(task, CollectiveTask):
             return
         members = match.endpoints.values()
-        share = self._classes.groups[run.group].plans[signature_of(task)].taken
-        for one in members:
-            one.device.begin(one, self._kernel.now_ps)
-            self._compute.take(one.device.number, share)
+        share = self._classes.groups[run.group].plans[signature_of(task)].multiprocessor_share
+        for member in members:
+            member.device.begin(member, self._kernel.now_ps)
+            self._compute.occupy(member.device.number, share)
 
         def end_all() -> None:
-            for one in members:
-                self._compute.take(one.device.number, -share)
-                end(one)
+            for member in members:
+                self._compute.occupy(member.device.number, -share)
+                end(member)
 
         self.transfers.start(self._transfer(run.group, signature_of(task)), end_all)
 
     def _transfer(self, group: int, signature: Signature) -> Transfer:
         key = (group, signature)
         if key not in self._transfer_of:
-            of_class = self._classes.groups[group]
-            plan = of_class.plans[signature]
+            group_class = self._classes.groups[group]
+            plan = group_class.plans[signature]
             self._transfer_of[key] = make_transfer(
-                plan, of_class.uses, has_rivals=plan in of_class.rivals
+                plan, group_class.uses, has_rivals=plan in group_class.rivals
             )
         return self._transfer_of[key]
 
     def _mailbox(
         self, run: TaskRun, task: SendTask | ReceiveTask, *, is_ready: bool = False
     ) -> Mailbox[TaskRun]:
-        """Return the mailbox of a message, or of its receiver's ready notices."""
+        """Return the mailbox of a message or its ready notices."""
         source, target = self._classes.groups[run.group].devices
         tag = ("ready", task.tag) if is_ready else task.tag
         return self._mailboxes.mailbox(tag, source, target, task.size_bytes)
@@ -217,7 +217,10 @@ class _FlowNetwork:
 
 
 def _memory_duration_ps(remote: RemoteMemory | None, task: MemoryTask) -> int:
-    """Return ``latency + size / bandwidth``. Raises `SimulationError` for shared memory."""
+    """Return the access time: latency plus size over bandwidth.
+
+    Raises `SimulationError` for no memory and for shared memory.
+    """
     location = f"task {task.id} ({task.name})"
     if remote is None or remote.kind is RemoteMemoryKind.NO_MEMORY_EXPANSION:
         message = "the system has no memory outside the devices"
@@ -226,7 +229,7 @@ def _memory_duration_ps(remote: RemoteMemory | None, task: MemoryTask) -> int:
     is_own = remote.kind is RemoteMemoryKind.PER_NPU_MEMORY_EXPANSION
     if not is_own or remote.latency_s is None or remote.bandwidth_bytes_per_s is None:
         message = f"{remote.kind.value} has no model in hespas' own network model"
-        raise SimulationError(message, location=location, hint=f"use {option('model')} astra-sim")
+        raise SimulationError(message, location=location, hint=_OTHER_MODEL)
     bytes_per_ns = to_gb_per_s(remote.bandwidth_bytes_per_s)
     time_ns = to_ns(remote.latency_s) + task.size_bytes / bytes_per_ns
     return int(time_ns * PS_PER_NS)
@@ -249,19 +252,19 @@ def simulate_flow(
     cluster: Cluster | None = None,
     is_folded: bool = True,
 ) -> Timeline:
-    """Return when each device does what, where transfers share links max-min fairly.
+    """Return a job's timeline on links shared max-min fairly.
 
     ``algorithm`` is for all collectives that it can run: a name, ``auto`` for the fastest on an
-    idle network, or ``specified`` for what the system specifies. Of a ``cluster`` the links count;
+    idle network, or ``specified`` for what the system specifies. The links of a ``cluster`` count;
     for its devices see `hespas.simulate.models.on_cluster`. Devices that behave alike are simulated
     once, unless not ``is_folded``; the result is the same. Raises `DeviceCountError` if the job and
     the network differ in size, and `SimulationError`, which says why, for whatever is outside this
     model and for deadlocks.
     """
-    simulated = planned_flow(
+    simulator = planned_flow(
         work, system, algorithm=algorithm, cluster=cluster, is_folded=is_folded
     )
-    return simulated(work)
+    return simulator(work)
 
 
 def planned_flow(
@@ -272,16 +275,17 @@ def planned_flow(
     cluster: Cluster | None = None,
     is_folded: bool = True,
 ) -> Callable[[Job | TaskGraph], Timeline]:
-    """Return what simulates ``work``, and jobs that differ from it in durations alone.
+    """Return a simulator of ``work`` with any durations.
 
-    Which devices are alike, and how each collective runs, is found once.
+    The symmetry classes and the collectives' algorithms are computed once.
     """
+    described = system if isinstance(system, System) else None
     interconnect = interconnect_of(system) if isinstance(system, System) else system
-    job = with_durations(as_job(work), system if isinstance(system, System) else None)
+    job = with_durations(as_job(work), described)
     check_size(job.device_count, interconnect)
     _check_job(job)
-    if isinstance(system, System):
-        _check_options(system)
+    if described is not None:
+        _check_options(described)
     is_irregular = cluster is not None and bool(cluster.links)
     topology = make_topology(interconnect, cluster)
     plain = without_collisions(interconnect)
@@ -293,26 +297,23 @@ def planned_flow(
     classes = find_classes(
         job, roles, topology, planner, is_irregular=is_irregular, is_folded=is_folded
     )
-    remote = system.remote_memory if isinstance(system, System) else None
+    remote = None if described is None else described.remote_memory
     assumptions = tuple(_assumptions(planner, interconnect))
 
     def simulated(work: Job | TaskGraph) -> Timeline:
-        job = with_durations(as_job(work), system if isinstance(system, System) else None)
+        job = with_durations(as_job(work), described)
         _check_job(job)
-        return Timeline(
-            classes=run_flow(_of_job(classes, job), remote),
-            model="hespas",
-            assumptions=assumptions,
-        )
+        timelines = run_flow(_with_graphs(classes, job), remote)
+        return Timeline(classes=timelines, model="hespas", assumptions=assumptions)
 
     return simulated
 
 
-def _of_job(classes: Classes, job: Job) -> Classes:
-    """Return the classes of devices whose jobs have the same structure."""
+def _with_graphs(classes: Classes, job: Job) -> Classes:
+    """Return the classes with an equally structured job's graphs."""
     devices = [
-        replace(each, graph=job.graphs[job.graph_of_device[each.devices[0]]])
-        for each in classes.devices
+        replace(item, graph=job.graphs[job.graph_of_device[item.devices[0]]])
+        for item in classes.devices
     ]
     return replace(classes, devices=tuple(devices))
 

@@ -1,8 +1,8 @@
-"""A job's devices, groups and links in symmetry classes.
+"""Divide a job's devices, groups and links into symmetry classes.
 
-First, groups that are alike but for where they are get one layout and one plan per collective.
-Then the links that their messages cross are counted, links that carry the same messages are
-joined, and devices, groups and links are refined into classes.
+First, groups that differ only in where they are get one layout and one plan per collective. Then
+the links that their messages cross are counted, links that carry the same messages are joined, and
+devices, groups and links are refined into classes.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class GroupClass:
 
 @frozen
 class Classes:
-    """A job's devices and groups in classes, by their first members.
+    """The classes of a job's devices and groups.
 
     ``capacities`` gives the bandwidth of links by class, in rate units.
     """
@@ -92,9 +92,9 @@ _EVERY = 64
 
 
 def _used_by_one(blocks: Iterable[_Block]) -> frozenset[int]:
-    """Return the dimensions that only one block uses, whose groups share no devices.
+    """Return the dimensions that one disjoint block uses alone.
 
-    A group's collectives follow each other, so that nothing else loads its links meanwhile.
+    A group's collectives follow each other, so nothing else loads its links meanwhile.
     """
     used: dict[int, list[_Block]] = {}
     for block in blocks:
@@ -105,7 +105,7 @@ def _used_by_one(blocks: Iterable[_Block]) -> frozenset[int]:
 
 @frozen
 class _Block:
-    """Groups of one layout, a row of members each, and how their collectives run."""
+    """Groups of one layout (rows of members) and their plans."""
 
     layout: GroupLayout
     groups: Integers
@@ -119,14 +119,14 @@ class _Block:
         return tuple(dict.fromkeys(patterns))
 
     def message_count(self, alone: Collection[int]) -> int:
-        """About how many messages of the groups are looked at, in all patterns."""
+        """Return about how many messages of the groups are routed."""
         simple = [self.simplest(pattern, alone)[0] for pattern in self.patterns]
         return len(self.groups) * sum(map(self.layout.message_count, simple))
 
     def simplest(self, pattern: Pattern, alone: Collection[int]) -> tuple[Pattern, int]:
-        """Return a pattern that represents another's links, and how many times less often.
+        """Return a representative pattern and the factor to its messages.
 
-        In the dimensions ``alone`` nothing but this block's groups uses their links.
+        In the dimensions ``alone``, only this block's groups use the links.
         """
         if self.layout.paired_line(pattern) in alone:
             return self.layout.sample(pattern)
@@ -150,10 +150,12 @@ def _blocks(groups: Groups, planner: Planner, *, is_irregular: bool) -> Iterator
         layouts = layout_numbers(members, planner.dimensions, is_irregular=is_irregular)
         listed: list[int] = numbers.tolist()
         signatures = [groups.signatures[number] for number in listed]
-        does = [
-            numbers_of_signatures.setdefault(one, len(numbers_of_signatures)) for one in signatures
+        signature_numbers = [
+            numbers_of_signatures.setdefault(item, len(numbers_of_signatures))
+            for item in signatures
         ]
-        keys = layouts * (len(numbers_of_signatures) + 1) + np.array(does, dtype=np.int64)
+        base = len(numbers_of_signatures) + 1
+        keys = layouts * base + np.array(signature_numbers, dtype=np.int64)
         for rows in split(numbered(keys)):
             layout = GroupLayout(
                 number=count, members=members[rows[0]], dimensions=planner.dimensions
@@ -172,9 +174,9 @@ def _blocks(groups: Groups, planner: Planner, *, is_irregular: bool) -> Iterator
 
 @frozen
 class _Loads:
-    """Which links a group's messages cross, by pattern number.
+    """The links that groups' messages cross, by pattern number.
 
-    Each is an array with one entry for each such fact.
+    Entry k: ``messages[k]`` messages of a pattern and a group cross a link.
     """
 
     group: Integers
@@ -188,7 +190,7 @@ class _Loads:
         weight = (self.pattern << 32) + self.messages
         return Edges(source=self.group, target=self.link, weight=weight)
 
-    def at(self, entries: Integers) -> _Loads:
+    def selected(self, entries: Integers) -> _Loads:
         """Return some of the entries."""
         return _Loads(
             group=self.group[entries],
@@ -197,12 +199,12 @@ class _Loads:
             messages=self.messages[entries],
         )
 
-    def crosses_same_links(self, other: _Loads) -> bool:
+    def crosses_same_links(self, loads: _Loads) -> bool:
         """Return whether two patterns cross the same links equally often."""
         return (
-            np.array_equal(self.group, other.group)
-            and np.array_equal(self.link, other.link)
-            and np.array_equal(self.messages, other.messages)
+            np.array_equal(self.group, loads.group)
+            and np.array_equal(self.link, loads.link)
+            and np.array_equal(self.messages, loads.messages)
         )
 
 
@@ -234,16 +236,16 @@ def _concatenated(parts: list[_Loads]) -> _Loads:
 
 
 def _joined(loads: _Loads, bandwidths: Reals) -> tuple[_Loads, Reals]:
-    """Keep one of several links that the same messages cross.
+    """Return loads and bandwidths with equally crossed links joined.
 
-    Returns the loads of the links that are kept, numbered anew, and their bandwidths.
+    The links are numbered anew.
     """
     numbers = alike(bandwidths.view(np.int64), loads.edges)
     _, first = np.unique(numbers, return_index=True)
     is_first = np.zeros(len(numbers), dtype=bool)
     is_first[first] = True
-    kept = loads.at(np.nonzero(is_first[loads.link])[0])
-    return replace(kept, link=numbers[kept.link]), bandwidths[first]
+    distinct = loads.selected(np.nonzero(is_first[loads.link])[0])
+    return replace(distinct, link=numbers[distinct.link]), bandwidths[first]
 
 
 class _Classes:
@@ -274,14 +276,14 @@ class _Classes:
         self._loads, self._bandwidths = _joined(loads, topology.bytes_per_ns(links))
 
     def _load(self, topology: Topology, index: int) -> list[_Loads]:
-        """Return what the groups of a block load, each set of links once."""
+        """Return the distinct loads of a block's groups."""
         block = self._blocks[index]
         self._block_of[block.groups] = index
         distinct: list[_Loads] = []
         for pattern in block.patterns:
             number = self._pattern_numbers.setdefault(pattern, len(self._pattern_numbers))
             loads = _loads_of(topology, block, pattern, number, self._alone)
-            same = next((other for other in distinct if other.crosses_same_links(loads)), None)
+            same = next((item for item in distinct if item.crosses_same_links(loads)), None)
             if same is None:
                 distinct.append(loads)
             elif len(same.pattern):
@@ -290,8 +292,10 @@ class _Classes:
         return distinct
 
     def run(self, *, is_folded: bool) -> Classes:
-        numbers = self._refined() if is_folded else self._each_alone()
-        devices = tuple([self._device_class(one, numbers) for one in split(numbers.devices)])
+        numbers = self._refined() if is_folded else self._unfolded()
+        devices = tuple(
+            [self._device_class(members, numbers) for members in split(numbers.devices)]
+        )
         tasks = sum(len(device.graph.tasks) for device in devices)
         check_memory(tasks, "tasks", bytes_each=BYTES_PER_TASK)
         class_loads = _ClassLoads(self._loads, numbers)
@@ -306,7 +310,7 @@ class _Classes:
             },
         )
 
-    def _each_alone(self) -> ClassNumbers:
+    def _unfolded(self) -> ClassNumbers:
         return ClassNumbers(
             devices=np.arange(self._job.device_count),
             groups=np.arange(self._groups.count),
@@ -326,12 +330,12 @@ class _Classes:
         devices: list[Integers] = [np.zeros(0, dtype=np.int64)]
         groups: list[Integers] = [np.zeros(0, dtype=np.int64)]
         weights: list[Integers] = [np.zeros(0, dtype=np.int64)]
-        for graph, of_roles in enumerate(self._groups.group_of):
-            for role, group_of in enumerate(of_roles):
-                (taking,) = np.nonzero(group_of >= 0)
-                devices.append(taking)
-                groups.append(group_of[taking])
-                weights.append(np.full(len(taking), (graph << 32) + role, dtype=np.int64))
+        for graph, groups_of_roles in enumerate(self._groups.group_of):
+            for role, group_of in enumerate(groups_of_roles):
+                (members,) = np.nonzero(group_of >= 0)
+                devices.append(members)
+                groups.append(group_of[members])
+                weights.append(np.full(len(members), (graph << 32) + role, dtype=np.int64))
         return Edges(
             source=np.concatenate(devices),
             target=np.concatenate(groups),
@@ -362,57 +366,57 @@ class _Classes:
             index, row = row_of[group]
             block = self._blocks[index]
             members = block.members[row]
-            same = {pattern: self._same_links[index, pattern] for pattern in block.patterns}
+            numbers_of = {pattern: self._same_links[index, pattern] for pattern in block.patterns}
             yield GroupClass(
                 members=frozenset(numbers.devices[members].tolist()),
                 devices=tuple(members.tolist()),
                 plans=block.plans,
-                uses={pattern: loads.uses(number, same[pattern]) for pattern in same},
+                uses={pattern: loads.uses(number, own) for pattern, own in numbers_of.items()},
                 rivals=frozenset([
                     plan
                     for plan in block.plans.values()
-                    if loads.are_rivals(number, {same[pattern] for pattern in plan.patterns})
+                    if loads.are_rivals(number, {numbers_of[pattern] for pattern in plan.patterns})
                 ]),
             )  # fmt: skip
 
 
 class _ClassLoads:
-    """What the first link of each class carries."""
+    """The loads of the first link of each class."""
 
     def __init__(self, loads: _Loads, numbers: ClassNumbers) -> None:
         self.first_link = [int(links[0]) for links in split(numbers.links)]
         is_first = np.zeros(len(numbers.links), dtype=bool)
         is_first[self.first_link] = True
-        kept = loads.at(np.nonzero(is_first[loads.link])[0])
+        representative = loads.selected(np.nonzero(is_first[loads.link])[0])
         self._uses: dict[tuple[int, int], dict[int, int]] = {}
         self._on_link: dict[tuple[int, int], set[tuple[int, int]]] = {}
         entries = zip(
-            numbers.groups[kept.group].tolist(),
-            kept.group.tolist(),
-            kept.pattern.tolist(),
-            numbers.links[kept.link].tolist(),
-            kept.messages.tolist(),
+            numbers.groups[representative.group].tolist(),
+            representative.group.tolist(),
+            representative.pattern.tolist(),
+            numbers.links[representative.link].tolist(),
+            representative.messages.tolist(),
             strict=True,
         )
-        is_each_alone = len(split(numbers.groups)) == len(numbers.groups)
+        is_folded = len(split(numbers.groups)) < len(numbers.groups)
         for group_class, group, pattern, link, messages in entries:
             uses = self._uses.setdefault((group_class, pattern), {})
             uses[link] = uses.get(link, 0) + messages
-            if not is_each_alone:
+            if is_folded:
                 self._on_link.setdefault((group_class, link), set()).add((group, pattern))
 
     def uses(self, group_class: int, pattern: int) -> LinkUses:
-        """Return the links that a pattern crosses in the groups of a class."""
+        """Return the links that a pattern crosses in a class."""
         return tuple(sorted(self._uses.get((group_class, pattern), {}).items()))
 
     def are_rivals(self, group_class: int, patterns: set[int]) -> bool:
-        """Return whether groups of one class share a link."""
+        """Return whether several groups of a class load one link."""
         links = {link for pattern in patterns for link, _ in self.uses(group_class, pattern)}
-        return any(len(self._groups_on(group_class, link, patterns)) > 1 for link in links)
-
-    def _groups_on(self, group_class: int, link: int, patterns: Iterable[int]) -> set[int]:
-        on_link = self._on_link.get((group_class, link), ())
-        return {group for group, pattern in on_link if pattern in patterns}
+        loads_of_links = (self._on_link.get((group_class, link), ()) for link in links)
+        return any(
+            len({group for group, pattern in loads if pattern in patterns}) > 1
+            for loads in loads_of_links
+        )
 
 
 Hashes: TypeAlias = NDArray[np.uint64]
@@ -420,7 +424,7 @@ Hashes: TypeAlias = NDArray[np.uint64]
 
 @frozen
 class Edges:
-    """Edges from things of one sort to things of another, with weights."""
+    """Weighted edges between two sorts of nodes."""
 
     source: Integers
     target: Integers
@@ -429,7 +433,7 @@ class Edges:
 
 @frozen
 class ClassNumbers:
-    """The class of each device, group and link, numbered by first appearance."""
+    """The class numbers of devices, groups and links."""
 
     devices: Integers
     groups: Integers
@@ -439,7 +443,7 @@ class ClassNumbers:
 def refine(
     devices: Integers, groups: Integers, links: Integers, roles: Edges, loads: Edges
 ) -> ClassNumbers:
-    """Return the coarsest classes that are no coarser than those given.
+    """Return the coarsest stable refinement of initial classes.
 
     ``roles`` goes from devices to groups, ``loads`` from groups to links.
     """
@@ -447,7 +451,7 @@ def refine(
     role, load = _mixed(roles.weight), _mixed(loads.weight)
     count = 0
     while True:
-        previous, count = count, sum(count_distinct(each) for each in (device, group, link))
+        previous, count = count, sum(map(count_distinct, (device, group, link)))
         if count == previous:
             return ClassNumbers(
                 devices=numbered(device), groups=numbered(group), links=numbered(link)
@@ -462,13 +466,13 @@ def refine(
 
 
 def alike(kinds: Integers, edges: Edges) -> Integers:
-    """Return a number for each target, equal for equal kinds and edges."""
+    """Return target numbers, equal for equal kinds and edges."""
     own = _mixed(kinds)
     return numbered(own + _sums(_mixed(edges.source), _mixed(edges.weight), edges.target, len(own)))
 
 
 def numbered(values: Integers | Hashes) -> Integers:
-    """Return numbers of values, from 0 by first appearance, equal for equal ones."""
+    """Return value numbers, from 0 by first appearance."""
     _, first, inverse = np.unique(values, return_index=True, return_inverse=True)
     order = np.empty(len(first), dtype=np.int64)
     order[np.argsort(first)] = np.arange(len(first))
@@ -476,7 +480,7 @@ def numbered(values: Integers | Hashes) -> Integers:
 
 
 def split(numbers: Integers) -> list[Integers]:
-    """Return the positions of each number, ascending, in the order of the numbers."""
+    """Return the ascending positions of each number, by number."""
     if not len(numbers):
         return []
     order = np.argsort(numbers, kind="stable")

@@ -1,8 +1,8 @@
-"""The links of a network by number, and messages' routes as arrays.
+"""Number a network's links, and route messages as arrays.
 
-A `Topology` says which links a message crosses, how wide a link is, and what its name is. It is of
-dimensions, of which links and routes are computed, or of a graph of nodes, of which links are
-listed and routes found. A cluster may override single links.
+A `Topology` says which links a message crosses, and the bandwidth and name of a link. For a network
+of dimensions it computes links and routes; for a graph of nodes it lists the links and searches the
+routes. A cluster may override single links.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from hespas.simulate.flow.graph_links import (
     ShortestRoutes,
     dragonfly_graph,
     dragonfly_route,
-    shortest_way,
+    shortest_route,
     spread,
 )
 
@@ -47,7 +47,7 @@ Reals: TypeAlias = NDArray[np.float64]
 
 @frozen
 class Routes:
-    """Which message crosses which link: entry k says that ``message[k]`` crosses ``link[k]``.
+    """The links that messages cross: ``message[k]`` crosses ``link[k]``.
 
     ``latency_ns`` has the sum over the links of each message, and ``dimensions`` the dimensions
     that each message crosses, as a set of bits.
@@ -60,7 +60,7 @@ class Routes:
 
 
 def make_topology(interconnect: Interconnect, cluster: Cluster | None = None) -> Topology:
-    """Return the links of a network, of which a cluster may override some.
+    """Return a network's links, some overridden by a cluster.
 
     Raises `HardwareError` for an override of a link that isn't there.
     """
@@ -77,7 +77,7 @@ def make_topology(interconnect: Interconnect, cluster: Cluster | None = None) ->
 
 
 class Topology:
-    """The links of a network by number, and which of them messages cross.
+    """The numbered links of a network and their messages.
 
     Links of the cluster without bandwidth are dead: messages go around them by fewest moves.
     """
@@ -100,7 +100,7 @@ class Topology:
                 message = f"there is no link {override.link!r}"
                 raise HardwareError(message, location=self._source, hint=hint)
             self._overrides[link] = override
-        self._dead = frozenset(link for link, one in self._overrides.items() if one.is_dead)
+        self._dead = frozenset(link for link, item in self._overrides.items() if item.is_dead)
         self._detour = cache(self._find_detour)
 
     def _parts(self, links: Integers) -> Integers:
@@ -109,9 +109,9 @@ class Topology:
     def routes(
         self, sources: Sequence[int] | Integers, targets: Sequence[int] | Integers
     ) -> Routes:
-        """Return the routes of messages from sources to targets, one by one.
+        """Return the routes of messages from sources to targets.
 
-        Raises `HardwareError` where every way crosses a dead link.
+        Raises `HardwareError` if every route of a message crosses a dead link.
         """
         starts = np.asarray(sources, dtype=np.int64)
         goals = np.asarray(targets, dtype=np.int64)
@@ -119,14 +119,14 @@ class Topology:
         if self._dead:
             message, link = self._around(message, link, starts, goals)
         part = self._parts(link)
-        late_ns, along = self._latency_ns[part], self._dimension[part]
+        link_latency_ns, bits = self._latency_ns[part], self._dimension[part]
         for number, override in self._overrides.items():
-            late_ns[link == number] += override.extra_latency_s * 1e9
+            link_latency_ns[link == number] += override.extra_latency_s * 1e9
         dimensions = np.zeros(len(starts), dtype=np.int64)
         for bit in {*self._dimension.tolist()} - {0}:
-            dimensions[message[along == bit]] |= bit
+            dimensions[message[bits == bit]] |= bit
         latency_ns = np.zeros(len(starts))
-        latency_ns += np.bincount(message, weights=late_ns, minlength=len(starts))
+        latency_ns += np.bincount(message, weights=link_latency_ns, minlength=len(starts))
         return Routes(
             message=message, link=link, latency_ns=np.round(latency_ns, 6), dimensions=dimensions
         )
@@ -134,16 +134,17 @@ class Topology:
     def _around(
         self, message: Integers, link: Integers, starts: Integers, goals: Integers
     ) -> Crossing:
+        """Return the crossings with detours for messages on dead links."""
         moved = sorted({*message[np.isin(link, list(self._dead))].tolist()})
-        ways = [self._detour(int(starts[one]), int(goals[one])) for one in moved]
+        routes = [self._detour(int(starts[number]), int(goals[number])) for number in moved]
         stays = ~np.isin(message, moved)
-        detoured = np.repeat(np.array(moved, dtype=np.int64), [len(way) for way in ways])
-        links = np.array([number for way in ways for number in way], dtype=np.int64)
+        detoured = np.repeat(np.array(moved, dtype=np.int64), [len(route) for route in routes])
+        links = np.array([number for route in routes for number in route], dtype=np.int64)
         return np.concatenate([message[stays], detoured]), np.concatenate([link[stays], links])
 
     def _find_detour(self, source: int, target: int) -> Links:
-        way = self._network.detour(source, target, self._dead)
-        if way is None:
+        route = self._network.detour(source, target, self._dead)
+        if route is None:
             dead = ", ".join(self.name(link) for link in sorted(self._dead)[:3])
             raise HardwareError(
                 f"every way from device {source} to device {target} crosses a dead link: "
@@ -151,7 +152,7 @@ class Topology:
                 location=self._source,
                 hint="give it some bandwidth, or leave its device out",
             )
-        return way
+        return route
 
     def bytes_per_ns(self, links: Sequence[int] | Integers) -> Reals:
         """Return the bandwidth of links."""
@@ -165,16 +166,17 @@ class Topology:
         return result
 
     def name(self, link: int) -> str:
-        """Return what people call a link."""
+        """Return the name of a link."""
         part = int(self._parts(np.array(link)))
         return self._network.name(part, link - int(self._first[part]))
 
     def link_named(self, name: str) -> int | None:
-        """Return the number of a link; None if none has that name."""
-        place = self._network.find(name)
-        if place is None:
+        """Return the number of a named link, if it exists."""
+        position = self._network.find(name)
+        if position is None:
             return None
-        link = int(self._first[place[0]]) + place[1]
+        part, index = position
+        link = int(self._first[part]) + index
         return link if link < self._first[-1] and self.name(link) == name else None
 
 
@@ -185,7 +187,7 @@ _PARTS = {
     Shape.FAT_TREE: ("up", "down", "leaf_up", "leaf_down"),
     Shape.FULLY_CONNECTED: ("to",),
 }
-"""What links each device has along a dimension, and each leaf switch (``leaf_``), one of each."""
+"""The parts of a dimension: one link per device each, or per leaf switch (``leaf_``)."""
 _NAME = re.compile(r"(dim[0-9]+\.[a-z_]+)\.([0-9]+)(?:\.([0-9]+))?")
 
 
@@ -232,8 +234,8 @@ class _DimensionLinks:
             here, there = axis.coordinate(places), axis.coordinate(targets)
             (moving,) = np.nonzero(here != there)
             if len(moving):
-                for which, link in _cross(axis, places[moving], here[moving], there[moving]):
-                    messages.append(moving[which])
+                for message, link in _cross(axis, places[moving], here[moving], there[moving]):
+                    messages.append(moving[message])
                     links.append(link)
                 places = places + (there - here) * axis.stride
         return np.concatenate(messages), np.concatenate(links)
@@ -251,9 +253,10 @@ class _DimensionLinks:
 
     def find(self, name: str) -> tuple[int, int] | None:
         match = _NAME.fullmatch(name)
-        part = next((n for n, one in enumerate(self.parts) if match and one.name == match[1]), None)
-        if match is None or part is None:
+        names = [part.name for part in self.parts]
+        if match is None or match[1] not in names:
             return None
+        part = names.index(match[1])
         axis, index = self._axis_of_part[part], int(match[2])
         if axis.dimension.shape is Shape.FULLY_CONNECTED and match[3] is not None:
             coordinate = int(match[3]) // axis.stride % axis.dimension.size
@@ -265,7 +268,7 @@ class _DimensionLinks:
     def detour(self, source: int, target: int, dead: frozenset[int]) -> Links | None:
         """Return the shortest route without dead links, if any.
 
-        Where several ways are equally short, the ends decide, so that messages spread.
+        The ends decide between equally short ones, so that messages spread.
         """
 
         def moves(device: int) -> list[Move[int]]:
@@ -274,10 +277,10 @@ class _DimensionLinks:
             turn = spread(source, target, device) % len(alive) if alive else 0
             return [*alive[turn:], *alive[:turn]]
 
-        def left(device: int) -> int:
-            return sum(_moves_left(axis, device, target) for axis in self._axes)
+        def distance(device: int) -> int:
+            return sum(_distance(axis, device, target) for axis in self._axes)
 
-        return shortest_way(source, target, moves, left)
+        return shortest_route(source, target, moves, distance)
 
 
 def _parts_of(index: int, dimension: Dimension, devices: int) -> Iterator[Part]:
@@ -303,7 +306,10 @@ def _parts_of(index: int, dimension: Dimension, devices: int) -> Iterator[Part]:
 def _cross(
     axis: _Axis, places: Integers, here: Integers, there: Integers, spine: Integers | None = None
 ) -> list[Crossing]:
-    """Return the links of messages along a dimension; None for hashed spines."""
+    """Return the links that messages cross along a dimension.
+
+    Without ``spine``, a hash of the ends chooses the spines of a fat tree.
+    """
     every, first = np.arange(len(places)), axis.first
     goals = places + (there - here) * axis.stride
     match axis.dimension.shape:
@@ -312,12 +318,12 @@ def _cross(
         case Shape.SWITCH:
             return [(every, first[0] + places), (every, first[1] + goals)]
         case Shape.FAT_TREE:
-            leaf, other = _leaf(axis, places), _leaf(axis, goals)
-            (climbing,) = np.nonzero(leaf != other)
+            leaf, goal_leaf = _leaf(axis, places), _leaf(axis, goals)
+            (climbing,) = np.nonzero(leaf != goal_leaf)
             spines = axis.dimension.spines or 1
             if spine is None:
                 spine = spread(places, goals, 0, axis.dimension.seed) % spines
-            up, down = spines * leaf + spine, spines * other + spine
+            up, down = spines * leaf + spine, spines * goal_leaf + spine
             return [
                 (every, first[0] + places),
                 (every, first[1] + goals),
@@ -325,9 +331,8 @@ def _cross(
                 (climbing, first[3] + down[climbing]),
             ]
         case Shape.RING:
-            return [
-                _around_ring(axis, places, here, _shorter_way(here, there, axis.dimension.size))
-            ]
+            distance = _shorter_way(here, there, axis.dimension.size)
+            return [_around_ring(axis, places, here, distance)]
         case Shape.LINE:
             return [_around_ring(axis, places, here, there - here)]
         case _:
@@ -341,9 +346,9 @@ def _leaf(axis: _Axis, devices: Integers) -> Integers:
 
 
 def _shorter_way(here: Integers, there: Integers, size: int) -> Integers:
-    """Return how far a message goes around a ring; below 0 downwards.
+    """Return a message's distance around a ring, below 0 downwards.
 
-    Where both ways are equally long, every other device sends upwards and the rest downwards.
+    Of two equally long ways, every other device takes the one upwards.
     """
     up = (there - here) % size
     goes_up = (2 * up < size) | ((2 * up == size) & (here % 2 == 0))
@@ -352,15 +357,15 @@ def _shorter_way(here: Integers, there: Integers, size: int) -> Integers:
 
 def _around_ring(axis: _Axis, places: Integers, here: Integers, distance: Integers) -> Crossing:
     hops, step = np.abs(distance), np.sign(distance)
-    which = np.repeat(np.arange(len(places)), hops)
-    taken = np.arange(len(which)) - np.repeat(np.cumsum(hops) - hops, hops)
-    coordinate = (here[which] + step[which] * taken) % axis.dimension.size
-    device = places[which] + (coordinate - here[which]) * axis.stride
-    return which, np.where(step[which] > 0, *axis.first) + device
+    message = np.repeat(np.arange(len(places)), hops)
+    passed = np.arange(len(message)) - np.repeat(np.cumsum(hops) - hops, hops)
+    coordinate = (here[message] + step[message] * passed) % axis.dimension.size
+    device = places[message] + (coordinate - here[message]) * axis.stride
+    return message, np.where(step[message] > 0, *axis.first) + device
 
 
 def _moves(axis: _Axis, device: int) -> list[Move[int]]:
-    """Return a device's neighbours along a dimension, and the links to them."""
+    """Return a device's neighbours along a dimension with their links."""
     size, shape = axis.dimension.size, axis.dimension.shape
     here = device // axis.stride % size
     if shape in {Shape.RING, Shape.LINE}:
@@ -370,21 +375,20 @@ def _moves(axis: _Axis, device: int) -> list[Move[int]]:
             if size > 1 and (shape is Shape.RING or 0 <= there < size)
         ]
     spines = axis.dimension.spines or 1
-    there = np.repeat([other for other in range(size) if other != here], spines)
+    there = np.repeat([coordinate for coordinate in range(size) if coordinate != here], spines)
     spine = np.tile(np.arange(spines), size - 1)
-    links: list[list[int]] = [[] for _ in there]
-    for which, crossed in _cross(
-        axis, np.full_like(there, device), np.full_like(there, here), there, spine
-    ):
-        for number, link in zip(which, crossed, strict=True):
-            links[int(number)].append(int(link))
+    routes: list[list[int]] = [[] for _ in there]
+    places = np.full_like(there, device)
+    for messages, links in _cross(axis, places, np.full_like(there, here), there, spine):
+        for message, link in zip(messages, links, strict=True):
+            routes[int(message)].append(int(link))
     return [
-        (device + (other - here) * axis.stride, tuple(own))
-        for other, own in zip(there.tolist(), links, strict=True)
+        (device + (coordinate - here) * axis.stride, tuple(route))
+        for coordinate, route in zip(there.tolist(), routes, strict=True)
     ]
 
 
-def _moves_left(axis: _Axis, device: int, target: int) -> int:
+def _distance(axis: _Axis, device: int, target: int) -> int:
     size = axis.dimension.size
     away = abs(device // axis.stride % size - target // axis.stride % size)
     match axis.dimension.shape:

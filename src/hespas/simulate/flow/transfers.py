@@ -1,6 +1,6 @@
-"""Transfers: what collectives and messages do on the network, in flight.
+"""Run the transfers of collectives and messages on shared links.
 
-A transfer is a row of phases, each some equal steps: first a delay in which no link is used
+A transfer is a sequence of phases, each of equal steps: first a delay in which no link is used
 (latencies, overheads, reductions), then bytes that flow at the fair rate. While no other transfer
 uses any of its links, a transfer is one event, its end. When another comes, it continues step by
 step from where it is.
@@ -52,7 +52,7 @@ def rate_units(bytes_per_ns: float) -> int:
 
 
 def fair_rates(demands: Mapping[int, Demand], capacities: Mapping[int, int]) -> dict[int, int]:
-    """Return the rate of a message of each flow, by the flow's number.
+    """Return the message rate of each flow by its number.
 
     ``capacities`` are those of all links that the flows use. On no link do rates times messages
     exceed the capacity. The result doesn't depend on the order of anything.
@@ -66,17 +66,17 @@ def fair_rates(demands: Mapping[int, Demand], capacities: Mapping[int, int]) -> 
 
 
 class _Filling:
-    """Progressive filling: fix the rates at the smallest share or limit, and go on."""
+    """Fixes rates repeatedly at the smallest share or limit."""
 
     def __init__(self, demands: Mapping[int, Demand], capacities: Mapping[int, int]) -> None:
         self._demands = demands
-        self._left: dict[int, int] = {}
+        self._free: dict[int, int] = {}
         self._messages: dict[int, int] = {}
         self._flows: dict[int, list[int]] = {}
         for number, demand in demands.items():
             for link, messages in demand.uses:
-                if link not in self._left:
-                    self._left[link] = capacities[link]
+                if link not in self._free:
+                    self._free[link] = capacities[link]
                     self._messages[link] = 0
                     self._flows[link] = []
                 self._messages[link] += messages
@@ -84,28 +84,26 @@ class _Filling:
         self._rates: dict[int, int] = {}
 
     def run(self) -> dict[int, int]:
-        links = [(self._share(link), link) for link in self._left]
+        links = [(self._share(link), link) for link in self._free]
         limits = sorted((demand.limit, number) for number, demand in self._demands.items())
         heapify(links)
-        at = 0
-        while len(self._rates) < len(self._demands):
-            while limits[at][1] in self._rates:
-                at += 1
-            full = self._fullest(links, limits[at][0])
-            if full:
-                share = full[0][0]
-                self._fix({flow for _, link in full for flow in self._flows[link]}, share)
-            else:
-                self._fix((limits[at][1],), limits[at][0])
+        for limit, number in limits:
+            while number not in self._rates:
+                full = self._fullest(links, limit)
+                if full:
+                    share = full[0][0]
+                    self._fix({flow for _, link in full for flow in self._flows[link]}, share)
+                else:
+                    self._fix((number,), limit)
         return self._rates
 
     def _share(self, link: int) -> int:
-        return self._left[link] // self._messages[link]
+        return self._free[link] // self._messages[link]
 
     def _fullest(self, links: list[tuple[int, int]], limit: int) -> list[tuple[int, int]]:
-        """Take the links with the smallest share off the heap, unless ``limit`` is smaller.
+        """Pop the links with the smallest share, at most ``limit``.
 
-        Shares only grow, so that the heap's figures are never too large.
+        Shares only grow, so the heap's figures are never too large.
         """
         fullest: list[tuple[int, int]] = []
         while links and links[0][0] <= (fullest[0][0] if fullest else limit):
@@ -128,7 +126,7 @@ class _Filling:
                 continue
             self._rates[number] = rate
             for link, messages in self._demands[number].uses:
-                self._left[link] -= rate * messages
+                self._free[link] -= rate * messages
                 self._messages[link] -= messages
 
 
@@ -138,9 +136,10 @@ PIECES = 16
 
 @frozen
 class Phase:
-    """``count`` equal steps: each waits ``delay_ps``, then moves ``work`` (rate units times ps).
+    """``count`` equal steps of a transfer.
 
-    Uncontended, the work of a step takes ``work_ps``. ``demand`` is None where nothing is sent.
+    Each waits ``delay_ps``, then moves ``work`` (rate units times ps). Uncontended, the work of a
+    step takes ``work_ps``. ``demand`` is None where nothing is sent.
     """
 
     count: int
@@ -156,13 +155,13 @@ class Phase:
 
     @property
     def steps_per_piece(self) -> int:
-        """How many steps are taken at once where links are shared."""
+        """How many steps a piece on shared links has."""
         return -(-self.count // PIECES)
 
 
 @frozen
 class Transfer:
-    """Phases one after the other; ``links`` are those of all phases.
+    """A sequence of phases; ``links`` are those of all.
 
     ``has_rivals`` says that the transfers that this one stands for share links with each other.
     ``after_ps`` gives, by phase, how long all later phases take uncontended.
@@ -177,7 +176,7 @@ class Transfer:
 def make_transfer(
     plan: Plan, uses: Mapping[Pattern, Sequence[tuple[int, int]]], *, has_rivals: bool
 ) -> Transfer:
-    """Return the transfer of a plan where patterns cross the links of ``uses``."""
+    """Return a plan's transfer; ``uses`` are each pattern's links."""
     phases = tuple([
         Phase(
             count=stage.count,
@@ -211,9 +210,9 @@ class _State(Enum):
 class _InFlight:
     """A transfer in flight.
 
-    ``delay_ps`` and ``work`` are what is left of the current piece as of ``since_ps``, and
-    ``steps_left`` how many steps of the phase follow it. ``wake_ps`` is the time of the event that
-    counts; -1 without one.
+    ``delay_ps`` and ``work`` are the remainder of the current piece as of ``since_ps``, and
+    ``steps_left`` counts the steps of the phase that follow it. ``wake_ps`` is the time of the
+    event that counts; -1 without one.
     """
 
     number: int
@@ -242,12 +241,12 @@ class _InFlight:
         return demand
 
     def flow_until(self, now_ps: int) -> None:
-        """Move what flows at the current rate until now."""
+        """Move bytes at the current rate until now."""
         self.work = max(0, self.work - self.rate * (now_ps - self.since_ps))
         self.since_ps = now_ps
 
-    def rest_ps(self) -> int:
-        """Return how long the rest takes uncontended."""
+    def remaining_ps(self) -> int:
+        """Return the uncontended time until the end."""
         if not self.transfer.phases:
             return 0
         piece_ps = self.delay_ps + self._work_ps()
@@ -259,7 +258,7 @@ class _InFlight:
         return 0 if demand is None else -(-self.work // demand.limit)
 
     def advance(self, passed_ps: int) -> None:
-        """Move to where the transfer is after ``passed_ps`` without contention."""
+        """Advance the transfer by ``passed_ps`` without contention."""
         if not passed_ps or not self.transfer.phases:
             return
         while passed_ps >= self.delay_ps + self._work_ps():
@@ -277,7 +276,7 @@ class _InFlight:
         self.work -= into_work_ps * (demand.limit if demand is not None else 0)
 
     def take_piece(self, most_steps: int | None = None) -> bool:
-        """Make the next steps the current piece; return whether there are any."""
+        """Begin the next piece; return False after the last."""
         phases = self.transfer.phases
         while not self.steps_left:
             if self.phase + 1 >= len(phases):
@@ -293,11 +292,10 @@ class _InFlight:
 
 
 class Transfers:
-    """The transfers in flight on links of some ``capacities`` (rate units).
+    """The transfers in flight on links with ``capacities`` (rate units).
 
-    The rates of what flows change when something begins or ceases to flow, and only those of flows
-    that are joined to it by links. `settle` has to be called after all events of an instant, as
-    `Kernel.run` does.
+    When a flow begins or ceases, only the rates of flows change that links join to it. `settle`
+    has to be called after all events of an instant, as `Kernel.run` does.
     """
 
     def __init__(self, kernel: Kernel, capacities: Mapping[int, int]) -> None:
@@ -321,7 +319,7 @@ class Transfers:
             self._changed_links[link] = None
 
     def settle(self) -> None:
-        """Find out which transfers are contended now, and share the links among their flows."""
+        """Update which transfers are contended, and share links among flows."""
         affected = {flight.number: flight for flight in self._new}
         for link in self._changed_links:
             affected |= self._on_link[link]
@@ -373,7 +371,7 @@ class Transfers:
         self._wake_at(flight, now_ps - (-flight.work // rate))
 
     def _go_to_end(self, flight: _InFlight) -> None:
-        """Schedule the end of a transfer that has its links to itself now."""
+        """Schedule the end of a transfer that is now uncontended."""
         if flight.state is _State.UNCONTENDED:
             return
         now_ps = self._kernel.now_ps
@@ -383,10 +381,10 @@ class Transfers:
             self._stop_flow(flight)
         flight.state = _State.UNCONTENDED
         flight.since_ps = now_ps
-        self._wake_at(flight, now_ps + flight.rest_ps())
+        self._wake_at(flight, now_ps + flight.remaining_ps())
 
     def _go_stepwise(self, flight: _InFlight) -> None:
-        """Continue step by step a transfer that was alone on its links."""
+        """Continue a transfer step by step once it is contended."""
         if flight.state in (_State.DELAYED, _State.FLOWING):
             return
         if flight.state is _State.UNCONTENDED:
@@ -430,16 +428,13 @@ class Transfers:
             return  # scheduled before the contention changed
         flight.wake_ps = -1
         if flight.state is _State.UNCONTENDED:
-            self._end(flight)
+            for link in flight.transfer.links:
+                del self._on_link[link][flight.number]
+                self._changed_links[link] = None
+            flight.end()
             return
         if flight.state is _State.FLOWING:
             self._stop_flow(flight)
             flight.work = 0
         flight.delay_ps = 0
         self._continue(flight)
-
-    def _end(self, flight: _InFlight) -> None:
-        for link in flight.transfer.links:
-            del self._on_link[link][flight.number]
-            self._changed_links[link] = None
-        flight.end()
