@@ -1,4 +1,4 @@
-"""The local page of ``hespas app``: questions by mouse, and answers as they come.
+"""The local page of ``hespas app``.
 
 In go requests of a browser on this machine, out come JSON and the files of the page. `server`
 answers them, `guard` refuses those of others, `pool` hands questions to warm processes (`worker`),

@@ -38,20 +38,20 @@ def model_names() -> list[str]:
 
 
 def hardware_names() -> list[str]:
-    """Return the parts that a cluster of several can be made of."""
-    found: list[str] = []
-    for name in device_names():
-        try:
-            find_system(f"2x{name}")
-        except HardwareError:
-            # Nothing says how several of it are linked.
-            continue
-        found.append(name)
-    return found
+    """Return the parts that clusters can be made of."""
+    return [name for name in device_names() if _has_links(name)]
 
 
-def described_model(state: State) -> dict[str, Any]:
-    """Return a model's mesh axes on a cluster, legal meshes and settings."""
+def _has_links(part: str) -> bool:
+    try:
+        find_system(f"2x{part}")
+    except HardwareError:
+        return False
+    return True
+
+
+def describe_model(state: State) -> dict[str, Any]:
+    """Return a model's mesh axes, legal meshes and settings."""
     options = options_of({key: value for key, value in state.items() if key != "mesh"})
     system = system_of(options.network)
     devices = system.device_count if system is not None else options.program.devices or 1
@@ -78,11 +78,11 @@ def _axes(model: Model) -> list[str]:
 
 
 def _legal_meshes(source: ModelSource, axes: list[str], devices: int) -> list[list[int]]:
-    """List the mesh sizes that divide the model over the devices."""
+    """List the meshes that divide the model over devices."""
     layers = getattr(getattr(source.settings, "sizes_of_layers", None), "layers", None)
     free = tuple(Axis(name=axis, sizes=None) for axis in axes)
-    found: list[list[int]] = []
-    known: dict[tuple[int, ...], bool] = {}
+    meshes: list[list[int]] = []
+    is_legal: dict[tuple[int, ...], bool] = {}
     for mesh in meshes_of(free, devices):
         sizes = dict(mesh)
         stages = sizes.get(PIPE, 1)
@@ -90,13 +90,13 @@ def _legal_meshes(source: ModelSource, axes: list[str], devices: int) -> list[li
             continue
         inner = tuple((name, size) for name, size in mesh if name != PIPE and size > 1)
         key = tuple(sizes[axis] for axis in axes if axis != PIPE)
-        if key not in known:
-            known[key] = _is_legal(source, inner or (mesh[0],))
-        if known[key]:
-            found.append([sizes[axis] for axis in axes])
-        if len(found) >= _MOST_MESHES:
+        if key not in is_legal:
+            is_legal[key] = _is_legal(source, inner or (mesh[0],))
+        if is_legal[key]:
+            meshes.append([sizes[axis] for axis in axes])
+        if len(meshes) >= _MOST_MESHES:
             break
-    return found
+    return meshes
 
 
 def _is_legal(source: ModelSource, mesh: tuple[tuple[str, int], ...]) -> bool:

@@ -1,4 +1,4 @@
-"""Who may ask: a request must come from the page itself, with the token.
+"""Refuse requests that do not come from the page.
 
 The token keeps other users of the machine out, the check of ``Host`` pages whose name was bound to
 this address (DNS rebinding), the check of ``Origin`` and the header of the page requests that other
@@ -42,13 +42,13 @@ class Guard:
 
     @property
     def cookie(self) -> str:
-        """The name of the cookie: cookies are of a host, whatever the port."""
+        """The cookie's name: cookies are of a host, not port."""
         return f"hespas-{self.port}"
 
     def refusal(
         self, method: str, headers: Mapping[str, str], cookies: Mapping[str, str], token: str
     ) -> str:
-        """Return why a request is refused; empty for one that is answered.
+        """Return why a request is refused, empty if answered.
 
         ``headers`` have names in small letters; ``token`` is the one in the address.
 
@@ -75,12 +75,12 @@ class Guard:
         return ""
 
     def _hosts(self) -> set[str]:
-        named = {f"{host}:{self.port}" for host in self.hosts}
-        return named | set(self.hosts) if self.port == 80 else named
+        addresses = {f"{host}:{self.port}" for host in self.hosts}
+        return addresses | set(self.hosts) if self.port == 80 else addresses
 
 
-def kept_token(home: Path) -> str:
-    """Return a directory's token, made where missing; only its user reads it."""
+def page_token(home: Path) -> str:
+    """Return a directory's token, which only its user reads."""
     file = home / "token"
     try:
         token = file.read_text(encoding="ascii").strip()

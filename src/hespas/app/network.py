@@ -1,4 +1,4 @@
-"""A system as a picture: dimensions, nodes, and links to mark."""
+"""A system as a picture, with links to mark."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ _PARTS = {
 
 
 def network_of(state: State) -> dict[str, Any]:
-    """Return the picture of a state's cluster; `ConfigError` where it has none."""
+    """Return the picture of a state's cluster, else raise `ConfigError`."""
     system = system_of(options_of({"model": "gemm", "cluster": state.get("cluster")}).network)
     if system is None:
         raise ConfigError("no cluster is given", hint="choose a part and a count")
     fabric = interconnect_of(system).fabric
     dimensions: Sequence[Dimension] = fabric.dimensions if isinstance(fabric, Dimensions) else ()
-    sizes = [each.size for each in dimensions]
+    sizes = [dimension.size for dimension in dimensions]
     return {
         "graph": _graph(fabric),
         "lines": drawing(system),
@@ -52,8 +52,8 @@ def network_of(state: State) -> dict[str, Any]:
         "node": sizes[0] if sizes else system.device_count,
         "nodes": prod(sizes[1:]),
         "dimensions": [
-            _row(number, each, stride=prod(sizes[:number]))
-            for number, each in enumerate(dimensions)
+            _row(number, dimension, stride=prod(sizes[:number]))
+            for number, dimension in enumerate(dimensions)
         ],
         "assumptions": list(system.assumptions),
     }
@@ -64,10 +64,10 @@ _MOST_WIRES = 256
 
 
 def _graph(fabric: Fabric) -> dict[str, Any] | None:
-    """Return devices, switch tiers and wires; None for dimensions and too many wires.
+    """Return devices, tiers of switches and wires, if drawable.
 
-    A switch's tier is how many links it is from the nearest device. A wire is its links in both
-    directions.
+    Dimensions and too many wires are not. A switch's tier is how many links it is from the nearest
+    device. A wire is its links in both directions.
     """
     match fabric:
         case Graph():
@@ -82,12 +82,12 @@ def _graph(fabric: Fabric) -> dict[str, Any] | None:
     if len(wires) > _MOST_WIRES:
         return None
     tiers = [list(graph.devices)]
-    left = set(graph.switches)
-    while left:
-        near = {name for wire in wires if wire & set(tiers[-1]) for name in wire if name in left}
-        # What no device reaches stands above all others.
-        tiers.append(sorted(near or left))
-        left -= set(tiers[-1])
+    unplaced = set(graph.switches)
+    while unplaced:
+        near = {name for wire in wires if wire & set(tiers[-1]) for name in wire} & unplaced
+        # Switches that no device reaches stand above all others.
+        tiers.append(sorted(near or unplaced))
+        unplaced -= set(tiers[-1])
     return {
         "tiers": tiers,
         "wires": [
@@ -115,7 +115,7 @@ def _row(number: int, dimension: Dimension, *, stride: int) -> dict[str, Any]:
 
 
 def imperfections_text(marks: Mapping[str, Any]) -> str:
-    """Return marks of the page as the file of ``--imperfect``; empty without any.
+    """Return marks of the page as a file of ``--imperfect``.
 
     ``devices`` are factors on computations by device, ``links`` factors on bandwidths by link.
 
@@ -128,7 +128,6 @@ def imperfections_text(marks: Mapping[str, Any]) -> str:
     - link: dim0.up.3
       bandwidth_scale: 0.5
     """
-    content: dict[str, object] = {}
     devices = [
         {"devices": [int(device)], "compute_scale": float(scale)}
         for device, scale in sorted(marks.get("devices", {}).items(), key=lambda pair: int(pair[0]))
@@ -137,8 +136,6 @@ def imperfections_text(marks: Mapping[str, Any]) -> str:
         {"link": str(link), "bandwidth_scale": float(scale)}
         for link, scale in sorted(marks.get("links", {}).items())
     ]
-    if devices:
-        content["devices"] = devices
-    if links:
-        content["links"] = links
+    lists = {"devices": devices, "links": links}
+    content = {name: entries for name, entries in lists.items() if entries}
     return yaml.safe_dump(content, sort_keys=False) if content else ""

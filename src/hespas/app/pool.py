@@ -15,19 +15,20 @@ from shutil import rmtree
 from threading import Condition, Lock, Thread
 from typing import Any
 
-from hespas.app.limits import MEMORY_VARIABLE
 from hespas.base.frozen import frozen
 from hespas.base.process import Worker
 from hespas.errors import HespasError
 
 _COMMAND = (sys.executable, "-P", "-m", "hespas.app.worker")
+MEMORY_VARIABLE = "HESPAS_APP_MEMORY_BYTES"
+"""The environment's name of how much memory a worker may address; empty for no limit."""
 CANCELLED = "cancelled"
 BUSY = "busy"
 
 
 @frozen
 class Limits:
-    """How many processes there are, and what a question of one may take."""
+    """The number of processes, and a question's time and memory."""
 
     processes: int
     time_s: float
@@ -43,7 +44,7 @@ class Pool:
     command: Sequence[str] = _COMMAND
     _idle: list[Worker] = field(default_factory=list[Worker])
     _freed: Condition = field(default_factory=Condition)
-    _knows: dict[int, str] = field(default_factory=dict[int, str])
+    _topics: dict[int, str] = field(default_factory=dict[int, str])
     _workers: list[Worker] = field(default_factory=list[Worker])
     _asking: dict[str, Worker] = field(default_factory=dict[str, Worker])
     _cancelled: set[str] = field(default_factory=set[str])
@@ -78,14 +79,13 @@ class Pool:
         A question that ``can_wait`` leaves a process free for others, else it is not answered.
         Questions about one ``topic`` go to the process that knows it, where that is free.
         """
-        worker = self._taken(topic, least=min(2, self.limits.processes) if can_wait else 1)
+        worker = self._take(topic, least=min(2, self.limits.processes) if can_wait else 1)
         if worker is None:
             return {"error": BUSY}
         try:
+            if self._was_cancelled(owner):
+                return {"error": CANCELLED}
             with self._lock:
-                if owner in self._cancelled:
-                    self._cancelled.discard(owner)
-                    return {"error": CANCELLED}
                 if owner:
                     self._asking[owner] = worker
             return worker.ask(question, time_s=self.limits.time_s)
@@ -99,8 +99,8 @@ class Pool:
                 self._idle.append(worker)
                 self._freed.notify()
 
-    def _taken(self, topic: str, *, least: int) -> Worker | None:
-        """Take a free process; None where fewer than ``least`` are free.
+    def _take(self, topic: str, *, least: int) -> Worker | None:
+        """Take a free process if ``least`` are free.
 
         One that knows the topic goes first, then one that knows none. A question without a topic
         takes the one that was used longest ago, so that what others know stays for them.
@@ -110,18 +110,18 @@ class Pool:
                 return None
             while not self._idle:
                 self._freed.wait()
-            unused = [each for each in self._idle if id(each) not in self._knows]
+            unused = [worker for worker in self._idle if id(worker) not in self._topics]
             if topic:
-                fitting = [each for each in self._idle if self._knows.get(id(each)) == topic]
+                fitting = [idle for idle in self._idle if self._topics.get(id(idle)) == topic]
                 worker = fitting[-1] if fitting else (unused or self._idle)[0]
-                self._knows[id(worker)] = topic
+                self._topics[id(worker)] = topic
             else:
                 worker = unused[-1] if unused else self._idle[0]
             self._idle.remove(worker)
             return worker
 
     def cancel(self, owner: str) -> bool:
-        """End the process that answers ``owner``; return whether there is one."""
+        """End the process that answers ``owner``, if there is one."""
         with self._lock:
             worker = self._asking.get(owner)
             if worker is None:
@@ -132,9 +132,9 @@ class Pool:
 
     def _was_cancelled(self, owner: str) -> bool:
         with self._lock:
-            was = owner in self._cancelled
+            is_cancelled = owner in self._cancelled
             self._cancelled.discard(owner)
-        return was
+        return is_cancelled
 
     def close(self) -> None:
         """End all processes."""

@@ -1,7 +1,7 @@
-"""Searches that the page starts: studies on disk, which the command line reads too.
+"""Searches of the page: studies on disk.
 
-A search runs ``hespas study run`` in a process that ends with the server; what it found is in its
-directory, and it goes on from there.
+A search runs ``hespas study run`` in a process that ends with the server. Its directory has its
+rows, from which it goes on.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _MOST_ROWS = 2000
 
 @dataclass(slots=True, kw_only=True)
 class Searches:
-    """The searches of a directory; those that this server runs can be stopped."""
+    """A directory's searches, and the threads that run them."""
 
     home: Path
     workers: int
@@ -47,13 +47,13 @@ class Searches:
     _threads: dict[str, Thread] = field(default_factory=dict[str, Thread])
 
     def start(self, keys: Mapping[str, Any]) -> str:
-        """Begin or resume a search of a study's keys, and return its name."""
+        """Begin or resume a search, and return its name."""
         name = kept_in(self.home, search_study(keys)).name
         self.resume(name)
         return name
 
     def resume(self, name: str) -> None:
-        """Go on with a search; nothing that was done is done again."""
+        """Go on with a search from its stored rows."""
         directory = self._directory(name)
         thread = self._threads.get(name)
         if (thread is not None and thread.is_alive()) or is_running(directory):
@@ -72,11 +72,11 @@ class Searches:
             limits = Limits(time_s=_LONGEST_S)
             run_program(command, name="the search", directory=directory, limits=limits)
         except (HespasError, KeyboardInterrupt):
-            # The log and the rows say what came of it.
+            # The log and the rows have the outcome.
             return
 
     def stop(self, name: str) -> None:
-        """End a search's process; what it found stays."""
+        """End a search's process; its rows stay."""
         self._directory(name)
         stop = self._stops.get(name)
         if stop is not None:
@@ -98,8 +98,8 @@ class Searches:
         runs = (thread is not None and thread.is_alive()) or is_running(directory)
         return {"is_running": runs, "directory": str(directory)}
 
-    def found(self, name: str) -> dict[str, Any]:
-        """Return how far a search is, and its candidates, best first."""
+    def show(self, name: str) -> dict[str, Any]:
+        """Return a search's progress and its candidates, best first."""
         directory = self._directory(name)
         state = self._state(directory)
         try:
@@ -109,8 +109,8 @@ class Searches:
         except HespasError as error:
             is_new = state["is_running"]
             log = directory / LOG_NAME
-            said = last_words(log) if log.exists() else error.text(str)
-            return {**state, "name": name, "rows": [], "text": "starting" if is_new else said}
+            reason = last_words(log) if log.exists() else error.text(str)
+            return {**state, "name": name, "rows": [], "text": "starting" if is_new else reason}
         waiting = sum(row.status is Status.WAITING for row in rows)
         decided = [row for row in rows if row.status is not Status.WAITING]
         shown = in_order(decided, study.goal)[:_MOST_ROWS]

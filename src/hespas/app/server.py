@@ -1,4 +1,4 @@
-"""Answers requests of the page: its files, and questions as JSON."""
+"""Answer requests of the page."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from hespas.app.guard import HEADERS, Guard
-from hespas.app.limits import MOST_BODY_BYTES, MOST_UPLOAD_BYTES
 from hespas.app.network import imperfections_text
 from hespas.app.pool import Pool
 from hespas.app.searches import Searches
@@ -41,14 +40,21 @@ _FILES = {
     "icon.svg": "image/svg+xml",
 }
 _UPLOADED = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,100}\.(json|mlir|hlo|txt)")
-_MOST_KEPT = 256
+_MOST_ANSWERS = 256
+MOST_BODY_BYTES = 1 << 20
+"""Of a question."""
+MOST_UPLOAD_BYTES = 32 << 20
+"""Of a ``config.json`` or a program."""
 _SLOW = frozenset({"serve"})
 _PREDICTIONS = frozenset({"quick", "whole", "serve"})
 
 
 @dataclass(slots=True, kw_only=True)
 class Application:
-    """What requests are answered from; ``home`` has uploads, imperfections and searches."""
+    """The state of the server.
+
+    ``home`` has uploads, imperfections and searches.
+    """
 
     pool: Pool
     slow: Pool
@@ -56,27 +62,26 @@ class Application:
     guard: Guard
     home: Path
     _allowed: set[str] = field(default_factory=set[str])
-    _kept: OrderedDict[str, Answer] = field(default_factory=OrderedDict[str, Answer])
+    _answers: OrderedDict[str, Answer] = field(default_factory=OrderedDict[str, Answer])
     _lock: Lock = field(default_factory=Lock)
 
-    def asked(self, body: Mapping[str, Any]) -> Answer:
-        """Return the answer to a question, from earlier answers where possible."""
+    def answer(self, body: Mapping[str, Any]) -> Answer:
+        """Return the answer to a question, cached where possible."""
         kind, about, tab = str(body["ask"]), body["about"], str(body.get("tab", ""))
         key = json.dumps([kind, about], sort_keys=True)
         with self._lock:
-            kept = self._kept.get(key)
-            if kept is not None:
-                self._kept.move_to_end(key)
-                return kept
+            if key in self._answers:
+                self._answers.move_to_end(key)
+                return self._answers[key]
         pool = self.slow if kind in _SLOW or body.get("is_slow") else self.pool
         question = {"ask": kind, "about": about, "allowed": sorted(self._allowed)}
         topic = _topic(about) if kind in _PREDICTIONS else ""
         answer = pool.ask(question, tab, topic=topic, can_wait=bool(body.get("can_wait")))
         if "error" not in answer and "code" not in answer and not _names_a_file(about):
             with self._lock:
-                self._kept[key] = answer
-                while len(self._kept) > _MOST_KEPT:
-                    self._kept.popitem(last=False)
+                self._answers[key] = answer
+                while len(self._answers) > _MOST_ANSWERS:
+                    self._answers.popitem(last=False)
         return answer
 
     def cancel(self, body: Mapping[str, Any]) -> Answer:
@@ -85,12 +90,12 @@ class Application:
         return {"cancelled": self.slow.cancel(tab) or self.pool.cancel(tab)}
 
     def allow(self, body: Mapping[str, Any]) -> Answer:
-        """Let the user's own code run from now on, as they confirmed."""
+        """Let code that the user confirmed run from now on."""
         self._allowed.add(str(body["code"]))
         return {}
 
     def imperfect(self, body: Mapping[str, Any]) -> Answer:
-        """Write marks of devices and links as the file of ``--imperfect``."""
+        """Write marks of the page as a file of ``--imperfect``."""
         try:
             text = imperfections_text(body)
         except (ValueError, TypeError, AttributeError) as error:
@@ -103,8 +108,8 @@ class Application:
         write_file(path, text.encode())
         return {"path": str(path), "text": text}
 
-    def uploaded(self, name: str, content: bytes) -> Answer:
-        """Keep a file of the user's; nothing reads it before a worker does."""
+    def upload(self, name: str, content: bytes) -> Answer:
+        """Store a file of the user's for workers."""
         if not _UPLOADED.fullmatch(name):
             raise ConfigError(
                 f"{name[:60]!r} is no file that can be predicted",
@@ -127,14 +132,14 @@ class Application:
             case "list":
                 return {"searches": self.searches.listed()}
             case "show":
-                return self.searches.found(str(body["name"]))
-            case other:
-                raise ConfigError(f"{other!r} is nothing that a search can do")
+                return self.searches.show(str(body["name"]))
+            case action:
+                raise ConfigError(f"{action!r} is nothing that a search can do")
         return {}
 
 
 def _topic(about: object) -> str:
-    """Return what a process that answers keeps for further questions: the traced model."""
+    """Return the traced model that a process caches."""
     if not isinstance(about, Mapping):
         return ""
     keys = cast("Mapping[str, object]", about)
@@ -142,7 +147,7 @@ def _topic(about: object) -> str:
 
 
 def _names_a_file(about: object) -> bool:
-    """Return whether what is asked depends on a file, which may change."""
+    """Return whether a question depends on a file, which changes."""
     return isinstance(about, Mapping) and any(
         isinstance(value, str) and Path(value).is_absolute()
         for value in cast("Mapping[str, object]", about).values()
@@ -150,12 +155,13 @@ def _names_a_file(about: object) -> bool:
 
 
 Do = Callable[[Mapping[str, Any]], Answer]
+Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 def application(chosen: Application) -> ASGIApp:
     """Return the server of the page, behind its guard."""
     posts: dict[str, Do] = {
-        "/api/ask": chosen.asked,
+        "/api/ask": chosen.answer,
         "/api/cancel": chosen.cancel,
         "/api/allow": chosen.allow,
         "/api/imperfect": chosen.imperfect,
@@ -173,7 +179,7 @@ def application(chosen: Application) -> ASGIApp:
 
 @dataclass(slots=True, kw_only=True)
 class _Guarded:
-    """Refuses what the guard refuses, and adds its headers to every answer."""
+    """Refuses requests by the guard, whose headers all answers have."""
 
     application: ASGIApp
     guard: Guard
@@ -223,47 +229,44 @@ def _read(name: str) -> bytes:
     return (resources.files("hespas.app") / "page" / name).read_bytes()
 
 
-class _TooLargeError(Exception):
-    pass
-
-
-async def _body(request: Request, most_bytes: int) -> bytes:
-    """Return the body of a request; no more than the limit is ever held."""
+async def _body(request: Request, most_bytes: int) -> bytes | None:
+    """Return the body of a request, unless it exceeds the limit."""
     content = bytearray()
     async for piece in request.stream():
         content += piece
         if len(content) > most_bytes:
-            raise _TooLargeError
+            return None
     return bytes(content)
 
 
-def _posted(do: Do) -> Callable[[Request], Awaitable[Response]]:
+def _posted(do: Do) -> Endpoint:
     async def answer(request: Request) -> Response:
-        try:
-            body = json.loads(await _body(request, MOST_BODY_BYTES))
-            return JSONResponse(await run_in_threadpool(do, body))
-        except _TooLargeError:
+        content = await _body(request, MOST_BODY_BYTES)
+        if content is None:
             return _refused(f"a question has at most {MOST_BODY_BYTES >> 20} MiB", 413)
-        except (ValueError, KeyError, TypeError) as error:
-            return _refused(f"the question cannot be read: {type(error).__name__}: {error}", 400)
-        except HespasError as error:
-            return JSONResponse({"error": error.text(str)})
+        return await _answered(lambda: do(json.loads(content)))
 
     return answer
 
 
-def _upload(chosen: Application) -> Callable[[Request], Awaitable[Response]]:
+def _upload(chosen: Application) -> Endpoint:
     async def answer(request: Request) -> Response:
-        try:
-            content = await _body(request, MOST_UPLOAD_BYTES)
-            name = request.query_params.get("name", "")
-            return JSONResponse(await run_in_threadpool(chosen.uploaded, name, content))
-        except _TooLargeError:
+        content = await _body(request, MOST_UPLOAD_BYTES)
+        if content is None:
             return _refused(f"a file has at most {MOST_UPLOAD_BYTES >> 20} MiB", 413)
-        except HespasError as error:
-            return JSONResponse({"error": error.text(str)})
+        name = request.query_params.get("name", "")
+        return await _answered(lambda: chosen.upload(name, content))
 
     return answer
+
+
+async def _answered(do: Callable[[], Answer]) -> Response:
+    try:
+        return JSONResponse(await run_in_threadpool(do))
+    except (ValueError, KeyError, TypeError) as error:
+        return _refused(f"the question cannot be read: {type(error).__name__}: {error}", 400)
+    except HespasError as error:
+        return JSONResponse({"error": error.text(str)})
 
 
 def _refused(text: str, code: int) -> Response:

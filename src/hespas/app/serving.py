@@ -1,9 +1,9 @@
-"""A served load for the page: one rate, and latencies at others."""
+"""A served load for the page, at several rates."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -19,27 +19,27 @@ from hespas.serve.serving import serving
 
 _SHARES = (0.1, 0.25, 0.5, 0.7, 0.85, 0.95, 1.05)
 """Of the largest rate: where latencies are drawn."""
-_KEYS = ("cluster", "mesh", "replicas", "rate", "isl", "osl", "slo", "engine", "requests")
+_KEYS: Mapping[str, Callable[[str], object]] = {
+    "cluster": str,
+    "mesh": parse_mesh,
+    "replicas": int,
+    "rate": float,
+    "isl": int,
+    "osl": int,
+    "slo": parse_objectives,
+    "engine": str,
+    "requests": int,
+}
+"""The keys of a load, each with the reader of its text."""
 
 
 def _options(state: Mapping[str, Any]) -> ServeOptions:
-    values: dict[str, object] = {"model_name": str(state["model"])}
-    for key in _KEYS:
-        given = state.get(key)
-        if given in {None, ""}:
-            continue
-        match key:
-            case "mesh":
-                values[key] = parse_mesh(str(given))
-            case "slo":
-                values[key] = parse_objectives(str(given))
-            case "rate":
-                values[key] = float(str(given))
-            case "cluster" | "engine":
-                values[key] = str(given)
-            case _:
-                values[key] = int(str(given))
-    return build(ServeOptions, values)
+    values = {key: parse(str(state[key])) for key, parse in _KEYS.items() if _is_set(state, key)}
+    return build(ServeOptions, {"model_name": str(state["model"]), **values})
+
+
+def _is_set(state: Mapping[str, Any], key: str) -> bool:
+    return state.get(key) not in {None, ""}
 
 
 def serve_command(state: Mapping[str, Any]) -> str:
@@ -50,29 +50,28 @@ def serve_command(state: Mapping[str, Any]) -> str:
     """
     words = ["hespas", "serve", str(state["model"])]
     for key in _KEYS:
-        if state.get(key) not in {None, ""}:
+        if _is_set(state, key):
             words += [f"--{key}", str(state[key])]
     return shlex.join(words)
 
 
-def served(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return how a load is served, and latencies against the rate."""
+def serve_load(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a load's figures, and latencies against the rate."""
     try:
         options = _options(state)
     except ValueError as error:
         raise ConfigError(f"a figure is no number: {error}") from error
     report = serving(options)
-    most = report.max_rate
     points = [_point(report, options.load.rate)]
-    for share in _SHARES if most is not None else ():
-        rate = float(f"{share * (most or 0.0):.4g}")
+    for share in _SHARES if report.max_rate is not None else ():
+        rate = float(f"{share * (report.max_rate or 0.0):.4g}")
         load = replace(options.load, rate=rate, requests=min(report.requests, 400))
         points.append(_point(serving(replace(options, load=load)), rate))
     return {
         "rows": _rows(report),
         "points": sorted(points, key=lambda point: point["rate"]),
         "rate": options.load.rate,
-        "max_rate": most,
+        "max_rate": report.max_rate,
         "launch": report.launch,
         "command": serve_command(state),
         "assumptions": report.assumptions,

@@ -1,4 +1,4 @@
-"""The options of ``hespas app``; serve the page until it is stopped."""
+"""Serve the page of ``hespas app``."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from pathlib import Path
 from threading import Timer
 from typing import ClassVar
 
-from hespas.app.guard import LOOPBACK, Guard, kept_token
-from hespas.app.limits import LONG_TIME_S, TIME_S
+from hespas.app.guard import LOOPBACK, Guard, page_token
 from hespas.app.pool import Limits, Pool
 from hespas.app.searches import Searches
 from hespas.base.fields import Group, Use, check_options, declare
@@ -23,6 +22,10 @@ from hespas.study.executor import available_cores
 from hespas.study.search import SEARCHES
 
 PORT = 8642
+_TIME_S = 120.0
+"""The longest time of a modelled answer."""
+_LONG_TIME_S = 1800.0
+"""The longest time of an answer that compiles, or serves."""
 PAGE = Use(" without the page")
 STARTED = Use(" where a process is ended")
 RESIDENT = Use(" without a process in the background", "drop it, or add --background")
@@ -30,7 +33,7 @@ RESIDENT = Use(" without a process in the background", "drop it, or add --backgr
 
 @frozen
 class AppOptions:
-    """Where the page is served, and what its processes may take."""
+    """Where the page is served, and its processes' limits."""
 
     GROUP: ClassVar[Group] = Group.MAIN
 
@@ -105,11 +108,11 @@ def serve(options: AppOptions, say: Callable[[str], None]) -> None:
     port = int(bound.getsockname()[1])
     home = options.home or data_home()
     hosts = LOOPBACK if options.host in LOOPBACK else (*LOOPBACK, *_names(options.host))
-    guard = Guard(token=kept_token(home), port=port, hosts=hosts)
+    guard = Guard(token=page_token(home), port=port, hosts=hosts)
     count = options.workers or min(_MOST_WORKERS, available_cores())
     memory_bytes = int(options.memory)
-    pool = Pool(limits=Limits(processes=count, time_s=TIME_S, memory_bytes=memory_bytes))
-    slow = Pool(limits=Limits(processes=1, time_s=LONG_TIME_S, memory_bytes=memory_bytes))
+    pool = Pool(limits=Limits(processes=count, time_s=_TIME_S, memory_bytes=memory_bytes))
+    slow = Pool(limits=Limits(processes=1, time_s=_LONG_TIME_S, memory_bytes=memory_bytes))
     searches = Searches(home=home / SEARCHES, workers=available_cores())
     chosen = Application(pool=pool, slow=slow, searches=searches, guard=guard, home=home)
     pool.warm({"ask": "names", "about": {}, "allowed": []})
@@ -136,14 +139,14 @@ def _names(host: str) -> tuple[str, ...]:
         return (host,)
     name = socket.gethostname()
     try:
-        addresses = {str(each[4][0]) for each in socket.getaddrinfo(name, None)}
+        addresses = {str(entry[4][0]) for entry in socket.getaddrinfo(name, None)}
     except OSError:
         addresses = set[str]()
     return (name, socket.getfqdn(), *sorted(addresses))
 
 
 def _bound(options: AppOptions) -> socket.socket:
-    """Return a listening socket, on a free port where the usual is taken."""
+    """Return a listening socket, by default on a free port."""
     ports = [options.port] if options.port is not None else [PORT, 0]
     family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
     for port in ports:

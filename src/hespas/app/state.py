@@ -10,7 +10,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, cast
 
 import yaml
@@ -43,7 +42,7 @@ _MOST_TEXT = 4096
 
 
 def _checked(state: State) -> Candidate:
-    """Return the candidate of a state; `ConfigError` for an unknown key."""
+    """Return the candidate of a state, else raise `ConfigError`."""
     for name, value in state.items():
         if name not in KEYS:
             raise ConfigError(f"there is no key {name!r}", hint=suggestion(name, KEYS))
@@ -58,20 +57,19 @@ def _checked(state: State) -> Candidate:
 
 
 def options_of(state: State) -> PredictOptions:
-    """Return the options of a state's prediction; `ConfigError` for what they don't take.
+    """Return the options of a state's prediction, else raise `ConfigError`.
 
     >>> options_of({"model": "llama3-8b", "cluster": "8xH100_80GB", "mesh": {"fsdp": 8},
     ...             "fidelity": "fused"}).compile.asked.value
     'fused'
     """
     options = _checked(state).options()
-    named = state.get(FIDELITY, Fidelity.AUTO.value)
-    fidelity = choice(str(named), Fidelity, what=FIDELITY)
+    fidelity = choice(str(state.get(FIDELITY, Fidelity.AUTO.value)), Fidelity, what=FIDELITY)
     return replace(options, compile=CompileChoice(fidelity=fidelity))
 
 
 def runs_code(state: State) -> str:
-    """Return the part of a state that runs user code, or "".
+    """Return the workload that runs user code, or "".
 
     Models and files of programs are read; functions, scripts, and what other packages lower, are
     run.
@@ -82,13 +80,13 @@ def runs_code(state: State) -> str:
 
 
 def _values(state: State) -> dict[str, object]:
-    """Return given options by name, as the command line's texts and switches."""
+    """Return a state's options as texts and switches, by name."""
     candidate = _checked(state)
-    named = known_keys()
     values: dict[str, object] = {}
     for key, value in candidate.values.items():
         if key != WORKLOAD:
-            values[named[key].name] = value if isinstance(value, bool) else scalar_text(value)
+            name = known_keys()[key].name
+            values[name] = value if isinstance(value, bool) else scalar_text(value)
     if candidate.mesh is not None:
         axes = tuple((name, size) for name, size in candidate.mesh if size > 1)
         values[MESH] = str(MeshAxes(axes=axes or candidate.mesh[:1]))
@@ -124,7 +122,8 @@ def command_of(state: State) -> str:
 
 def python_of(state: State) -> str:
     """Return the Python that answers a state."""
-    fields = {each.name: name for name, each in options_by_field(PredictOptions).items()}
+    options = options_by_field(PredictOptions)
+    fields = {option.name: field for field, option in options.items()}
     values = _values(state)
     mesh, cluster = values.pop(MESH, None), values.pop(CLUSTER, None)
     is_staged = options_of(state).is_pipeline
@@ -135,15 +134,15 @@ def python_of(state: State) -> str:
         arguments.append(f"mesh={mesh!r}")
     for name, value in values.items():
         field = "network_model" if is_staged and name == "model" else fields[name]
-        whole = isinstance(value, str) and value.isdecimal()
-        arguments.append(f"{field}={value if whole else repr(value)}")
+        is_count = isinstance(value, str) and value.isdecimal()
+        arguments.append(f"{field}={value if is_count else repr(value)}")
     function = "predict_pipeline" if is_staged else "predict"
     listed = "".join(f"    {argument},\n" for argument in arguments)
     return f"import hespas\n\nprediction = hespas.{function}(\n{listed})\nprint(prediction)\n"
 
 
 def study_file_of(state: State) -> str:
-    """Return a state as the file of a study with one candidate."""
+    """Return a state as a study of one candidate."""
     keys = _checked(state).to_dict()
     if FIDELITY in state:
         keys[FIDELITY] = state[FIDELITY]
@@ -152,11 +151,5 @@ def study_file_of(state: State) -> str:
 
 
 def copies_of(state: State) -> dict[str, str]:
-    """Return a state as a command line, Python and a study's file."""
+    """Return a state as command line, Python and study."""
     return {"command": command_of(state), "python": python_of(state), "study": study_file_of(state)}
-
-
-def file_of(state: State) -> Path | None:
-    """Return the workload's file, if it is one."""
-    path = Path(str(state.get(WORKLOAD, "")))
-    return path if path.exists() else None

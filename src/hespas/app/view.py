@@ -1,4 +1,4 @@
-"""Figures of a prediction as the page draws them, with units.
+"""A prediction's figures as the page draws them.
 
 The page computes nothing: what it shows is made here, of the report that ``hespas run`` prints.
 """
@@ -17,7 +17,6 @@ from hespas.report.run import LEAST_GAIN
 from hespas.report.text import group_text, headline
 
 _MOST_ROWS = 8
-_OTHERS = "others"
 
 
 class Card(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,7 +30,7 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of a whole: its text, share and exposed share, 0 to 1."""
+    """A part with its text and share, 0 to 1."""
 
     name: str
     text: str
@@ -54,7 +53,7 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """The step with one thing changed; ``apply`` has the state's keys."""
+    """A changed step; ``apply`` has the state's changed keys."""
 
     text: str
     step: str
@@ -112,11 +111,11 @@ def _cards(report: RunReport) -> Iterator[Card]:
         is_less_better=True,
     )
     if report.tokens_per_s is not None:
-        each = report.tokens_per_s_per_device or 0.0
+        per_device = report.tokens_per_s_per_device or 0.0
         yield Card(
             name="Tokens/s",
             text=format_quantity(report.tokens_per_s, "", ".4g").strip(),
-            note=f"{format_quantity(each, '', '.4g').strip()} a device",
+            note=f"{format_quantity(per_device, '', '.4g').strip()} a device",
             value=report.tokens_per_s,
         )
     elif report.samples_per_s is not None:
@@ -147,30 +146,29 @@ _BOUNDS = {
     "memory": "device memory",
     "launch": "launches",
     "exposed_communication": "exposed communication",
-    "exposed_host_transfer": "host transfers",
     "straggler": "stragglers",
+    "exposed_host_transfer": "host transfers",
     "other": "other",
 }
 
 
 def _bound(report: RunReport) -> Iterator[Part]:
-    shares: dict[str, float | None] = msgspec.to_builtins(report.bound)
-    for name, share in shares.items():
-        part_s = (share or 0.0) * report.step_time_s
-        text = _BOUNDS.get(name, name.replace("_", " "))
-        yield Part(name=text, text=format_time(part_s), share=share or 0.0, value=part_s)
+    for field, name in _BOUNDS.items():
+        share: float = getattr(report.bound, field)
+        part_s = share * report.step_time_s
+        yield Part(name=name, text=format_time(part_s), share=share, value=part_s)
 
 
-def _largest(rows: Sequence[tuple[str, float, float | None]], whole_s: float) -> list[Part]:
+def _largest(rows: Sequence[tuple[str, float, float | None]], step_s: float) -> list[Part]:
     ordered = sorted((row for row in rows if row[1] > 0), key=lambda row: -row[1])
-    shown, rest = ordered[:_MOST_ROWS], ordered[_MOST_ROWS:]
-    if rest:
-        shown.append((_OTHERS, sum(time_s for _, time_s, _ in rest), None))
+    shown, smaller = ordered[:_MOST_ROWS], ordered[_MOST_ROWS:]
+    if smaller:
+        shown.append(("others", sum(time_s for _, time_s, _ in smaller), None))
     return [
         Part(
             name=name,
             text=format_time(time_s),
-            share=time_s / whole_s if whole_s else 0.0,
+            share=time_s / step_s if step_s else 0.0,
             note="" if count is None else f"{count:.6g} times",
             value=time_s,
         )
@@ -179,7 +177,7 @@ def _largest(rows: Sequence[tuple[str, float, float | None]], whole_s: float) ->
 
 
 def _communication(report: RunReport) -> list[Part]:
-    """Return communication by axis: the whole time, and the exposed part."""
+    """Return the exposed and total communication by axis."""
     by_axis: dict[str, list[CommunicationRow]] = defaultdict(list)
     for row in report.communication:
         by_axis[row.axis or "all devices"].append(row)
@@ -201,8 +199,7 @@ def _communication(report: RunReport) -> list[Part]:
 
 def _memory(report: RunReport) -> Memory:
     need, capacity = report.peak_memory_bytes, report.memory_capacity_bytes
-    whole = max(need, capacity or 0) or 1
-    fits = None if capacity is None else need <= capacity
+    largest = max(need, capacity or 0) or 1
     if capacity is None:
         note = "the device's memory is not known"
     elif need <= capacity:
@@ -212,10 +209,12 @@ def _memory(report: RunReport) -> Memory:
     return Memory(
         text=format_quantity(need, "B"),
         note=note,
-        fits=fits,
-        capacity_share=None if capacity is None else capacity / whole,
+        fits=None if capacity is None else need <= capacity,
+        capacity_share=None if capacity is None else capacity / largest,
         parts=[
-            Part(name=name, text=format_quantity(size, "B"), share=size / whole, value=float(size))
+            Part(
+                name=name, text=format_quantity(size, "B"), share=size / largest, value=float(size)
+            )
             for name, size in _holders(report)
             if size > 0
         ],
@@ -223,7 +222,7 @@ def _memory(report: RunReport) -> Memory:
 
 
 def _holders(report: RunReport) -> Iterator[tuple[str, int]]:
-    """Yield who holds memory at the peak: the parts add up to it."""
+    """Yield the parts of memory at the peak, by name."""
     need = report.peak_memory_bytes
     if report.pipeline is not None:
         row = max(report.pipeline.stages, key=lambda stage: stage.peak_memory_bytes)
@@ -243,8 +242,8 @@ def _holders(report: RunReport) -> Iterator[tuple[str, int]]:
     elif details is not None:
         # Outputs that are written over arguments take no room of their own.
         serves = report.options.keys() & {"prefill", "decode"}
-        held = "weights, caches and inputs" if serves else "weights, states and inputs"
-        yield held, details.argument_bytes
+        arguments = "weights, caches and inputs" if serves else "weights, states and inputs"
+        yield arguments, details.argument_bytes
         yield "new outputs", details.output_bytes - details.alias_bytes
         yield "activations and temporaries", details.temporary_bytes
     else:
@@ -265,7 +264,7 @@ def _change(row: ExplainRow) -> Change:
 
 
 def _stages(report: RunReport) -> list[list[str]]:
-    """Return the table of a pipeline's stages, headings first, or none."""
+    """Return the table of stages, headings first, if any."""
     if report.pipeline is None:
         return []
     head = ["stage", "layers", "forward", "backward", "computes", "waits", "memory"]

@@ -1,4 +1,4 @@
-"""A warm process that answers questions of the page: ``python -m hespas.app.worker``.
+"""A warm process, ``python -m hespas.app.worker``, that answers questions.
 
 It reads a question a line and writes an answer a line, JSON both (`hespas.base.process.Worker`).
 Imports, traced models and prices of kernels stay; exports run in this process. It ends with the
@@ -18,10 +18,10 @@ from typing import Any, cast
 
 import msgspec
 
-from hespas.app.describe import described_model, hardware_names, model_names
-from hespas.app.limits import MEMORY_VARIABLE
+from hespas.app.describe import describe_model, hardware_names, model_names
 from hespas.app.network import network_of
-from hespas.app.serving import served
+from hespas.app.pool import MEMORY_VARIABLE
+from hespas.app.serving import serve_load
 from hespas.app.state import State, copies_of, options_of, runs_code
 from hespas.app.view import view_of
 from hespas.base.files import json_bytes
@@ -62,7 +62,7 @@ def quick(state: State) -> Answer:
 
 
 def whole(state: State) -> Answer:
-    """Return all that is drawn, and the JSON that ``hespas run --json`` prints."""
+    """Return the whole drawing, and the JSON of ``hespas run``."""
     prediction = _predicted(options_of(state), whole_up_to=MOST_OPERATIONS)
     report = detailed(run_report(prediction), prediction)
     view = view_of(_with_memory(report, prediction))
@@ -90,7 +90,7 @@ def _is_compiled(options: PredictOptions) -> bool:
 
 
 def _with_memory(report: RunReport, prediction: Prediction | PipelinePrediction) -> RunReport:
-    """Return a report with the memory breakdown, where tables are left out."""
+    """Return a report with at least the memory breakdown."""
     if report.memory is not None or not isinstance(prediction, Prediction):
         return report
     use: MemoryUse = prediction.memory
@@ -108,20 +108,20 @@ def _with_memory(report: RunReport, prediction: Prediction | PipelinePrediction)
 
 _QUESTIONS: Mapping[str, Callable[[Any], Answer]] = {
     "names": lambda _: {"models": model_names(), "parts": hardware_names()},
-    "describe": described_model,
+    "describe": describe_model,
     "copies": copies_of,
     "quick": quick,
     "whole": whole,
     "network": network_of,
-    "serve": served,
+    "serve": serve_load,
 }
 """What can be asked, each about a state."""
 _OF_WORKLOADS = frozenset({"describe", "copies", "quick", "whole"})
 """Questions about a workload, which may be code that runs: only what is ``allowed`` is."""
 
 
-def answered(question: Mapping[str, Any]) -> Answer:
-    """Return the answer to a question, or its error in words of the page."""
+def answer_question(question: Mapping[str, Any]) -> Answer:
+    """Return the answer to a question, or its error."""
     start_s, cpu_s = perf_counter(), process_time()
     try:
         answer = _answer(question)
@@ -132,16 +132,16 @@ def answered(question: Mapping[str, Any]) -> Answer:
 
 
 def _answer(question: Mapping[str, Any]) -> Answer:
-    asked, about = question["ask"], question["about"]
-    if asked not in _QUESTIONS or not isinstance(about, dict):
-        raise ConfigError(f"{asked!r} is nothing that can be asked")
-    if asked in _OF_WORKLOADS:
+    kind, about = question["ask"], question["about"]
+    if kind not in _QUESTIONS or not isinstance(about, dict):
+        raise ConfigError(f"{kind!r} is nothing that can be asked")
+    if kind in _OF_WORKLOADS:
         code = runs_code(cast("dict[str, Any]", about))
         if code and code not in question["allowed"]:
             return {"code": code}
         # Code of the user's runs in a process of its own, as for commands.
         stay(stays=not code)
-    return _QUESTIONS[asked](about)
+    return _QUESTIONS[kind](about)
 
 
 def _words(error: Exception) -> str:
@@ -163,7 +163,7 @@ def main() -> None:
         limit = within_inherited(resource.RLIMIT_AS, int(most))
         resource.setrlimit(resource.RLIMIT_AS, (limit, resource.getrlimit(resource.RLIMIT_AS)[1]))
     stay(stays=True)
-    answer_lines(lambda line: json.dumps(answered(json.loads(line))).encode())
+    answer_lines(lambda line: json.dumps(answer_question(json.loads(line))).encode())
 
 
 if __name__ == "__main__":

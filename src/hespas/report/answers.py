@@ -1,4 +1,4 @@
-"""Predictions for the Python API: tables, text, HTML and chart data."""
+"""Predictions for Python: tables, text, HTML and chart data."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ TABLES = {
 
 
 def table_rows(report: RunReport, table: str) -> list[dict[str, Any]]:
-    """Return the rows of a table; raise `ConfigError` for an unknown name."""
+    """Return a table's rows; raise `ConfigError` if unknown."""
     if table not in TABLES:
         raise ConfigError(f"there is no table {table!r}", hint=suggestion(table, TABLES))
     rows: Any = msgspec.to_builtins(getattr(report, TABLES[table]))
@@ -80,7 +80,7 @@ def summary_text(report: RunReport) -> str:
 
 
 def summary_html(report: RunReport) -> str:
-    """Return the first lines of the report as an HTML table, its texts escaped."""
+    """Return the headline figures as an HTML table."""
     head = headline(report)
     rows = "".join(
         f'<tr><th style="text-align:left">{escape(name.strip())}</th>'
@@ -93,11 +93,11 @@ def summary_html(report: RunReport) -> str:
 Predicted: TypeAlias = Prediction | PipelinePrediction
 
 
-def step_plot(prediction: Predicted, what: str) -> Plot:
+def step_plot(prediction: Predicted, name: str) -> Plot:
     """Return charts for a notebook: one of `hespas.report.plot.STEP_PLOTS`."""
     from hespas.report.plot import plot_step  # noqa: PLC0415 - few are drawn
 
-    return plot_step(full_report(prediction), what)
+    return plot_step(full_report(prediction), name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -133,7 +133,7 @@ class Answer(Prediction):
         return table_rows(run_report(self), table)
 
     def to_frame(self, table: str = "operations") -> Any:
-        """Return a table of `rows` as a ``pandas.DataFrame``; raise `ToolError` without pandas."""
+        """Return a table as a ``pandas.DataFrame``, else raise `ToolError`."""
         return table_frame(run_report(self), table)
 
     def plot(self, what: str = "step") -> Plot:
@@ -149,7 +149,7 @@ class Answer(Prediction):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class PipelineAnswer(PipelinePrediction):
-    """A prediction of a pipeline with its report, as `Answer` has it."""
+    """A prediction of a pipeline with its report."""
 
     def to_dict(self) -> dict[str, object]:
         """Return the object that ``hespas run --json`` writes."""
@@ -200,12 +200,12 @@ _Limit = Literal["compute", "memory", "launch", "other"]
 
 
 def full_report(prediction: Predicted) -> RunReport:
-    """Return the full report of a prediction, with the data of its charts."""
+    """Return a prediction's report with the data of charts."""
     return detailed(run_report(prediction), prediction)
 
 
 def detailed(report: RunReport, prediction: Predicted) -> RunReport:
-    """Add chart data to the report of one program with unfolded loops."""
+    """Add chart data to a report; folded steps have none."""
     if not isinstance(prediction, Prediction) or prediction.graph.is_folded:
         return report
     process = max(prediction_chart(prediction).processes, key=_end_ps)
@@ -219,7 +219,10 @@ def detailed(report: RunReport, prediction: Predicted) -> RunReport:
 
 
 def kernel_rows(prediction: Prediction) -> list[KernelTimeRow]:
-    """Return the kernels of a step, longest first; they add up to the computation."""
+    """Return the kernels of a step, longest first.
+
+    They add up to the computation.
+    """
     names = operation_names(prediction.graph)
     equal_rows: dict[tuple[object, ...], Amount] = defaultdict(Amount)
     first: dict[tuple[object, ...], str] = {}
@@ -253,19 +256,18 @@ def _kernel(amount: Amount, *, name: str, kind: str, path: str) -> KernelTimeRow
 
 
 def _limit(amount: Amount) -> _Limit:
-    """Return the limit of most of a time, ``other`` if undivided.
+    """Return the limit of most of a kernel's time.
 
     >>> _limit(Amount(time_s=3.0, memory_s=2.0, launch_s=1.0)), _limit(Amount(time_s=3.0))
     ('memory', 'other')
     """
-    known_s = amount.arithmetic_s + amount.memory_s + amount.launch_s
-    shares: dict[_Limit, float] = {
+    limits_s: dict[_Limit, float] = {
         "compute": amount.arithmetic_s,
         "memory": amount.memory_s,
         "launch": amount.launch_s,
-        "other": amount.time_s - known_s,
+        "other": amount.time_s - (amount.arithmetic_s + amount.memory_s + amount.launch_s),
     }
-    return max(shares, key=lambda limit: shares[limit])
+    return max(limits_s, key=lambda limit: limits_s[limit])
 
 
 def _join_rows(rows: list[KernelTimeRow]) -> KernelTimeRow:
@@ -307,7 +309,7 @@ def _memory(prediction: Prediction, counters: tuple[Counter, ...]) -> MemoryDeta
 
 
 def _highest_points(points: tuple[tuple[int, int], ...]) -> Iterator[tuple[int, int]]:
-    """Yield the highest of each group of points, to keep all peaks.
+    """Yield the highest point of each group.
 
     >>> list(_highest_points(((0, 5), (10, 7))))
     [(0, 5), (10, 7)]

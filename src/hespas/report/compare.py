@@ -1,4 +1,4 @@
-"""Compare two results of ``hespas run``, and attribute the difference to parts.
+"""Compare two results of ``hespas run``, part by part.
 
 The parts of a step add up to it, so that their differences add up to the difference of the steps;
 the rows of each table add up to the difference of its part, with a row for the rest that the table
@@ -7,7 +7,7 @@ lacks.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,7 +19,7 @@ from hespas.errors import ConfigError
 from hespas.prediction.figures.schema import SCHEMA_VERSION, RunReport
 from hespas.report.text import table_lines
 
-_REST = "not in the table"
+_REMAINDER = "not in the table"
 _FILE = "run.json"
 _RUN_AGAIN = "run both again with this hespas: hespas run ... --json FILE"
 _LEAST_S = 5e-13
@@ -27,7 +27,10 @@ _LEAST_S = 5e-13
 
 
 class TimeRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A time in both results; ``share`` is the difference over the first step."""
+    """A time in both results, with the difference.
+
+    ``share`` is the difference over the first step.
+    """
 
     name: str
     a_s: float
@@ -37,7 +40,7 @@ class TimeRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FigureRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A figure or setting in both results; null if unknown or not set."""
+    """A figure or setting in both results, null if unset."""
 
     name: str
     a: Any
@@ -70,9 +73,9 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def with_limit(comparison: Comparison, limit: float) -> Comparison:
-    """Return a comparison that fails if ``b`` exceeds ``a`` by more than a share.
+    """Return a comparison with its verdict under a limit.
 
-    Only the step times count; a shorter step never fails.
+    It fails if the step of ``b`` exceeds that of ``a`` by more than a share of it.
 
     >>> row = _row("step", 1.0, 1.04, 1.0)
     >>> empty = dict.fromkeys(("parts", "phases", "layers", "kinds", "communication"), [])
@@ -87,9 +90,10 @@ def with_limit(comparison: Comparison, limit: float) -> Comparison:
 
 
 def read_report(path: Path) -> RunReport:
-    """Read the result that ``hespas run --json`` wrote, or run.json of a directory.
+    """Read a result of ``hespas run --json``.
 
-    Raises `ConfigError` for another file or schema version, and for a file that lacks a key.
+    ``path`` may be a directory with run.json. Raises `ConfigError` for another file or schema
+    version, and for a file that lacks a key.
     """
     file = path / _FILE if path.is_dir() else path
     if path.is_dir() and not file.exists():
@@ -134,23 +138,14 @@ def compared(a: RunReport, b: RunReport, *, names: tuple[str, str]) -> Compariso
         parts["exposed host transfers"] = (a.exposed_host_transfer_s, b.exposed_host_transfer_s)
     if a.launch_wait_s or b.launch_wait_s:
         parts["waiting for launches"] = (a.launch_wait_s, b.launch_wait_s)
-    compute = parts["compute"]
-    exposed = parts["exposed communication"]
-    tables = {
-        "phases": (_phases(a), _phases(b), compute),
-        "layers": (_layers(a), _layers(b), compute),
-        "kinds": (_kinds(a), _kinds(b), compute),
-        "communication": (_communication(a), _communication(b), exposed),
-    }
-    missing = [
-        _missing_table(name, a_times, b_times, names)
-        for name, (a_times, b_times, _) in tables.items()
-        if not a_times or not b_times
-    ]
-    rows = {
-        name: _rows(a_times, b_times, step_s, totals) if a_times and b_times else []
-        for name, (a_times, b_times, totals) in tables.items()
-    }
+    missing: list[str] = []
+    rows: dict[str, list[TimeRow]] = {}
+    for name, times_of in _TABLES.items():
+        a_times, b_times = times_of(a), times_of(b)
+        total = parts["exposed communication" if name == "communication" else "compute"]
+        rows[name] = _rows(a_times, b_times, step_s, total) if a_times and b_times else []
+        if bool(a_times) != bool(b_times):
+            missing.append(f"{name}: not compared, {names[0 if b_times else 1]} has none")
     return Comparison(
         schema_version=SCHEMA_VERSION,
         a=names[0],
@@ -161,18 +156,10 @@ def compared(a: RunReport, b: RunReport, *, names: tuple[str, str]) -> Compariso
         layers=rows["layers"],
         kinds=rows["kinds"],
         communication=rows["communication"],
-        figures=list(_figures(a, b)),
-        settings=list(_settings(a, b)),
-        missing=[text for text in missing if text],
+        figures=_figures(a, b),
+        settings=_settings(a, b),
+        missing=missing,
     )
-
-
-def _phases(result: RunReport) -> dict[str, float]:
-    return {row.phase: row.time_s for row in result.phases}
-
-
-def _layers(result: RunReport) -> dict[str, float]:
-    return {row.path: row.time_s for row in result.layers}
 
 
 def _kinds(result: RunReport) -> dict[str, float]:
@@ -189,26 +176,23 @@ def _communication(result: RunReport) -> dict[str, float]:
     return exposed
 
 
-def _missing_table(
-    name: str, one: Mapping[str, float], other: Mapping[str, float], names: tuple[str, str]
-) -> str:
-    if not one and not other:
-        return ""
-    return f"{name}: not compared, {names[0] if not one else names[1]} has none"
+_TABLES: Mapping[str, Callable[[RunReport], dict[str, float]]] = {
+    "phases": lambda result: {row.phase: row.time_s for row in result.phases},
+    "layers": lambda result: {row.path: row.time_s for row in result.layers},
+    "kinds": _kinds,
+    "communication": _communication,
+}
 
 
 def _rows(
-    one: Mapping[str, float], other: Mapping[str, float], step_s: float, whole: tuple[float, float]
+    a: Mapping[str, float], b: Mapping[str, float], step_s: float, total_s: tuple[float, float]
 ) -> list[TimeRow]:
     rows = [
-        _row(name, one.get(name, 0.0), other.get(name, 0.0), step_s)
-        for name in dict.fromkeys([*one, *other])
+        _row(name, a.get(name, 0.0), b.get(name, 0.0), step_s) for name in dict.fromkeys([*a, *b])
     ]
-    remainders = [
-        all_s - sum(times.values()) for all_s, times in zip(whole, (one, other), strict=True)
-    ]
-    if max(map(abs, remainders)) > _LEAST_S:
-        rows.append(_row(_REST, remainders[0], remainders[1], step_s))
+    a_s, b_s = (all_s - sum(times.values()) for all_s, times in zip(total_s, (a, b), strict=True))
+    if max(abs(a_s), abs(b_s)) > _LEAST_S:
+        rows.append(_row(_REMAINDER, a_s, b_s, step_s))
     return _sort_rows(rows)
 
 
@@ -242,19 +226,17 @@ _UNITS = {"_bytes": "B", "_j": "J", "flops": "FLOP", "flops_per_s": "FLOP/s"}
 _SETTINGS = ("program", "node", "system", "method", "fidelity")
 
 
-def _figures(a: RunReport, b: RunReport) -> Iterable[FigureRow]:
-    for name in _FIGURES:
-        a_value, b_value = getattr(a, name), getattr(b, name)
-        if a_value != b_value:
-            yield FigureRow(name=name, a=a_value, b=b_value)
-    for name in a.bound.__struct_fields__:
-        a_value, b_value = getattr(a.bound, name), getattr(b.bound, name)
-        if a_value != b_value:
-            yield FigureRow(name=f"bound.{name}", a=a_value, b=b_value)
+def _figures(a: RunReport, b: RunReport) -> list[FigureRow]:
+    values = [(name, getattr(a, name), getattr(b, name)) for name in _FIGURES]
+    values += [
+        (f"bound.{name}", getattr(a.bound, name), getattr(b.bound, name))
+        for name in a.bound.__struct_fields__
+    ]
+    return [FigureRow(name=name, a=x, b=y) for name, x, y in values if x != y]
 
 
-def _settings(a: RunReport, b: RunReport) -> Iterable[FigureRow]:
-    """Return the settings that differ, without options that repeat a setting."""
+def _settings(a: RunReport, b: RunReport) -> list[FigureRow]:
+    """Return the settings that differ, each once."""
     settings = [(name, getattr(a, name), getattr(b, name)) for name in _SETTINGS]
     shown_settings = {f"option {name}": (a_value, b_value) for name, a_value, b_value in settings}
     for prefix, a_value, b_value in (
@@ -275,7 +257,7 @@ _LEAST_SHARE = 0.0005
 
 
 def comparison_text(comparison: Comparison) -> str:
-    """Return a comparison as tables, the largest difference first; times have their units."""
+    """Return a comparison as tables, largest differences first."""
     tables = (
         ("The step", [comparison.step, *comparison.parts]),
         ("Computation, by phase", comparison.phases),

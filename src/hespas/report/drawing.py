@@ -1,4 +1,4 @@
-"""Draw a network as text: how devices, nodes and switches are wired."""
+"""Draw a network of devices and switches as text."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _JOINS = {
 
 
 def drawing(system: System) -> list[str]:
-    """Draw a system: devices along the nearest dimension, rows along the next."""
+    """Draw a system's network."""
     match interconnect_of(system).fabric:
         case Dimensions() as fabric:
             return _grid(fabric.dimensions)
@@ -46,7 +46,7 @@ def _rate(bytes_per_s: float) -> str:
 
 
 def _grid(dimensions: Sequence[Dimension]) -> list[str]:
-    """Draw a block of the two nearest dimensions, with the number of blocks."""
+    """Draw a block of the two nearest dimensions."""
     present = [dimension for dimension in dimensions if dimension.size > 1] or list(dimensions[:1])
     columns, rows = present[0].size, present[1].size if len(present) > 1 else 1
     join = _JOINS[present[0].shape][0]
@@ -70,26 +70,26 @@ def _grid(dimensions: Sequence[Dimension]) -> list[str]:
 
 
 def _shown_numbers(count: int, most: int) -> list[int | None]:
-    """Return the numbers to draw; None marks those left out before the last."""
+    """Return the numbers to draw; None marks a gap."""
     if count <= most:
         return list(range(count))
     return [*range(most - 2), None, count - 1]
 
 
-def _link_text(one: Dimension) -> str:
+def _link_text(dimension: Dimension) -> str:
     text = (
-        f"{_JOINS[one.shape][1]} of {one.size}, {_rate(one.bandwidth_bytes_per_s)} a link, "
-        f"{format_time(one.latency_s)}"
+        f"{_JOINS[dimension.shape][1]} of {dimension.size}, "
+        f"{_rate(dimension.bandwidth_bytes_per_s)} a link, {format_time(dimension.latency_s)}"
     )
-    if one.leaf_size is not None:
-        text += f", leaves of {one.leaf_size}, oversubscribed {one.oversubscription:g} : 1"
-    if one.is_hashed:
-        text += f", {one.spines} spines chosen by a hash"
+    if (leaf_size := dimension.leaf_size) is not None:
+        text += f", leaves of {leaf_size}, oversubscribed {dimension.oversubscription:g} : 1"
+    if dimension.is_hashed:
+        text += f", {dimension.spines} spines chosen by a hash"
     return text
 
 
 def _switches(graph: Graph) -> Iterator[str]:
-    """Yield the wires of each switch; only the first and the last of many."""
+    """Yield the wires of each switch, skipping most of many."""
     devices = set(graph.devices)
     for number in _shown_numbers(len(graph.switches), _MOST_SWITCHES):
         if number is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import cast
 
@@ -38,7 +37,7 @@ _SYSTEM_WIDTH = 26
 
 
 def hardware_text() -> str:
-    """Return a table of nodes, one of systems and one of links."""
+    """Return tables of nodes, systems and links."""
     tables = {
         "Nodes, with memory, its bandwidth and peak rates:": map(
             _node_line, map(load_device, device_names())
@@ -144,20 +143,22 @@ def _power_figures(power: BoardPower) -> list[tuple[str, float]]:
     return figures
 
 
-def _preset_hint(name: str, known: Sequence[str]) -> str:
-    return suggestion(name, known) if nearest(name, known) else "hespas hardware lists them"
-
-
 def _node(name: str) -> tuple[str, NodeInfo, Device]:
-    """Return a node's name, description and rates; raise `HardwareError` if unknown."""
+    """Return a node's name, description and rates.
+
+    Raises `HardwareError` for an unknown name.
+    """
     try:
         info = node_info(name)
     except HardwareError as error:
         if Path(name).exists():
             raise
+        presets = (*device_names(), *system_names())
         raise HardwareError(
             f"no preset is named {name!r}",
-            hint=_preset_hint(name, (*device_names(), *system_names())),
+            hint=suggestion(name, presets)
+            if nearest(name, presets)
+            else "hespas hardware lists them",
         ) from error
     if info.target is not None:
         find_target(name)
@@ -250,7 +251,7 @@ def _figures(device: Device) -> list[str]:
 
 
 def hardware_json(name: str | None) -> dict[str, object]:
-    """Return one node or system, or all presets, as JSON values."""
+    """Return a node or system, or all presets, as JSON."""
     if name is not None and _is_system(name):
         return _system_json(find_system(name))
     if name is not None:

@@ -10,7 +10,7 @@ from hespas.price.ptx.terms import reasons
 
 
 def kernels_text(table: KernelTable, *, shown: int) -> str:
-    """Return a table of the first ``shown`` kernels, with their limits."""
+    """Return a table of ``shown`` kernels with their limits."""
     lines = [
         (
             f"{table.launches:g} launches of {len(table.rows)} kernels take "

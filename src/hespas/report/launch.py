@@ -1,4 +1,4 @@
-"""A predicted training step as the command that starts a trainer.
+"""Write a training step as a trainer's command.
 
 Sources of the flags: MaxText 0.2.5, ``maxtext/configs/base.yml``, ``configs/models`` and
 ``trainers/pre_train``; torchtitan 0.3.0, ``torchtitan/config/configs.py`` and
@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from enum import Enum
+from math import prod
 from textwrap import wrap
 from typing import Any
 
@@ -57,7 +58,7 @@ class Launch:
 
 @frozen
 class _Step:
-    """A training step: the sizes of its axes, outermost first, and its batch."""
+    """A training step: its axes, outermost first, and batch."""
 
     model: str
     axes: Mapping[str, int]
@@ -70,10 +71,7 @@ class _Step:
     product_dtype: str
 
     def size(self, *names: str) -> int:
-        product = 1
-        for name in names:
-            product *= self.axes.get(name, 1)
-        return product
+        return prod(self.axes.get(name, 1) for name in names)
 
     @property
     def node_devices(self) -> int:
@@ -87,18 +85,18 @@ class _Step:
 
 
 def launch_of(trainer: Trainer, options: PredictOptions) -> Launch:
-    """Return the command of a trainer for the step of ``options``.
+    """Return a trainer's command for the step of ``options``.
 
     Raises `ConfigError` for a step that isn't training, and for axes that the trainer lacks.
     """
     step = _step(options)
-    known = _AXES[trainer]
+    axes = _AXES[trainer]
     for axis, size in step.axes.items():
-        if axis not in known and size > 1:
+        if axis not in axes and size > 1:
             raise ConfigError(
                 f"{trainer.value} has no axis {axis}",
                 location=f"{axis}={size}",
-                hint=f"search meshes of {', '.join(known)} (--mesh)",
+                hint=f"search meshes of {', '.join(axes)} (--mesh)",
             )
     if trainer is not Trainer.MAXTEXT and step.platform != "cuda":
         raise ConfigError(f"{trainer.value} runs on GPUs here", hint="name maxtext")
@@ -128,13 +126,12 @@ def _step(options: PredictOptions) -> _Step:
     system = system_of(options.network)
     if options.is_pipeline:
         cut = cut_of(options)
-        source, mesh = cut.source, cut.mesh
-        system = cut.system
+        source, mesh, system = cut.source, cut.mesh, cut.system
     else:
-        found = source_of(options, system)
-        if not isinstance(found, ModelSource):
-            raise ConfigError(f"{found.name} is no model", hint="name a model: hespas models")
-        source, mesh = found, found.mesh
+        source = source_of(options, system)
+        if not isinstance(source, ModelSource):
+            raise ConfigError(f"{source.name} is no model", hint="name a model: hespas models")
+        mesh = source.mesh
     settings: Any = source.settings
     if system is None or not isinstance(getattr(settings, "run", None), Training):
         raise ConfigError(
@@ -161,12 +158,12 @@ _TRAINER_MODELS = CONFIGS / "trainer_models.json"
 
 
 def _models_of(trainer: str) -> Any:
-    """Return the models that MaxText has, or torchtitan's modules with their configurations."""
+    """Return a trainer's models; torchtitan's have module and configuration."""
     return json.loads(_TRAINER_MODELS.read_bytes())[trainer]
 
 
 def _plain(model: str) -> str:
-    """Return a model's name as trainers write it, without who published it.
+    """Return a model's name as trainers write it.
 
     >>> _plain("meta-llama/Llama-3.1-8B"), _plain("Qwen/Qwen3-8B")
     ('llama3.1-8b', 'qwen3-8b')
@@ -184,10 +181,10 @@ def _maxtext(step: _Step) -> tuple[list[str], list[str]]:
     words += [f"run_name=hespas steps=20 dataset_type=synthetic model_name={name}"]
     words += [f"{place}_{axis}_parallelism={size}" for place, axis, size in _placed(step)]
     is_staged = step.size(PIPE) > 1
-    # Of a device: fractions are allowed. Micro-batches of a pipeline are parts of it.
-    each = step.batch * step.parts / step.system.device_count
-    each = each if is_staged else each / step.rounds
-    words += [f"per_device_batch_size={each:g}", f"max_target_length={step.sequence}"]
+    # Fractions are allowed. Micro-batches of a pipeline are parts of a device's batch.
+    device_batch = step.batch * step.parts / step.system.device_count
+    device_batch /= 1 if is_staged else step.rounds
+    words += [f"per_device_batch_size={device_batch:g}", f"max_target_length={step.sequence}"]
     if step.rounds > 1:
         setting = "num_pipeline_microbatches" if is_staged else "gradient_accumulation_steps"
         words.append(f"{setting}={step.rounds}")
@@ -199,29 +196,28 @@ def _maxtext(step: _Step) -> tuple[list[str], list[str]]:
 
 
 def _placed(step: _Step) -> Iterator[tuple[str, str, int]]:
-    """Yield MaxText's axes and sizes, inside nodes (``ici``) and across them (``dcn``).
+    """Yield MaxText's axes with their location and size.
 
-    Nodes of GPUs are MaxText's slices; a slice of TPUs is one. The last axis lies nearest.
+    ``ici`` is inside nodes, ``dcn`` across them. Nodes of GPUs are MaxText's slices; a slice of
+    TPUs is one. The last axis lies nearest.
     """
     is_gpu = step.platform == "cuda"
-    left = step.node_devices if is_gpu else step.system.device_count
+    free_devices = step.node_devices if is_gpu else step.system.device_count
     placed: list[tuple[str, str, int]] = []
     for axis, size in reversed(list(step.axes.items())):
-        inside = min(size, left)
-        if size % inside or left % inside:
+        inside = min(size, free_devices)
+        if size % inside or free_devices % inside:
             raise ConfigError(
                 f"{axis}={size} lies unevenly across nodes of {step.node_devices} devices",
                 hint="choose a mesh whose axes divide a node",
             )
-        left //= inside
+        free_devices //= inside
         name = _MAXTEXT_AXES.get(axis, axis)
-        placed += [
-            (place, name, each) for place, each in (("ici", inside), ("dcn", size // inside))
-        ]
-    # MaxText gives what is left to these two, unless they are named.
+        placed += [("ici", name, inside), ("dcn", name, size // inside)]
+    # MaxText gives the remaining devices to these two, unless they are named.
     always = {("ici", "fsdp"), ("dcn", "data")}
-    shown = [each for each in reversed(placed) if each[2] > 1 or each[:2] in always]
-    missing = always - {each[:2] for each in shown}
+    shown = [entry for entry in reversed(placed) if entry[2] > 1 or entry[:2] in always]
+    missing = always - {entry[:2] for entry in shown}
     yield from [*shown, *((place, name, 1) for place, name in sorted(missing))]
 
 
@@ -237,7 +233,7 @@ def _torchtitan(step: _Step) -> tuple[list[str], list[str]]:
     module, configuration = _models_of("torchtitan").get(_plain(step.model), ("MODULE", "CONFIG"))
     if module == "MODULE":
         notes.append(f"write torchtitan's module and configuration of {step.model}")
-    staged = step.size(PIPE) > 1
+    is_staged = step.size(PIPE) > 1
     # Experts are on ranks of FSDP: https://github.com/pytorch/torchtitan, config/configs.py.
     degrees = {
         "data_parallel_replicate_degree": step.size("data"),
@@ -254,11 +250,11 @@ def _torchtitan(step: _Step) -> tuple[list[str], list[str]]:
         for name, size in degrees.items()
         if size > 1 or name == "data_parallel_shard_degree"
     ]
-    local = step.batch if staged else step.batch // step.rounds
-    words += [f"--training.local_batch_size {local}", f"--training.seq_len {step.sequence}"]
-    if staged:
-        each = step.batch // step.rounds
-        words.append(f"--parallelism.pipeline_parallel_microbatch_size {each}")
+    micro_batch = step.batch // step.rounds
+    local_batch = step.batch if is_staged else micro_batch
+    words += [f"--training.local_batch_size {local_batch}", f"--training.seq_len {step.sequence}"]
+    if is_staged:
+        words.append(f"--parallelism.pipeline_parallel_microbatch_size {micro_batch}")
     elif step.rounds > 1:
         words.append(f"--training.global_batch_size {step.batch * step.parts}")
     notes.append(f"recomputation ({step.remat}) is that of the configuration")

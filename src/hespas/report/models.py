@@ -1,4 +1,4 @@
-"""Describe models: a table of figures, and all figures of one."""
+"""Describe models in a table, or one in detail."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _FOOT = (
 
 
 def figures_of(name: str | None, settings: Mapping[str, str] = _AS_IT_IS) -> list[ModelFigures]:
-    """Return the figures of a model, or of all published and zoo models.
+    """Return the figures of one model, or of all.
 
     An unknown name selects the models whose names contain it. ``settings`` are those of one model.
     """
@@ -54,7 +54,7 @@ def figures_of(name: str | None, settings: Mapping[str, str] = _AS_IT_IS) -> lis
 
 
 def _matching_models(name: str | None) -> list[str]:
-    """Return the models whose names contain ``name``; all models without one.
+    """Return the models whose names contain ``name``, by default all.
 
     Empty if ``name`` is the whole name of a model or of a configuration.
     """
@@ -73,11 +73,11 @@ def _describe(name: str, settings: Mapping[str, str] = _AS_IT_IS) -> tuple[objec
     Raises `ConfigError` for settings that change none of these.
     """
     described = _with_settings(name, settings)
-    for each in settings:
-        others = {key: text for key, text in settings.items() if key != each}
-        if _with_settings(name, others)[1] == described[1]:
+    for setting, value in settings.items():
+        without = {key: text for key, text in settings.items() if key != setting}
+        if _with_settings(name, without)[1] == described[1]:
             raise ConfigError(
-                f"{option('set')} {each}={settings[each]} changes no figure of {name}",
+                f"{option('set')} {setting}={value} changes no figure of {name}",
                 hint="drop it: the model has it, or steps alone (hespas run) depend on it",
             )
     return described
@@ -106,12 +106,12 @@ def _language(name: str) -> LanguageModel | None:
 
 
 def models_json(name: str | None, settings: Mapping[str, str] = _AS_IT_IS) -> object:
-    """Return the figures of one model or all as JSON values."""
+    """Return the figures of models as JSON values."""
     return [to_builtins(figures) for figures in figures_of(name, settings)]
 
 
 def models_text(name: str | None, settings: Mapping[str, str] = _AS_IT_IS) -> str:
-    """Return a table of models, or the details of one, as text."""
+    """Return models as a table, or one in detail."""
     if name is not None and not _matching_models(name):
         return _details(name, settings)
     head = (
@@ -161,7 +161,7 @@ def _details(name: str, settings: Mapping[str, str]) -> str:
     lines = [figures.name, *(f"  {label:<20} {value}" for label, value in rows.items())]
     if figures.parts:
         heading = "Weights" if settings else "Weights, as published"
-        lines += ["", heading, *map(_part, figures.parts.items())]
+        lines += ["", heading, *(_part(name, part) for name, part in figures.parts.items())]
     if isinstance(model, LanguageModel):
         kinds = Counter(model.kinds)
         lines += ["", "Layers", *(f"  {count:>4} x {_kind(kind)}" for kind, count in kinds.items())]
@@ -182,10 +182,9 @@ def _details(name: str, settings: Mapping[str, str]) -> str:
     return "\n".join(lines)
 
 
-def _part(named: tuple[str, PartFigures]) -> str:
-    part, figures = named
-    size = format_bytes_binary(figures.weight_bytes)
-    return f"  {part:<20} {figures.parameters:>18,} in {figures.format:<6} {size:>10}"
+def _part(name: str, part: PartFigures) -> str:
+    size = format_bytes_binary(part.weight_bytes)
+    return f"  {name:<20} {part.parameters:>18,} in {part.format:<6} {size:>10}"
 
 
 def _flops(figures: ModelFigures) -> dict[str, str]:

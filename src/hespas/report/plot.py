@@ -1,4 +1,4 @@
-"""Charts of one prediction or study for a notebook, and tables for pandas."""
+"""Charts for notebooks, and tables for pandas."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _HEIGHT_PX = 640
 
 @frozen
 class Plot:
-    """Charts that a notebook shows; `save` writes them as a page."""
+    """Charts for a notebook; `save` writes them as a page."""
 
     page: Page
 
@@ -51,7 +51,7 @@ class Plot:
         return page_html(self.page)
 
     def save(self, path: str | Path) -> None:
-        """Write the page; raise `OutputError` if the file can't be written."""
+        """Write the page to a file, else raise `OutputError`."""
         write_file(Path(path), self.html.encode())
 
     def _repr_html_(self) -> str:
@@ -67,29 +67,29 @@ class Plot:
         return f"{self.page.title}: {sections} (.save(FILE.html) writes it)"
 
 
-def _plot(page: Page, what: str, plots: Mapping[str, tuple[str, ...]]) -> Plot:
-    if what not in plots:
-        raise ConfigError(f"there is no plot {what!r}", hint=suggestion(what, plots))
+def _plot(page: Page, name: str, plots: Mapping[str, tuple[str, ...]]) -> Plot:
+    if name not in plots:
+        raise ConfigError(f"there is no plot {name!r}", hint=suggestion(name, plots))
     sections = tuple(
         section
         for section in page.sections
-        if section.parts and section.title.startswith(plots[what])
+        if section.parts and section.title.startswith(plots[name])
     )
     if not sections:
         raise ConfigError(
-            f"there is nothing to draw of {what}", location=page.title, hint="see the other plots"
+            f"there is nothing to draw of {name}", location=page.title, hint="see the other plots"
         )
     return Plot(page=replace(page, sections=sections))
 
 
-def plot_step(report: RunReport, what: str) -> Plot:
-    """Return charts of a prediction; raise `ConfigError` for a name outside `STEP_PLOTS`."""
-    return _plot(step_page(report), what, STEP_PLOTS)
+def plot_step(report: RunReport, name: str) -> Plot:
+    """Return charts of a prediction: one of `STEP_PLOTS`, else `ConfigError`."""
+    return _plot(step_page(report), name, STEP_PLOTS)
 
 
-def plot_study(studied: Studied, what: str) -> Plot:
-    """Return charts of a study; raise `ConfigError` for a name outside `STUDY_PLOTS`."""
-    return _plot(study_page(studied), what, STUDY_PLOTS)
+def plot_study(studied: Studied, name: str) -> Plot:
+    """Return charts of a study: one of `STUDY_PLOTS`, else `ConfigError`."""
+    return _plot(study_page(studied), name, STUDY_PLOTS)
 
 
 def frame(rows: Sequence[Mapping[str, object]]) -> Any:

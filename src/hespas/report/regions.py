@@ -1,4 +1,4 @@
-"""Write a split and its estimate as the documented files; count operations."""
+"""Write a split and its estimate as the documented files."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _OPENED = frozenset({"async_start", "fusion", "while", "case", "if"})
 
 
 def write_region_files(graph: RegionGraph, modules: RegionModules, directory: Path) -> None:
-    """Write one StableHLO module for each distinct region, and the regions' descriptions.
+    """Write the regions' modules and descriptions.
 
     ``mini_module_<id>.mlir`` carries the lowest id of the regions that equal each other, and so
     does ``mini_module_<id>.json``, one for each distinct compute region up to
@@ -71,7 +71,7 @@ def write_region_files(graph: RegionGraph, modules: RegionModules, directory: Pa
 
 
 def module_descriptions(graph: RegionGraph, modules: RegionModules) -> dict[int, dict[str, object]]:
-    """Return the description of each distinct compute region, by its lowest region id."""
+    """Return descriptions of distinct compute regions, by lowest id."""
     equals: list[list[int]] = [[] for _ in modules.modules]
     for number, module in enumerate(modules.module_of_region):
         equals[module].append(number)
@@ -93,17 +93,17 @@ def module_descriptions(graph: RegionGraph, modules: RegionModules) -> dict[int,
 
 
 def module_file(region: int) -> str:
-    """Return the name of the file that holds a region's module."""
+    """Return the file name of a region's module."""
     return f"mini_module_{region}.mlir"
 
 
 def file_of_region(region: int, modules: RegionModules) -> str:
-    """Return the name of the module file that a region shares with equal regions."""
+    """Return the module file that equal regions share."""
     return module_file(modules.modules[modules.module_of_region[region]].first_region)
 
 
 def region_descriptions(graph: RegionGraph, modules: RegionModules) -> list[dict[str, object]]:
-    """Return, for each region, its kind, its module's file and its producers."""
+    """Describe each region: kind, module file and producers."""
     return [
         {
             "id": region.id,
@@ -171,7 +171,7 @@ def _expand_operations(program: Program) -> Iterator[Op]:
 def estimate_summary(
     result: GraphEstimate, assumptions: Iterable[str], *, times: bool = False
 ) -> str:
-    """Return the documented summary of an estimate, one figure per line, and its assumptions.
+    """Summarize an estimate and its assumptions, one figure per line.
 
     With ``times`` a line has the estimator's time, with and without reuse.
     """
@@ -218,7 +218,7 @@ def _reuse_lines(result: GraphEstimate) -> list[str]:
 
 
 def _time_lines(result: GraphEstimate) -> list[str]:
-    """Return the documented line; empty if a disk cache had answers."""
+    """Return the line of estimator times; empty after disk hits."""
     if any(module.from_store for module in result.modules):
         return []
     reuse = result.reuse

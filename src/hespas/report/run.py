@@ -1,4 +1,4 @@
-"""Report the prediction of a step as text: `SECTIONS` lists its parts.
+"""Report a step's prediction as text, in `SECTIONS`.
 
 Each part turns the figures into lines. A part without lines is left out.
 """
@@ -54,7 +54,7 @@ _LOST = {
 
 
 def run_text(report: RunReport, *, verbose: bool = False) -> str:
-    """Return a report as text, with the decisive assumptions or all (``verbose``)."""
+    """Return a report as text; ``verbose`` shows all assumptions."""
     sections = [lines for section in SECTIONS if (lines := section(report))]
     groups, warnings = report.assumption_groups, report.warnings
     sections.append(step_assumption_lines(groups, warnings, verbose=verbose))
@@ -62,13 +62,13 @@ def run_text(report: RunReport, *, verbose: bool = False) -> str:
 
 
 def main_change_lines(report: RunReport) -> list[str]:
-    """Return the lines of the changes that gain most; empty without gains."""
+    """Return the lines of the changes that gain most."""
     gaining = [row for row in report.explain if row.gain >= LEAST_GAIN][:_MOST_CHANGES]
     return change_lines("What would change it most", gaining) if gaining else []
 
 
 def change_lines(heading: str, rows: Sequence[ExplainRow]) -> list[str]:
-    """Return the table of changes, each with the changed step and its gain."""
+    """Return the table of changes, with steps and gains."""
     gains = [row.gain if abs(row.gain) >= LEAST_GAIN else 0.0 for row in rows]
     cells = [
         (row.change, format_time(row.step_time_s), f"{100 * gain:.1f} %")
@@ -91,7 +91,7 @@ def kind_lines(report: RunReport) -> list[str]:
 
 
 def phase_lines(report: RunReport) -> list[str]:
-    """Return the table by phase, or a remark for a program without names."""
+    """Return the table by phase, or a remark without names."""
     if all(row.phase == NO_NAME_ROW for row in report.phases):
         return _NO_NAMES if report.phases and report.compute_s > 0 else []
     rows = [_exposed_cells(report, row.phase, [row]) for row in report.phases]
@@ -121,8 +121,8 @@ def _exposed_cells(report: RunReport, name: str, rows: Sequence[PhaseRow | Layer
     return _share_cells(report, name, time_s, format_time(exposed_s) if exposed_s else "")
 
 
-def _others_text(count: int, what: str) -> str:
-    return f"{count} other {what}{'s' if count > 1 else ''}"
+def _others_text(count: int, noun: str) -> str:
+    return f"{count} other {noun}{'s' if count > 1 else ''}"
 
 
 def _share_lines(title: str, last: str, rows: Sequence[_Cells]) -> list[str]:
@@ -148,7 +148,7 @@ def communication_lines(rows: Sequence[CommunicationRow]) -> list[str]:
         name = f"{row.kind} {row.axis}{where}".strip()
         cells.append((name, *_times([row], waits=waits), *sent, reached))
     if other_rows:
-        name = f"{len(other_rows)} other {'row' if len(other_rows) == 1 else 'rows'}"
+        name = _others_text(len(other_rows), "row")
         cells.append((name, *_times(other_rows, waits=waits), "", "", ""))
     times = ("transfer", "waiting", "exposed") if waits else ("time", "exposed")
     columns = {**dict.fromkeys(times, 11), "count": 8, "bytes": 11, "reached": 12}
@@ -177,7 +177,7 @@ def _times(rows: Sequence[CommunicationRow], *, waits: bool) -> list[str]:
 
 
 def holder_lines(report: RunReport) -> list[str]:
-    """Return the tables of memory at the peak, by role and by module."""
+    """Return tables of memory at the peak."""
     live_bytes = report.live_memory_bytes
     if not live_bytes or not report.holders:
         return []
@@ -203,7 +203,7 @@ def holder_lines(report: RunReport) -> list[str]:
 
 
 def goodput_lines(report: RunReport) -> list[str]:
-    """Return the section on a long run; empty if none was requested."""
+    """Return the section on a long run, if requested."""
     run = report.goodput
     if run is None:
         return []
@@ -234,7 +234,7 @@ def goodput_lines(report: RunReport) -> list[str]:
 
 
 def variation_lines(report: RunReport) -> list[str]:
-    """Return the section on devices that differ; empty if all are equal."""
+    """Return the section on unequal devices, if any differ."""
     variation = report.variation
     if variation is None:
         return []
@@ -266,7 +266,7 @@ def variation_lines(report: RunReport) -> list[str]:
 
 
 def _played_rows(played: PlayedReport) -> list[tuple[str, str]]:
-    """Return rows with the median and the 90 % of runs around it."""
+    """Return rows with medians and the ranges of 90 %."""
 
     def spread(figure: Quantiles, shown: Callable[[float], str]) -> str:
         return f"{shown(figure.p50)}   {shown(figure.p5)} to {shown(figure.p95)}"
@@ -317,7 +317,7 @@ def _long_time_text(time_s: float) -> str:
 
 
 def stage_lines(report: RunReport) -> list[str]:
-    """Return the table of stages; empty for a step of one program."""
+    """Return the table of a pipeline's stages, if any."""
     pipeline = report.pipeline
     if pipeline is None:
         return []

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from hespas.base.units import format_amount, format_time
 from hespas.report.text import assumption_lines, table_lines
-from hespas.serve.answer import Latency, LogReport, ServingReport, unlike_published
+from hespas.serve.answer import LogReport, ServingReport, unlike_published
 from hespas.serve.search import Layout, ServingSearch, layout_name
 from hespas.serve.together import ServedTogether, TogetherReport
 
@@ -39,7 +39,7 @@ def serving_text(report: ServingReport) -> str:
 
 
 def _log(log: LogReport | None) -> Iterator[str]:
-    """Yield the errors against measured requests, before and after step times are fitted."""
+    """Yield the errors against measured requests, if any."""
     if log is None:
         return
     widths = {"between tokens": 16, "of a request": 14, "first token": 13, "in the queue": 14}
@@ -116,12 +116,7 @@ def _latencies(report: ServingReport) -> Iterator[tuple[str, ...]]:
     }
     for name, values in latencies.items():
         if values is not None:
-            yield name, *_cells(values)
-
-
-def _cells(values: Latency) -> Iterator[str]:
-    for value in (values.mean, values.p50, values.p90, values.p99):
-        yield format_time(value)
+            yield name, *map(format_time, (values.mean, values.p50, values.p90, values.p99))
 
 
 _OF_MODELS = {
@@ -135,7 +130,7 @@ _OF_MODELS = {
 
 
 def together_text(report: TogetherReport) -> str:
-    """Return models that share a cluster as a table, with sums and launch commands."""
+    """Return models that share a cluster as text."""
     idle = f", {report.idle_devices} of them idle" if report.idle_devices else ""
     total, of_device = report.output_tokens_per_s, report.output_tokens_per_s_per_device
     output = f"{format_amount(total)}tokens/s, {format_amount(of_device)}tokens/s/device"
@@ -152,15 +147,15 @@ def together_text(report: TogetherReport) -> str:
     if report.usd_per_million_output_tokens is not None:
         cost = f"{report.usd_per_million_output_tokens:.3g} USD for 1 M output tokens"
         lines.append(f"{'Cost':<22}{cost}, idle devices too")
-    rows = [_cells_of_model(each) for each in report.models]
+    rows = [_cells_of_model(model) for model in report.models]
     lines += ["", *table_lines("Model", _OF_MODELS, rows, least=20), "", "Launch them"]
-    for each in report.models:
-        lines += [f"  {command}  # {each.name}" for command in each.report.launch.split("\n")]
-    shared = set[str].intersection(*(set(each.report.assumptions) for each in report.models))
+    for model in report.models:
+        lines += [f"  {command}  # {model.name}" for command in model.report.launch.split("\n")]
+    shared = set[str].intersection(*(set(model.report.assumptions) for model in report.models))
     own = [
-        f"{each.name}: {text}"
-        for each in report.models
-        for text in each.report.assumptions
+        f"{model.name}: {text}"
+        for model in report.models
+        for text in model.report.assumptions
         if text not in shared
     ]
     common = [text for text in report.models[0].report.assumptions if text in shared]
@@ -190,7 +185,7 @@ _OF_LAYOUTS = {
 
 
 def serving_search_text(search: ServingSearch) -> str:
-    """Return layouts as a table, with the reason against each, and trade-offs."""
+    """Return a search's layouts and trade-offs as text."""
     best = search.layouts[0].report
     lines = [
         f"{search.model} on {search.cluster}: {len(search.layouts)} layouts, by the largest rate",

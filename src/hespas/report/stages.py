@@ -31,7 +31,7 @@ _SHOWN_LINKS = 16
 def explain_text(
     prediction: Prediction, changes: Sequence[Change], *, verbose: bool = False
 ) -> str:
-    """Return the changes, communication and assumptions of a step as tables."""
+    """Return a step's changes, communication and assumptions as text."""
     system = prediction.system
     where = f"{prediction.devices} x {prediction.device_name}"
     where += f" on {system.name}" if system else ""
@@ -129,9 +129,10 @@ def _links(links: Mapping[tuple[int, int], int], chunk_bytes: int) -> list[str]:
 
 
 def memory_json(use: MemoryUse, capacity_bytes: int | None, *, shown: int) -> dict[str, object]:
-    """Return the documented object, with the ``shown`` largest buffers at the peak.
+    """Return memory use as the documented object.
 
-    Figures of the host's memory have the keys of device memory.
+    ``shown`` of the buffers at the peak are listed, the largest first. Figures of the host's memory
+    have the keys of device memory.
     """
     return {
         "peak_memory_bytes": use.peak_bytes,
@@ -218,7 +219,7 @@ _HEADINGS = ("finish", "compute", "communication", "exposed communication", "ove
 
 
 def simulation_text(timeline: Timeline) -> str:
-    """Return a line for each class of equal devices, every figure with its unit."""
+    """Return a simulated step as text, by device class."""
     rows = [
         (
             device_class.devices,
@@ -258,7 +259,10 @@ def _step_parts(timeline: Timeline) -> list[str]:
 
 
 def external_text(result: ExternalResult) -> str:
-    """Return a line for devices of equal figures; "-" marks unreported figures."""
+    """Return another simulator's step as text, by equal devices.
+
+    Figures that it does not report are "-".
+    """
     devices_of: dict[DeviceFigures, list[int]] = {}
     for device, figures in sorted(result.devices.items()):
         devices_of.setdefault(figures, []).append(device)

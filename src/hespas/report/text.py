@@ -14,19 +14,16 @@ _WIDTH = 100
 
 
 def group_text(group: AssumptionGroup) -> str:
-    """Return a group as a sentence, with the share of time that it decides."""
+    """Return a group as a sentence with what it decides."""
     decided = [_OTHERS_DECIDED[topic] for topic in group.about if topic in _OTHERS_DECIDED]
     if group.step_share is not None:
         decided.insert(0, f"{_per_cent(group.step_share)} of the step")
     elif group.share is not None:
         decided.insert(0, f"{_per_cent(group.share)} of the computation")
     if decided:
-        return f"{group.text} (decides {_join_texts(decided)})"
+        joined = " and ".join(filter(None, (", ".join(decided[:-1]), decided[-1])))
+        return f"{group.text} (decides {joined})"
     return f"{group.text} (share of the step not known)" if group.about else group.text
-
-
-def _join_texts(texts: Sequence[str]) -> str:
-    return " and ".join(filter(None, (", ".join(texts[:-1]), texts[-1])))
 
 
 _OTHERS_DECIDED = {"memory": "what fits", "overlap": "what is hidden"}
@@ -72,7 +69,7 @@ def assumption_lines(assumptions: Iterable[str], warnings: Iterable[str]) -> lis
 
 
 def wrapped(text: str, indent: str) -> str:
-    """Return a text in lines of 100, all but the first indented."""
+    """Wrap a text to 100 columns, with a hanging indent."""
     return fill(
         text, _WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
     )
@@ -81,7 +78,7 @@ def wrapped(text: str, indent: str) -> str:
 def table_lines(
     title: str, columns: Mapping[str, int], rows: Sequence[Sequence[str]], *, least: int = 24
 ) -> list[str]:
-    """Return a table with a name and right-aligned cells in each row.
+    """Return a table: names on the left, cells right-aligned.
 
     ``columns`` has the cells' widths by their titles.
 
@@ -116,21 +113,21 @@ _PART_NAMES = {
 
 @frozen
 class Headline:
-    """The title of a prediction, and the first figures of the answer, by name."""
+    """The title of a prediction and its first figures."""
 
     title: str
     rows: tuple[tuple[str, str], ...]
 
 
 def headline(report: RunReport) -> Headline:
-    """Return the headline figures; memory is first if it is too small."""
+    """Return the headline figures, memory first if too small."""
     where = f"{report.devices} x {report.node}"
     if report.system not in (None, f"{report.devices}x{report.node}"):
         where += f" on {report.system}"
-    memory = list(_memory(report))
+    memory, error = list(_memory(report)), report.expected_error
     rows = [
         *_times(report),
-        *_expected(report),
+        *([] if error is None else [("Expected error", error.text)]),
         ("Bound by", _per_cents(bound_parts(report))),
         *_throughput(report),
         *_utilisation(report),
@@ -146,11 +143,6 @@ def headline_lines(report: RunReport) -> list[str]:
     """Return the first lines of the text."""
     head = headline(report)
     return [head.title, "", *[f"{name:<26}{text}" for name, text in head.rows]]
-
-
-def _expected(report: RunReport) -> Iterator[tuple[str, str]]:
-    if report.expected_error is not None:
-        yield "Expected error", report.expected_error.text
 
 
 def _times(report: RunReport) -> Iterator[tuple[str, str]]:
@@ -224,10 +216,10 @@ def energy_shares(energy: EnergyParts) -> str:
         "network": energy.network_j or 0.0,
         "facility": energy.facility_j,
     }
-    whole_j = sum(parts.values())
-    if whole_j <= 0:
+    total_j = sum(parts.values())
+    if total_j <= 0:
         return "nothing is computed"
-    return _per_cents({name: part / whole_j for name, part in parts.items()})
+    return _per_cents({name: part_j / total_j for name, part_j in parts.items()})
 
 
 def _fits(report: RunReport) -> bool:
@@ -262,7 +254,7 @@ def waiting_s(report: RunReport) -> float:
 
 
 def bound_parts(report: RunReport) -> dict[str, float]:
-    """Return the step's parts as shares of its time, by name."""
+    """Return the shares of the step's parts, by name."""
     shares, waits_s = report.bound, waiting_s(report)
     parts = {name: getattr(shares, field) for field, name in _PART_NAMES.items()}
     if waits_s:
@@ -278,7 +270,7 @@ def _per_cents(shares: dict[str, float]) -> str:
 
 
 def whole_per_cents(shares: dict[str, float]) -> dict[str, int]:
-    """Round shares that add to 1 to whole per cent that add to 100.
+    """Round shares to whole per cent that add to 100.
 
     Those with the largest remainders are rounded up.
 
@@ -293,9 +285,9 @@ def whole_per_cents(shares: dict[str, float]) -> dict[str, int]:
     return floors
 
 
-def share_text(part: float, whole: float) -> str:
-    """Return a part in per cent of a whole; empty for whole 0."""
-    return f"{100 * part / whole:5.1f} %" if whole > 0 else ""
+def share_text(part: float, total: float) -> str:
+    """Return a part in per cent of a positive total."""
+    return f"{100 * part / total:5.1f} %" if total > 0 else ""
 
 
 def _utilisation(report: RunReport) -> Iterator[tuple[str, str]]:
@@ -313,12 +305,12 @@ def _utilisation(report: RunReport) -> Iterator[tuple[str, str]]:
 
 
 def peak_text(report: RunReport) -> str:
-    """Return the peak that utilisations divide by; empty if it is unknown."""
+    """Return the peak of utilisations; empty if unknown."""
     if report.peak_flops_per_s is None:
         return ""
     return f"{format_quantity(report.peak_flops_per_s, 'FLOP/s')} of {report.peak_type}"
 
 
 def short_place(location: str, source: str) -> str:
-    """Return a location without the program's name; compilers name programs ``-``."""
+    """Return a location without its program's name or ``-``."""
     return location.removeprefix(f"{source}:").removeprefix("-:")

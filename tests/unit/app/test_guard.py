@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hespas.app.guard import Guard, kept_token
+from hespas.app.guard import Guard, page_token
 
 GUARD = Guard(token="t" * 40, port=8642)
 GOOD = {"host": "127.0.0.1:8642", "x-hespas": "1", "origin": "http://127.0.0.1:8642"}
@@ -59,7 +59,7 @@ def test_a_link_of_another_site_opens_the_page_and_no_more() -> None:
 
 
 def test_the_token_stays_and_is_the_users_alone(tmp_path: Path) -> None:
-    token = kept_token(tmp_path / "home")
+    token = page_token(tmp_path / "home")
     assert len(token) >= 40
-    assert kept_token(tmp_path / "home") == token
+    assert page_token(tmp_path / "home") == token
     assert (tmp_path / "home" / "token").stat().st_mode & 0o077 == 0

@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 
 from hespas.app.guard import Guard
-from hespas.app.limits import MOST_BODY_BYTES, MOST_UPLOAD_BYTES
 from hespas.app.pool import Limits, Pool
 from hespas.app.searches import Searches
-from hespas.app.server import Application, application
+from hespas.app.server import MOST_BODY_BYTES, MOST_UPLOAD_BYTES, Application, application
 
 TOKEN = "t" * 40
 GOOD = {"host": "127.0.0.1:8642", "x-hespas": "1", "cookie": f"hespas-8642={TOKEN}"}

@@ -11,10 +11,9 @@ from typing import Any
 
 import pytest
 
-from hespas.app.limits import MEMORY_VARIABLE
-from hespas.app.pool import Limits, Pool
+from hespas.app.pool import MEMORY_VARIABLE, Limits, Pool
 from hespas.app.state import command_of
-from hespas.app.worker import answered
+from hespas.app.worker import answer_question
 
 STATE: dict[str, Any] = {
     "model": "llama3-100m",
@@ -26,7 +25,7 @@ STATE: dict[str, Any] = {
 
 
 def ask(kind: str, about: dict[str, Any], allowed: tuple[str, ...] = ()) -> dict[str, Any]:
-    return answered({"ask": kind, "about": about, "allowed": list(allowed)})
+    return answer_question({"ask": kind, "about": about, "allowed": list(allowed)})
 
 
 @pytest.mark.starts_jax
@@ -68,7 +67,7 @@ def test_errors_are_words() -> None:
 
 def test_nonsense_ends_no_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "nothing that can be asked" in ask("nonsense", {})["error"]
-    assert "nothing" in answered({"ask": "quick", "about": [1], "allowed": []})["error"]
+    assert "nothing" in answer_question({"ask": "quick", "about": [1], "allowed": []})["error"]
 
     def fail(state: object) -> dict[str, Any]:
         raise AssertionError

@@ -1,4 +1,4 @@
-"""Results as pages: one HTML file that opens in any browser without a network.
+"""Results as HTML pages that need no network.
 
 `document` is the page itself with its tables, the pieces that charts share, and charts as pictures.
 `step` is the page of one prediction, with `kernels`; `comparison` that of several; `study` that of

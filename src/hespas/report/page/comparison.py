@@ -1,4 +1,4 @@
-"""The page of two or more predictions: their parts and their differences."""
+"""The page of two or more predictions."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ class Named:
 
 
 def comparison_page(runs: Sequence[Named]) -> Page:
-    """Return the page of two or more predictions; each is compared with the first."""
-    first, *other_runs = runs
+    """Return the page that compares predictions with the first."""
+    first, *later = runs
     sections = [
         Section(title="Side by side", parts=(_bars(runs), _figures(runs))),
-        *(_difference(first, other) for other in other_runs),
+        *(_difference(first, run) for run in later),
     ]
     return Page(
         title=f"{len(runs)} predictions compared",
@@ -105,11 +105,11 @@ def _share(value: float | None) -> str:
     return "" if value is None else f"{100 * value:.1f} %"
 
 
-def _difference(first: Named, other: Named) -> Section:
-    comparison = compared(first.report, other.report, names=(first.name, other.name))
+def _difference(first: Named, run: Named) -> Section:
+    comparison = compared(first.report, run.report, names=(first.name, run.name))
     step = comparison.step
     return Section(
-        title=f"{first.name} to {other.name}",
+        title=f"{first.name} to {run.name}",
         text=(
             f"{format_time(step.a_s)} to {format_time(step.b_s)}, {signed_time(step.difference_s)}."
         ),
@@ -153,20 +153,20 @@ def _parts(comparison: Comparison) -> Iterator[Part]:
 
 
 def _waterfall(
-    title: str, whole: TimeRow, rows: Sequence[TimeRow], comparison: Comparison, unit: Unit
+    title: str, total: TimeRow, rows: Sequence[TimeRow], comparison: Comparison, unit: Unit
 ) -> Chart:
     changed = [row for row in rows if row.difference_s]
     shown_rows, other_rows = changed[:_MOST_STEPS], changed[_MOST_STEPS:]
     steps = [(row.name, row.difference_s) for row in shown_rows]
     if other_rows:
         steps.append((f"{len(other_rows)} others", sum(row.difference_s for row in other_rows)))
-    bars = [_bar(f"{comparison.a} (all)", 0.0, whole.a_s, "total", unit)]
-    reached_s = whole.a_s
+    bars = [_bar(f"{comparison.a} (all)", 0.0, total.a_s, "total", unit)]
+    reached_s = total.a_s
     for name, difference_s in steps:
         kind = "longer" if difference_s > 0 else "shorter"
         bars.append(_bar(name, reached_s, reached_s + difference_s, kind, unit))
         reached_s += difference_s
-    bars.append(_bar(f"{comparison.b} (all)", 0.0, whole.b_s, "total", unit))
+    bars.append(_bar(f"{comparison.b} (all)", 0.0, total.b_s, "total", unit))
     steps_text = "; ".join(f"{name} {signed_time(difference_s)}" for name, difference_s in steps)
     return bar_chart(
         f"{title}, in {unit.name}",

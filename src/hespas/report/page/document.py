@@ -31,7 +31,7 @@ _POLICY = (
 
 @frozen
 class Cell:
-    """The text of a cell, another sort key, and a link target."""
+    """A cell's text, with its sort key and link target."""
 
     text: str
     sort_by: float | str | None = None
@@ -44,14 +44,14 @@ def time_cell(time_s: float) -> Cell:
 
 
 def share_cell(share: float | None) -> Cell:
-    """Return a share in per cent; empty if it is unknown."""
+    """Return a share in per cent, empty if unknown."""
     if share is None:
         return Cell(text="", sort_by="")
     return Cell(text=f"{100 * share:.1f} %", sort_by=share)
 
 
 def quantity_cell(value: float | None, unit: str, unknown: str = "not known") -> Cell:
-    """Return a quantity with its unit; unknown ones are sorted together."""
+    """Return a quantity with its unit, or ``unknown``."""
     if value is None:
         return Cell(text=unknown, sort_by="")
     return Cell(text=format_quantity(value, unit), sort_by=value)
@@ -59,7 +59,7 @@ def quantity_cell(value: float | None, unit: str, unknown: str = "not known") ->
 
 @frozen
 class Table:
-    """Rows of cells or texts under columns; those in ``numbers`` are right-aligned."""
+    """Rows of cells; columns in ``numbers`` are right-aligned."""
 
     caption: str
     columns: tuple[str, ...]
@@ -70,7 +70,7 @@ class Table:
 
 @frozen
 class Cards:
-    """Figures that stand out: each a name, a value and a note."""
+    """Figures that stand out: names, values and notes."""
 
     figures: tuple[tuple[str, str, str], ...]
 
@@ -88,7 +88,7 @@ Part = Chart | Table | Cards | Notes
 
 @frozen
 class Section:
-    """A heading, a sentence under it, and parts; empty sections are left out."""
+    """A heading, a sentence and parts; hidden without parts."""
 
     title: str
     parts: tuple[Part, ...]
@@ -234,7 +234,7 @@ def _right(name: str, table: Table) -> str:
 
 
 def _json(value: object) -> str:
-    """Return JSON that no name can end: a script element ends at ``</script``."""
+    """Return JSON for a script element, which ``</script`` ends."""
     try:
         text = json.dumps(value, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
     except ValueError as error:
@@ -280,7 +280,7 @@ FORMATS: Mapping[str, Callable[[ModuleType, dict[str, Any]], bytes]] = {"svg": _
 
 
 def renderer() -> ModuleType:
-    """Return the renderer's module; raise `ExtraMissingError` if it is not installed."""
+    """Return the renderer's module, else raise `ExtraMissingError`."""
     try:
         return import_module("vl_convert")
     except ImportError as error:
@@ -288,10 +288,10 @@ def renderer() -> ModuleType:
 
 
 def write_charts(page: Page, directory: Path, kind: str) -> tuple[Path, ...]:
-    """Write each chart of a page to a numbered file of one of `FORMATS`.
+    """Write each chart of a page to a numbered file.
 
-    Returns the files. Raises `ExtraMissingError`, and `OutputError` for a file that can't be
-    written.
+    ``kind`` is one of `FORMATS`. Returns the files. Raises `ExtraMissingError`, and `OutputError`
+    for a file that can't be written.
     """
     module = renderer()
     charts = [
@@ -312,7 +312,7 @@ def write_charts(page: Page, directory: Path, kind: str) -> tuple[Path, ...]:
 
 
 def file_name(title: str) -> str:
-    """Return the first words of a title as a file name.
+    """Return a title's first words as a file name.
 
     >>> file_name("What bounds the step, in ms")
     'what-bounds-the-step'

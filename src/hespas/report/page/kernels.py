@@ -1,4 +1,4 @@
-"""Chart a step's time: modules as an icicle, kernels on the roofline, and stages."""
+"""Chart a step's modules, kernels and stages."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ _LEAST_INTENSITY = 0.01
 
 @dataclass(slots=True, kw_only=True)
 class Block:
-    """A named time, divided into others; the remainder is its own."""
+    """A named time, divided into inner ones."""
 
     name: str
     time_s: float = 0.0
     inside: dict[str, Block] = field(default_factory=dict[str, "Block"])
 
     def add(self, path: tuple[str, ...], time_s: float) -> None:
-        """Add a time to this block and to those on the path under it."""
+        """Add a time to this block and along the path."""
         self.time_s += time_s
         if path:
             inner = self.inside.setdefault(path[0], Block(name=path[0]))
@@ -65,9 +65,9 @@ class Block:
 
 
 def step_blocks(report: RunReport) -> Block:
-    """Return a step as blocks: phases with their modules, and other parts.
+    """Return a step as blocks, which add up to it.
 
-    The blocks add up to the step.
+    They are its phases with their modules, and other parts.
     """
     step = Block(name="step")
     for row in report.layers:
@@ -92,7 +92,7 @@ def step_blocks(report: RunReport) -> Block:
 
 
 def icicle_chart(report: RunReport) -> Chart:
-    """Return the step as an icicle; a click on a block enlarges it."""
+    """Return the step as an icicle; clicks enlarge its blocks."""
     step = step_blocks(report)
     unit = time_unit(step.time_s)
     rows = [
@@ -162,7 +162,7 @@ def _rectangles(
 
 
 def kernel_sections(report: RunReport) -> Iterator[Section]:
-    """Yield the sections of kernels; none for a report without them."""
+    """Yield the section of kernels, if there are any."""
     single = [
         row for row in report.kernels if row.kind != "others" and row.time_s > 0 and row.count > 0
     ]
@@ -338,14 +338,14 @@ _MEMORY = {
 
 
 def stage_sections(report: RunReport) -> tuple[Section, ...]:
-    """Return the section of the stages; none for a step of one program."""
+    """Return the section of a pipeline's stages, if any."""
     if report.pipeline is None:
         return ()
     return (Section(title="Stages", parts=tuple(_stage_parts(report, report.pipeline))),)
 
 
 def stage_times(row: StageRow) -> dict[str, float]:
-    """Return the times of a stage's device over the step, in seconds and order.
+    """Return the times of a stage's device, in order.
 
     They add up to the step.
     """
@@ -357,7 +357,7 @@ def stage_times(row: StageRow) -> dict[str, float]:
 
 
 def stage_memory(row: StageRow) -> dict[str, int]:
-    """Return the memory of a stage's device by purpose, in bytes."""
+    """Return the bytes of a stage's device by purpose."""
     sizes = (
         *(row.weight_bytes, row.gradient_bytes, row.state_bytes),
         *(row.kept_bytes, row.working_bytes),

@@ -1,4 +1,4 @@
-"""Prepare a study's candidates for charts, and chart how they scale with devices."""
+"""Chart how a study's candidates scale with devices."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _RATES = {"tokens_per_s": "tokens/s", "samples_per_s": "samples/s"}
 
 @frozen
 class Candidates:
-    """Rows with figures, best first; keys that differ, as in ``mesh.fsdp``, and others."""
+    """Predicted rows, best first, with varying and pinned keys."""
 
     predicted: tuple[Row, ...]
     keys: tuple[str, ...]
@@ -37,7 +37,7 @@ class Candidates:
     values: Mapping[int, Mapping[str, object]]
 
     def value(self, row: Row, key: str) -> object:
-        """Return the value of a key; None if a candidate has none."""
+        """Return a candidate's value of a key, if any."""
         return self.values[row.number].get(key)
 
     def name(self, row: Row) -> str:
@@ -51,7 +51,7 @@ class Candidates:
         return ", ".join(texts) or f"candidate {row.number}"
 
     def places(self, rows: Sequence[Row], key: str) -> dict[str, float]:
-        """Place a key's values on an axis from 0 to 1, in order."""
+        """Place a key's sorted values on a unit axis."""
         ordered = sorted({self.value(row, key) for row in rows}, key=_order)
         if len(ordered) == 1:
             return {f"{ordered[0]}": 0.5}
@@ -84,7 +84,7 @@ def _text(value: object) -> str:
 
 
 def _order(value: object) -> tuple[float, str]:
-    """Return a value's sort key: the number that it begins with.
+    """Return a value's sort key: its leading number.
 
     >>> sorted(["16xH100", "8xH100", "none", 4], key=_order)
     [4, '8xH100', '16xH100', 'none']
@@ -95,7 +95,10 @@ def _order(value: object) -> tuple[float, str]:
 
 
 def scaling_charts(candidates: Candidates) -> Iterator[Chart]:
-    """Yield throughput and efficiency of the fastest candidate of each device count."""
+    """Yield charts of throughput and efficiency by device count.
+
+    The fastest candidate of a count stands for it.
+    """
     rows = candidates.predicted
     rate = next((name for name in _RATES if any(row.figures.get(name) for row in rows)), None)
     if rate is None:

@@ -1,4 +1,4 @@
-"""The page of served loads or a search: latencies, trade-offs, and the engine."""
+"""The page of served loads, or of a serving search."""
 
 from __future__ import annotations
 
@@ -43,12 +43,13 @@ _Result = ServingReport | ServingSearch | TogetherReport
 
 
 def serving_result(data: Mapping[str, object], location: Path) -> _Result:
-    """Decode the result of ``hespas serve --json`` or ``hespas search --serve --json``.
+    """Decode a JSON result of ``hespas serve`` or ``search --serve``.
 
     Raises `ConfigError` for a file of another version.
     """
     kind: type[_Result] = ServingSearch if "layouts" in data else ServingReport
-    kind = TogetherReport if "models" in data else kind
+    if "models" in data:
+        kind = TogetherReport
     try:
         return msgspec.convert(data, kind)
     except msgspec.ValidationError as error:
@@ -60,7 +61,7 @@ def serving_result(data: Mapping[str, object], location: Path) -> _Result:
 
 
 def is_served(data: object) -> bool:
-    """Return whether a result is a served load, several, or a search."""
+    """Return whether a result is one of serving."""
     if not isinstance(data, dict):
         return False
     keys = cast("dict[str, object]", data).keys()
@@ -69,7 +70,7 @@ def is_served(data: object) -> bool:
 
 
 def serving_page(result: _Result) -> Page:
-    """Return the page of a load, several models, or a search."""
+    """Return the page of a serving result."""
     match result:
         case ServingReport():
             return _load_page(result)
@@ -87,23 +88,21 @@ def _together_page(result: TogetherReport) -> Page:
         ("Idle devices", str(result.idle_devices), f"of {result.devices}"),
     ]
     sections = [Section(title="All models", parts=(Cards(figures=tuple(figures)),))]
-    for each in result.models:
-        parts = (Cards(figures=tuple(_figures(each.report))), _times(each.report))
-        sections.append(Section(title=each.name, parts=(*parts, *_rates(each.report))))
-    launches = [
-        f"{command}  # {each.name}"
-        for each in result.models
-        for command in each.report.launch.split("\n")
-    ]
-    assumed = [f"{each.name}: {text}" for each in result.models for text in each.report.assumptions]
+    launches: list[str] = []
+    assumed = list(result.assumptions)
+    for model in result.models:
+        report = model.report
+        parts = (Cards(figures=tuple(_figures(report))), _times(report), *_rates(report))
+        sections.append(Section(title=model.name, parts=parts))
+        launches += [f"{command}  # {model.name}" for command in report.launch.split("\n")]
+        assumed += [f"{model.name}: {text}" for text in report.assumptions]
     sections += [
         Section(title="Launch them", parts=(Notes(texts=tuple(launches)),)),
-        Section(title="What was assumed", parts=(Notes(texts=(*result.assumptions, *assumed)),)),
+        Section(title="What was assumed", parts=(Notes(texts=tuple(assumed)),)),
     ]
-    names = ", ".join(each.report.model for each in result.models)
     return Page(
         title=f"{len(result.models)} models on {result.cluster}",
-        subtitle=names,
+        subtitle=", ".join(model.report.model for model in result.models),
         sections=tuple(sections),
     )
 

@@ -1,11 +1,16 @@
-"""The page of one prediction: the step's parts and their causes."""
+"""The page of one prediction."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from hespas.base.units import format_amount, format_energy, format_quantity, format_time
-from hespas.prediction.figures.schema import CommunicationRow, MemoryDetails, RunReport
+from hespas.prediction.figures.schema import (
+    CommunicationRow,
+    MemoryDetails,
+    RunReport,
+    TimelineRow,
+)
 from hespas.report.page.document import (
     Cards,
     Cell,
@@ -114,14 +119,14 @@ def _headroom(report: RunReport) -> str:
     return f"of {has}, {format_quantity(free, 'B')} free"
 
 
-def _percent(part: float, whole: float) -> str:
-    return f"{100 * part / whole:.1f} % of the step" if whole > 0 else ""
+def _percent(part_s: float, step_s: float) -> str:
+    return f"{100 * part_s / step_s:.1f} % of the step" if step_s > 0 else ""
 
 
 def part_rows(report: RunReport) -> list[dict[str, object]]:
-    """Return the parts of a step as rows of a chart, drawn in ``time_unit``.
+    """Return a step's parts as rows of a chart.
 
-    Parts without time are left out.
+    Times are in the step's `time_unit`; parts without time are left out.
     """
     unit = time_unit(report.step_time_s)
     return [
@@ -163,17 +168,20 @@ def _step_parts(report: RunReport) -> Iterator[Chart | Table]:
                     time_cell(row.time_s),
                     share_cell(row.share),
                     time_cell(row.exposed_s) if row.exposed_s else Cell(text="", sort_by=0.0),
-                    Cell(text=_phase_texts(row.phases), sort_by=", ".join(row.phases)),
+                    Cell(
+                        text=", ".join(
+                            f"{name} {format_time(time_s)}"
+                            for name, time_s in row.phases.items()
+                            if time_s
+                        ),
+                        sort_by=", ".join(row.phases),
+                    ),
                 )
                 for row in report.layers
             ],
             numbers=("Time", "Share", "Exposed communication"),
             has_filter=len(report.layers) > 12,
         )
-
-
-def _phase_texts(phases: dict[str, float]) -> str:
-    return ", ".join(f"{name} {format_time(time_s)}" for name, time_s in phases.items() if time_s)
 
 
 def _timeline(report: RunReport) -> Iterator[Chart]:
@@ -187,7 +195,7 @@ def _timeline(report: RunReport) -> Iterator[Chart]:
             "name": row.name,
             "start": unit.of(row.start_s),
             "end": unit.of(row.end_s),
-            "kind": row.name if row.track == "phases" else _track_kind(row.track),
+            "kind": _slice_kind(row),
             "text": format_time(row.end_s - row.start_s),
         }
         for row in report.timeline
@@ -215,8 +223,10 @@ def _timeline(report: RunReport) -> Iterator[Chart]:
     )
 
 
-def _track_kind(track: str) -> str:
-    return "communication" if track.startswith("collectives") else track
+def _slice_kind(row: TimelineRow) -> str:
+    if row.track == "phases":
+        return row.name
+    return "communication" if row.track.startswith("collectives") else row.track
 
 
 def _communication(report: RunReport) -> Iterator[Chart | Table]:

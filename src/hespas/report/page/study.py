@@ -1,4 +1,4 @@
-"""The page of a study: best candidates, trade-offs, and the fate of the others."""
+"""The page of a study: best candidates and trade-offs."""
 
 from __future__ import annotations
 
@@ -363,7 +363,7 @@ def _left_out(rows: Sequence[Row]) -> Iterator[Chart]:
 
 
 def _without_figures(reason: str) -> str:
-    """Return a reason without its figures, so that similar reasons count as one.
+    """Return a reason without figures, to count similar ones together.
 
     >>> _without_figures("needs 91.2 GB of 80 GB")
     'needs .. GB of .. GB'

@@ -13,7 +13,7 @@ Specification = Mapping[str, Any]
 
 @frozen
 class Chart:
-    """A chart with its title, and a sentence for those who can't see it."""
+    """A chart with its title and its description in words."""
 
     title: str
     description: str
@@ -65,13 +65,13 @@ Values = Sequence[Mapping[str, Any]]
 
 @frozen
 class Unit:
-    """A unit for an axis: ``value / size`` is the number to draw."""
+    """A unit for an axis, ``size`` in SI."""
 
     name: str
     size: float
 
     def of(self, value: float) -> float:
-        """Return a value in this unit, to a chart's six digits."""
+        """Return a value in this unit, to six digits."""
         return float(f"{value / self.size:.6g}")
 
 
@@ -80,7 +80,7 @@ _LARGE = (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3))
 
 
 def time_unit(longest_s: float) -> Unit:
-    """Return the unit in which a time is at least 1.
+    """Return the largest unit that a time reaches.
 
     >>> time_unit(0.357).name, time_unit(2.0).name
     ('ms', 's')
@@ -90,7 +90,7 @@ def time_unit(longest_s: float) -> Unit:
 
 
 def large_unit(largest: float, unit: str) -> Unit:
-    """Return a unit with the prefix for which an amount is at least 1.
+    """Return the unit with the largest prefix an amount reaches.
 
     >>> large_unit(3e12, "FLOP/s").name
     'TFLOP/s'
@@ -99,15 +99,15 @@ def large_unit(largest: float, unit: str) -> Unit:
     return Unit(name=f"{prefix}{unit}", size=size)
 
 
-def specification(values: Values, *, height: int, **rest: Any) -> dict[str, Any]:
-    """Return the specification of a chart as wide as its container."""
+def specification(values: Values, *, height: int, **members: Any) -> dict[str, Any]:
+    """Return a chart's specification, as wide as its container."""
     return {
         "$schema": SCHEMA,
         "width": "container",
         "height": height,
         "autosize": {"type": "fit-x", "contains": "padding"},
         "data": {"values": list(values)},
-        **rest,
+        **members,
     }
 
 
@@ -117,13 +117,13 @@ def quantitative(field: str, title: str | None, **more: Any) -> dict[str, Any]:
 
 
 def across(field: str, unit: Unit, **more: Any) -> dict[str, Any]:
-    """Return a horizontal encoding by time, which ends at the last value."""
+    """Return a horizontal encoding by time, ending at the maximum."""
     scale = {"nice": False, **more.pop("scale", {})}
     return quantitative(field, f"time ({unit.name})", scale=scale, **more)
 
 
 def nominal(field: str, title: str | None, **more: Any) -> dict[str, Any]:
-    """Return an encoding by a name, in row order unless ``sort`` is given."""
+    """Return an encoding by name, in row order by default."""
     return {"field": field, "type": "nominal", "title": title, "sort": None, **more}
 
 
@@ -134,7 +134,7 @@ def coloured(field: str, title: str | None, colour_of: Mapping[str, str]) -> dic
 
 
 def palette(names: Sequence[str]) -> dict[str, str]:
-    """Return a colour for each name: its own, or one of the palette.
+    """Return a colour for each name, fixed or of `PALETTE`.
 
     >>> palette(["backward", "exposed communication", "backward"])
     {'backward': '#2f9e6e', 'exposed communication': '#d9822b'}
@@ -164,7 +164,10 @@ def bar_chart(
     mark: Any = "bar",
     **encoding: Any,
 ) -> Chart:
-    """Return rows as bars, stacked by their ``order``; ``tooltip`` has fields with titles."""
+    """Return a bar chart of rows, stacked by their ``order``.
+
+    ``tooltip`` maps fields to their titles.
+    """
     if rows and "order" in rows[0]:
         encoding["order"] = {"field": "order"}
     encoding |= {"x": x, "y": y, "tooltip": tooltips(**tooltip)}
@@ -173,15 +176,15 @@ def bar_chart(
 
 
 def layered_chart(
-    title: str, description: str, rows: Values, *, height: int, layer: Sequence[Any], **rest: Any
+    title: str, description: str, rows: Values, *, height: int, layer: Sequence[Any], **members: Any
 ) -> Chart:
-    """Return marks over each other; a layer may have ``data`` of its own."""
-    spec = specification(rows, height=height, layer=list(layer), **rest)
+    """Return a chart of layers, which may have own ``data``."""
+    spec = specification(rows, height=height, layer=list(layer), **members)
     return Chart(title=title, description=description, specification=spec)
 
 
 def capacity_rule(along: str, size: float) -> dict[str, Any]:
-    """Return a dashed line at a size, across the axis ``x`` or ``y``."""
+    """Return a dashed line at a size along an axis."""
     return {
         "data": {"values": [{"bytes": size, "text": "capacity"}]},
         "mark": {"type": "rule", "strokeDash": [6, 4], "strokeWidth": 2},

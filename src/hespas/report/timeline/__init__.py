@@ -1,4 +1,4 @@
-"""A step as a timeline: tracks of slices, for Perfetto and Chrome.
+"""A step as a timeline for Perfetto and Chrome.
 
 `write.Chart` describes it: a process for each class of devices that behave alike, with tracks of
 nested slices, counters, and flows from one slice to another, and is written as Trace Event JSON or

@@ -1,9 +1,10 @@
-"""Details of a step's tasks from the program: kernels, limits, layers and memory."""
+"""Details of a step's tasks, from the program."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 
 from hespas.base.frozen import frozen
 from hespas.memory.usage import memory_of_operations, operation_key
@@ -23,7 +24,7 @@ MOST_ROUNDS = 8
 
 @frozen
 class Place:
-    """An operation's place in the model: phase, and layers from the outermost."""
+    """An operation's phase, and its layers from the outermost."""
 
     phase: str = ""
     layers: tuple[str, ...] = ()
@@ -34,7 +35,7 @@ NOWHERE = Place()
 
 @frozen
 class Piece:
-    """A part of a task, ``duration_ps`` long on a device as specified."""
+    """A part of a task, timed on an unmodified device."""
 
     name: str
     duration_ps: int
@@ -46,7 +47,7 @@ class Piece:
 
 @dataclass(frozen=True, kw_only=True)
 class ProgramDetails:
-    """Details of tasks from a program and its estimates, by task id."""
+    """Details of a prediction's tasks, by task id."""
 
     prediction: Prediction
     names: OperationNames
@@ -57,7 +58,7 @@ class ProgramDetails:
     )
 
     def arguments(self, task: int) -> Arguments:
-        """Return a computation's FLOPs, bytes and limits, and a single operation's source."""
+        """Return a computation's figures, and a single operation's source."""
         region = self.regions.get(task)
         if region is None:
             return {}
@@ -72,7 +73,7 @@ class ProgramDetails:
         return NOWHERE if region is None else common_place(map(self._place, operations_of(region)))
 
     def pieces(self, task: int) -> tuple[Piece, ...]:
-        """Return the pieces that a task runs in sequence; empty for a single kernel."""
+        """Return a task's pieces in order; none for one kernel."""
         region = self.regions.get(task)
         if not isinstance(region, Compute):
             return ()
@@ -91,14 +92,14 @@ class ProgramDetails:
         return _size(self._steps(region)) if isinstance(region, Compute) else 0
 
     def memory_bytes(self, task: int) -> int | None:
-        """Return the memory in use while a task runs; None if it is unknown."""
+        """Return the bytes in use during a task, if known."""
         region = self.regions.get(task)
         if region is None:
             return None
         return self.memory.get(operation_key(operations_of(region)[0]))
 
     def rounds(self) -> Sequence[tuple[LoopRound, tuple[int, ...]]]:
-        """Return the rounds of loops that communicate, each with its computations."""
+        """Return the rounds of communicating loops, with their computations."""
         tasks = {
             region.id: task for task, region in self.regions.items() if isinstance(region, Compute)
         }
@@ -121,7 +122,10 @@ class ProgramDetails:
         )
 
     def _pieces(self, steps: Iterable[Step], own: Mapping[Op, Op]) -> Iterator[Piece]:
-        """Yield the steps that take time; ``own`` maps operations to named ones."""
+        """Yield the steps that take time.
+
+        ``own`` maps the priced operations to those of the region that is shown.
+        """
         for step in steps:
             if not step.duration_ps:
                 continue
@@ -139,7 +143,7 @@ class ProgramDetails:
                     yield _loop(step, op, tuple(self._pieces(step.body, own)))
 
     def _first_equal(self, region: Compute) -> Compute:
-        """Return the first region that equals this one, whose operations are priced."""
+        """Return the first equal region, whose operations are priced."""
         modules, graph = self.prediction.modules, self.prediction.graph
         number = modules.modules[modules.module_of_region[region.id]].first_region
         first = graph.regions[number]
@@ -175,7 +179,7 @@ def _size(steps: Iterable[Step]) -> int:
 
 
 def _loop(step: Rounds, op: Op, body: tuple[Piece, ...]) -> Piece:
-    """Return a loop with its rounds, or a summary of a long one's."""
+    """Return a loop with its rounds, summarized if many."""
     place = common_place(piece.place for piece in body)
     template = Piece(name="", duration_ps=step.round_ps, category="round", place=place, inside=body)
 
@@ -205,22 +209,13 @@ def _loop(step: Rounds, op: Op, body: tuple[Piece, ...]) -> Piece:
 
 def common_place(places: Iterable[Place]) -> Place:
     """Return the places' common phase and common outer layers."""
-    common: Place | None = None
-    for place in places:
-        if common is None:
-            common = place
-        elif place != common:
-            common = _shared_place(common, place)
-        if common == NOWHERE:
-            break
-    return common or NOWHERE
-
-
-def _shared_place(left: Place, right: Place) -> Place:
-    pairs = zip(left.layers, right.layers, strict=False)
-    same = next((number for number, (a, b) in enumerate(pairs) if a != b), None)
-    length = min(len(left.layers), len(right.layers)) if same is None else same
-    return Place(phase=left.phase if left.phase == right.phase else "", layers=left.layers[:length])
+    distinct = set(places)
+    phases = {place.phase for place in distinct}
+    columns = zip(*(place.layers for place in distinct), strict=False)
+    shared = takewhile(lambda column: len(set(column)) == 1, columns)
+    return Place(
+        phase=phases.pop() if len(phases) == 1 else "", layers=tuple([name for name, *_ in shared])
+    )
 
 
 def _source(op: Op) -> dict[str, Argument]:

@@ -1,4 +1,4 @@
-"""Chart a simulated step: a process for each class of devices that behave alike.
+"""Chart a simulated step, one process per device class.
 
 Its tracks, from top to bottom: phases and layers of the model; loops, round by round; computation,
 with the kernels of each region inside of it; the CPU; communication, one track for each stream;
@@ -52,7 +52,7 @@ Timed = tuple[Task, Interval]
 
 
 def prediction_chart(prediction: Prediction | PipelinePrediction) -> Chart:
-    """Return the chart of a step of one program, or of several."""
+    """Return the chart of a predicted step."""
     if not isinstance(prediction, Prediction):
         return pipeline_chart(prediction)
     timeline = prediction.timeline or computation_alone(prediction.tasks)
@@ -62,7 +62,7 @@ def prediction_chart(prediction: Prediction | PipelinePrediction) -> Chart:
 def step_chart(
     timeline: Timeline, details: ProgramDetails | None = None, *, most_slices: int = MOST_SLICES
 ) -> Chart:
-    """Return the chart of a timeline, with about ``most_slices`` slices at most.
+    """Return a timeline's chart, with about ``most_slices`` slices.
 
     If there are more, those inside of tasks are left out, then classes except the slowest, then
     slices are joined; notes say so. ``details`` holds the program's details of tasks.
@@ -81,7 +81,7 @@ def step_chart(
 def _shown_classes(
     timeline: Timeline, details: ProgramDetails | None, most_slices: int
 ) -> dict[int, bool]:
-    """Return the classes to show, and whether to show the inside of their tasks.
+    """Choose the classes to show; True shows their tasks' pieces.
 
     A task counts as two slices: itself, and a wait or the part of it that is exposed.
     """
@@ -89,10 +89,7 @@ def _shown_classes(
     slowest = classes.index(timeline.slowest)
     has_pieces: dict[int, bool] = {}
     slices_left = most_slices
-    for number in (
-        slowest,
-        *(other_number for other_number in range(len(classes)) if other_number != slowest),
-    ):
+    for number in sorted(range(len(classes)), key=lambda number: number != slowest):
         nodes = classes[number].nodes
         needed = 2 * len(nodes)
         if has_pieces and needed > slices_left:
@@ -165,7 +162,10 @@ def _process(
 
 
 def _memory(timed: Iterable[Timed], details: ProgramDetails) -> Iterator[Counter]:
-    """Yield the memory in use; communication that starts late in the program is ignored."""
+    """Yield the counter of memory in use, if known.
+
+    Tasks that start after later ones of the program are ignored.
+    """
     points: list[tuple[int, int]] = []
     reached = -1
     for task, (start_ps, _) in timed:
@@ -195,24 +195,25 @@ def _track_order(slices: Mapping[str, Sequence[Slice]]) -> list[str]:
     return [name for name in (*_FIRST, *other_names, *_LAST) if slices.get(name)]
 
 
-def _tracks(timed: Iterable[Timed], one: ClassTimeline) -> Iterator[str]:
-    free_ps: dict[str, list[int]] = defaultdict(list)
+def _tracks(timed: Iterable[Timed], device_class: ClassTimeline) -> Iterator[str]:
+    lane_ends_ps: dict[str, list[int]] = defaultdict(list)
     for task, (start_ps, end_ps) in timed:
-        stream = _stream(task, one)
-        free = free_ps[stream]
-        lane = next((lane for lane, free_at in enumerate(free) if free_at <= start_ps), len(free))
-        free[lane : lane + 1] = [end_ps]
+        stream = _stream(task, device_class)
+        ends_ps = lane_ends_ps[stream]
+        free_lanes = (lane for lane, lane_end_ps in enumerate(ends_ps) if lane_end_ps <= start_ps)
+        lane = next(free_lanes, len(ends_ps))
+        ends_ps[lane : lane + 1] = [end_ps]
         yield stream if lane == 0 and stream != _RECEIVE else f"{stream} {lane + 1}"
 
 
-def _stream(task: Task, one: ClassTimeline) -> str:
-    """Return the track of a task; receives and recorded collectives may overlap."""
+def _stream(task: Task, device_class: ClassTimeline) -> str:
+    """Return a task's stream; tasks that receive may overlap."""
     is_recorded = isinstance(task, CollectiveTask) and not task.takes_slot
     if isinstance(task, ReceiveTask) or is_recorded:
         return _RECEIVE
     if isinstance(task, ComputeTask):
         return _HOST if task.is_on_host else _COMPUTE
-    return one.streams.get(task.id, _COMMUNICATION)
+    return device_class.streams.get(task.id, _COMMUNICATION)
 
 
 def _slice(
@@ -256,7 +257,7 @@ PlacedTime = tuple[Interval, Place]
 
 
 def piece_slices(pieces: Sequence[Piece], within: Interval) -> Iterator[Slice]:
-    """Yield pieces one after another, each followed by its inner pieces.
+    """Yield slices of pieces, each followed by its inner ones.
 
     They fill the interval. Pieces shorter than a nanosecond are left out.
     """
@@ -274,7 +275,7 @@ def piece_slices(pieces: Sequence[Piece], within: Interval) -> Iterator[Slice]:
 
 
 def piece_places(pieces: Sequence[Piece], within: Interval) -> Iterator[PlacedTime]:
-    """Yield the times of the innermost pieces, with their places in the model."""
+    """Yield the times and places of the innermost pieces."""
     for piece, interval in _place_pieces(pieces, within):
         if piece.inside:
             yield from piece_places(piece.inside, interval)
@@ -284,20 +285,19 @@ def piece_places(pieces: Sequence[Piece], within: Interval) -> Iterator[PlacedTi
 
 def _place_pieces(pieces: Sequence[Piece], within: Interval) -> Iterator[tuple[Piece, Interval]]:
     start_ps, end_ps = within
-    whole_ps = sum(piece.duration_ps for piece in pieces)
-    before_ps = 0
-    at_ps = start_ps
+    total_ps = sum(piece.duration_ps for piece in pieces)
+    elapsed_ps, piece_start_ps = 0, start_ps
     for piece in pieces:
-        before_ps += piece.duration_ps
-        next_ps = start_ps + (end_ps - start_ps) * before_ps // whole_ps
-        yield piece, (at_ps, next_ps)
-        at_ps = next_ps
+        elapsed_ps += piece.duration_ps
+        piece_end_ps = start_ps + (end_ps - start_ps) * elapsed_ps // total_ps
+        yield piece, (piece_start_ps, piece_end_ps)
+        piece_start_ps = piece_end_ps
 
 
 def loop_slices(
     rounds: Iterable[tuple[LoopRound, tuple[int, ...]]], nodes: Mapping[int, Interval]
 ) -> Iterator[Slice]:
-    """Yield loops with their rounds inside; overlapping rounds are left out."""
+    """Yield loops with their rounds, without overlapping ones."""
     spans: list[tuple[int, int, int, str]] = []
     began_ps: dict[str, int] = {}
     for loop_round, tasks in rounds:
@@ -326,12 +326,12 @@ def phase_slices(times: Iterable[PlacedTime]) -> Iterator[Slice]:
 
 
 def layer_slices(times: Iterable[PlacedTime]) -> Iterator[Slice]:
-    """Yield a slice for each layer from entry to exit, inner layers behind it."""
+    """Yield a slice for each layer from entry to exit."""
     return _runs((place.layers, interval) for interval, place in times)
 
 
 def _runs(times: Iterable[tuple[tuple[str, ...], Interval]]) -> Iterator[Slice]:
-    """Yield runs of equal paths as nested slices; outer ones first, by start."""
+    """Yield runs of equal paths as nested slices, by start."""
     done: list[tuple[int, int, str, int]] = []
     opened: list[tuple[str, int]] = []
     reached_ps = 0
@@ -355,7 +355,7 @@ _NAMES = {Pass.FORWARD: "forward", Pass.BACKWARD: "backward", Pass.WEIGHTS: "wei
 
 
 def pipeline_chart(prediction: PipelinePrediction) -> Chart:
-    """Return the chart of a pipeline, with about `MOST_SLICES` slices at most."""
+    """Return a pipeline's chart, with about `MOST_SLICES` slices."""
     arrows = _arrows(prediction)
     tracks = [
         track

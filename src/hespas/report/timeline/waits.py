@@ -1,4 +1,4 @@
-"""Waits of a step's tasks, and arrows from what they wait for.
+"""Waits of a step's tasks, and arrows to them.
 
 Devices wait for others that come late to a collective, and for the task that a kernel depends on.
 """
@@ -29,26 +29,30 @@ def _wait(start_ps: int, end_ps: int, reason: str) -> Slice:
     return Slice(name=f"waits for {reason}", start_ps=start_ps, end_ps=end_ps, category="wait")
 
 
-def own_dependencies(one: ClassTimeline) -> Mapping[int, tuple[int, ...]]:
+def own_dependencies(device_class: ClassTimeline) -> Mapping[int, tuple[int, ...]]:
     """Return the dependencies of each task of a class.
 
     Tasks without the class pass on theirs.
     """
     own: dict[int, tuple[int, ...]] = {}
     skipped: dict[int, tuple[int, ...]] = {}
-    for task in one.graph.tasks:
-        (own if task.id in one.nodes else skipped)[task.id] = inherit(task.depends_on, skipped)
+    for task in device_class.graph.tasks:
+        tasks = own if task.id in device_class.nodes else skipped
+        tasks[task.id] = inherit(task.depends_on, skipped)
     return own
 
 
-def last_before(one: ClassTimeline, dependencies: tuple[int, ...], start_ps: int) -> int | None:
-    """Return the dependency that ended last, and not after ``start_ps``, if any."""
-    ended = [dependency for dependency in dependencies if one.nodes[dependency][1] <= start_ps]
-    return max(ended, key=lambda dependency: (one.nodes[dependency][1], -dependency), default=None)
+def last_before(
+    device_class: ClassTimeline, dependencies: tuple[int, ...], start_ps: int
+) -> int | None:
+    """Return the dependency that ended last before ``start_ps``, if any."""
+    ends_ps = {task: device_class.nodes[task][1] for task in dependencies}
+    ended = [task for task in dependencies if ends_ps[task] <= start_ps]
+    return max(ended, key=lambda task: (ends_ps[task], -task), default=None)
 
 
 def arrivals(partners: Partners, number: int) -> Mapping[int, Slice]:
-    """Return a class's waits for later devices in collectives and receives, by task."""
+    """Return a class's waits for late partners, by task."""
     classes = partners.timeline.classes
     late: dict[int, Slice] = {}
     for task_id, task in partners.tasks[number].items():
@@ -66,7 +70,7 @@ def _starts_of_others(partners: Partners, number: int, task: Task) -> Iterator[t
     classes = partners.timeline.classes
     match task:
         case CollectiveTask(recorded_ps=None):
-            for other_class in partners.others(number, task):
+            for other_class in partners.members(number, task):
                 yield classes[other_class].nodes[task.id][0], other_class
         case ReceiveTask():
             send = partners.send_of(number, task)
@@ -77,7 +81,7 @@ def _starts_of_others(partners: Partners, number: int, task: Task) -> Iterator[t
 
 
 def waits_of(partners: Partners, number: int) -> Iterator[Slice]:
-    """Yield the times without computation, each with the task that ends it.
+    """Yield the times without computation, named by their causes.
 
     The last is the wait for the end of the slowest devices.
     """
@@ -112,7 +116,7 @@ TaskOfClass = tuple[int, int]
 
 @dataclass(frozen=True, kw_only=True)
 class Partners:
-    """The classes of a timeline, with lookups among them for all tasks."""
+    """The classes of a timeline, with lookups among them."""
 
     timeline: Timeline
     partner_maps: dict[tuple[int, bool], Mapping[int, int]] = field(
@@ -132,7 +136,7 @@ class Partners:
 
     @cached_property
     def tasks(self) -> tuple[Mapping[int, Task], ...]:
-        """For each class, the tasks in which it takes part, by id."""
+        """The tasks of each class, by id."""
         return tuple([
             {task.id: task for task in device_class.graph.tasks if task.id in device_class.nodes}
             for device_class in self.timeline.classes
@@ -148,13 +152,13 @@ class Partners:
                     sends.setdefault((number, task.tag, task.size_bytes), []).append(task)
         return {key: tuple(tasks) for key, tasks in sends.items()}
 
-    def others(self, number: int, task: CollectiveTask) -> tuple[int, ...]:
-        """Return the other classes that take part in a class's collective."""
+    def members(self, number: int, task: CollectiveTask) -> tuple[int, ...]:
+        """Return the other classes in a class's collective."""
         if len(self.timeline.classes) == 1:
             return ()
         table = -1 if task.group_table is None else task.group_table
         if (number, table) not in self.classes_of_group:
-            members = self._members(self.timeline.classes[number], table)
+            members = self._devices(self.timeline.classes[number], table)
             classes = {self.class_of_device[device] for device in members} - {number}
             self.classes_of_group[number, table] = tuple(sorted(classes))
         return tuple([
@@ -163,15 +167,15 @@ class Partners:
             if _is_same(task, self.tasks[member_class].get(task.id))
         ])  # fmt: skip
 
-    def _members(self, one: ClassTimeline, table: int) -> Iterable[int]:
+    def _devices(self, device_class: ClassTimeline, table: int) -> Iterable[int]:
         if table < 0:
             return self.class_of_device
-        device = one.devices[0]
-        groups = one.graph.group_tables[table]
+        device = device_class.devices[0]
+        groups = device_class.graph.group_tables[table]
         return next((group for group in groups if device in group), ())
 
     def send_of(self, number: int, task: ReceiveTask) -> TaskOfClass | None:
-        """Return the send whose message a class receives; None unless it is unique."""
+        """Return the send that a class receives, if unique."""
         device = self.timeline.classes[number].devices[0]
         source = self._partner(task.pairs, device, is_target=True)
         if source is None:
@@ -194,24 +198,24 @@ class Partners:
         return self.partner_maps[key].get(device)
 
 
-def _is_same(task: CollectiveTask, other: Task | None) -> bool:
-    return isinstance(other, CollectiveTask) and other.kind is task.kind
+def _is_same(task: CollectiveTask, partner: Task | None) -> bool:
+    return isinstance(partner, CollectiveTask) and partner.kind is task.kind
 
 
 @frozen
 class Flows:
-    """The numbers of flows from and to tasks, by class and task."""
+    """The flow numbers of tasks, by class and task."""
 
     starts: Mapping[TaskOfClass, tuple[int, ...]]
     ends: Mapping[TaskOfClass, tuple[int, ...]]
 
     def of(self, number: int, task: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Return the flows from and to a task of a class."""
+        """Return the flows from and to a class's task."""
         return self.starts.get((number, task), _NONE), self.ends.get((number, task), _NONE)
 
 
 def flows_of(partners: Partners, shown: Iterable[int]) -> Flows:
-    """Return the flows among the shown classes; they lead forward in time.
+    """Return the flows among the shown classes.
 
     A communication has one from the task that it waited for last, and one to the first that waits
     for it; a message has one to its receive or, if that was posted before, to the task that waits
@@ -256,7 +260,7 @@ def _pairs(partners: Partners, shown: frozenset[int]) -> Iterator[tuple[TaskOfCl
 def _first_waiting(
     nodes: Mapping[int, tuple[int, int]], needed: Mapping[int, tuple[int, ...]]
 ) -> dict[int, int]:
-    """Return, for each task that others need, the dependent that starts first."""
+    """Return the dependent of each task that starts first."""
     first: dict[int, int] = {}
     for task, before in needed.items():
         for needed_task in before:

@@ -1,4 +1,4 @@
-"""Write a chart in Perfetto's format, or as Chrome's Trace Event JSON.
+"""Write a chart for Perfetto, or as Trace Event JSON.
 
 Source: the Trace Event Format. "X" is a complete event, "s" and "f" the ends of a flow, "C" a value
 of a counter, "M" a name. An end of a flow belongs to the slice that was begun last on its track, so
@@ -32,7 +32,7 @@ Arguments = Mapping[str, Argument]
 
 @frozen
 class Slice:
-    """A named interval; ``starts`` and ``ends`` number the flows from and to it."""
+    """A named interval; ``starts`` and ``ends`` number its flows."""
 
     name: str
     start_ps: int
@@ -45,7 +45,7 @@ class Slice:
 
 @frozen
 class Track:
-    """Slices in order of start, outer ones first; each ends within its outer one."""
+    """Nested slices in order of start, outer ones first."""
 
     name: str
     slices: tuple[Slice, ...]
@@ -53,7 +53,7 @@ class Track:
 
 @frozen
 class Counter:
-    """Bytes over time: ``points`` are (time in ps, value), each until the next."""
+    """Bytes over time; points are (time in ps, value)."""
 
     name: str
     points: tuple[tuple[int, int], ...]
@@ -61,7 +61,7 @@ class Counter:
 
 @frozen
 class Process:
-    """Devices that behave alike, with their tracks and counters from top to bottom."""
+    """Equal devices, with tracks and counters from the top."""
 
     name: str
     tracks: tuple[Track, ...]
@@ -70,7 +70,7 @@ class Process:
 
 @frozen
 class Chart:
-    """Processes from top to bottom; ``notes`` are sentences on hidden parts."""
+    """Processes from the top; ``notes`` say what is hidden."""
 
     processes: tuple[Process, ...]
     notes: tuple[str, ...] = ()
@@ -84,12 +84,12 @@ class Chart:
 
 
 def whole_ns(time_ps: int) -> int:
-    """Round a time to ns, as viewers count; touching or nested slices stay so."""
+    """Round a time to ns, the unit of viewers."""
     return (time_ps + PS_PER_NS // 2) // PS_PER_NS
 
 
-def with_notes_shown(chart: Chart, *, name: str) -> Chart:
-    """Return the chart with its notes as a first process ``name``."""
+def with_notes_shown(chart: Chart) -> Chart:
+    """Return the chart with its notes as first process."""
     if not chart.notes:
         return chart
     end_ps = max((item.end_ps for item in chart.slices), default=0)
@@ -100,13 +100,12 @@ def with_notes_shown(chart: Chart, *, name: str) -> Chart:
         )
         for number, note in enumerate(chart.notes, start=1)
     ]
-    return Chart(
-        processes=(Process(name=name, tracks=tuple(tracks)), *chart.processes), notes=chart.notes
-    )
+    about = Process(name="about this timeline", tracks=tuple(tracks))
+    return replace(chart, processes=(about, *chart.processes))
 
 
 def joined(chart: Chart, *, most_slices: int) -> Chart:
-    """Join consecutive slices of a track if there are more than ``most_slices``.
+    """Join consecutive slices of a chart beyond ``most_slices``.
 
     The inside of joined slices is left out, as are flows; a note says so.
     """
@@ -118,16 +117,11 @@ def joined(chart: Chart, *, most_slices: int) -> Chart:
         f"{count:,} slices are too many: on each track up to {group} that follow each other are "
         "shown as one, without what is inside of them and without arrows"
     )
-    processes = [_process(process, group) for process in chart.processes]
-    return Chart(processes=tuple(processes), notes=(*chart.notes, note))
-
-
-def _process(process: Process, group: int) -> Process:
-    tracks = [
-        Track(name=track.name, slices=tuple(_join_slices(list(_outer_slices(track.slices)), group)))
-        for track in process.tracks
+    processes = [
+        replace(process, tracks=tuple([_join_slices(track, group) for track in process.tracks]))
+        for process in chart.processes
     ]
-    return replace(process, tracks=tuple(tracks))
+    return Chart(processes=tuple(processes), notes=(*chart.notes, note))
 
 
 def _outer_slices(slices: Sequence[Slice]) -> Iterator[Slice]:
@@ -138,38 +132,40 @@ def _outer_slices(slices: Sequence[Slice]) -> Iterator[Slice]:
             reached_ps = max(item.end_ps, item.start_ps)
 
 
-def _join_slices(slices: Sequence[Slice], group: int) -> Iterator[Slice]:
-    for start in range(0, len(slices), group):
-        members = slices[start : start + group]
-        first, last = members[0], members[-1]
-        if len(members) == 1:
-            yield replace(first, starts=(), ends=())
-            continue
-        busy_ps = sum(member.end_ps - member.start_ps for member in members)
-        yield Slice(
-            name=f"{len(members)} slices, {first.name} to {last.name}",
-            start_ps=first.start_ps,
-            end_ps=last.end_ps,
-            category=first.category,
-            arguments={"slices": len(members), "busy_s": busy_ps / 1e12},
-        )
+def _join_slices(track: Track, group: int) -> Track:
+    outer = list(_outer_slices(track.slices))
+    joins = (_joined_slice(outer[start : start + group]) for start in range(0, len(outer), group))
+    return Track(name=track.name, slices=tuple(joins))
+
+
+def _joined_slice(members: Sequence[Slice]) -> Slice:
+    first, last = members[0], members[-1]
+    if len(members) == 1:
+        return replace(first, starts=(), ends=())
+    busy_ps = sum(member.end_ps - member.start_ps for member in members)
+    return Slice(
+        name=f"{len(members)} slices, {first.name} to {last.name}",
+        start_ps=first.start_ps,
+        end_ps=last.end_ps,
+        category=first.category,
+        arguments={"slices": len(members), "busy_s": busy_ps / 1e12},
+    )
 
 
 PERFETTO_SUFFIXES = frozenset({".pftrace", ".perfetto-trace"})
 _COMPRESSED = ".gz"
-_NOTES = "about this timeline"
 _LEVEL = 6
 
 
 def write_chart(chart: Chart, file: Path) -> None:
-    """Write a chart, at once or not at all; equal charts give equal bytes.
+    """Write a chart; equal charts give equal bytes.
 
-    The name decides: ``.pftrace`` and ``.perfetto-trace`` are Perfetto's format, others JSON;
-    ``.gz`` compresses. Raises `OutputError` for a file that can't be written.
+    The file's name decides: ``.pftrace`` and ``.perfetto-trace`` are Perfetto's format, others
+    JSON; ``.gz`` compresses. Raises `OutputError` for a file that can't be written.
     """
     is_compressed = file.suffix == _COMPRESSED
     suffix = Path(file.stem).suffix if is_compressed else file.suffix
-    chart_with_notes = with_notes_shown(chart, name=_NOTES)
+    chart_with_notes = with_notes_shown(chart)
     pieces = (
         perfetto_packets(chart_with_notes)
         if suffix in PERFETTO_SUFFIXES
@@ -234,14 +230,14 @@ def _slice_events(pid: int, tid: int, slices: Iterable[Slice]) -> Iterator[tuple
 
 def _counter_events(pid: int, counter: Counter) -> Iterator[tuple[int, str]]:
     name = _text(f"{counter.name} (bytes)")
-    for at_ps, value in counter.points:
-        at_ns = whole_ns(at_ps)
-        text = f'"pid":{pid},"ts":{_us_text(at_ns)},"args":{{"value":{value}}}'
-        yield at_ns, f'{{"name":{name},"ph":"C",{text}}}'
+    for time_ps, value in counter.points:
+        time_ns = whole_ns(time_ps)
+        text = f'"pid":{pid},"ts":{_us_text(time_ns)},"args":{{"value":{value}}}'
+        yield time_ns, f'{{"name":{name},"ph":"C",{text}}}'
 
 
 def _us_text(time_ns: int) -> str:
-    """Return ns in us, as a number that readers truncate to the ns.
+    """Return ns in us, for readers that truncate.
 
     Perfetto multiplies by 1000 and drops the fraction. If the product is just below a whole number,
     0.1 ns is added.
@@ -302,7 +298,7 @@ _VARINT, _FIXED64, _LENGTH = 0, 1, 2
 
 
 def perfetto_packets(chart: Chart) -> Iterator[bytes]:
-    """Yield the packets of a chart; equal charts give equal bytes.
+    """Yield the packets of a chart.
 
     A process is a track that holds others: viewers keep the order of such tracks alone.
     """
@@ -338,8 +334,8 @@ def _descriptor(fields: bytes) -> bytes:
 
 def _values(uuid: int, counter: Counter) -> Iterator[bytes]:
     head = _number(_Event.TYPE, _COUNTER) + _number(_Event.TRACK, uuid)
-    for at_ps, value in counter.points:
-        yield _event(at_ps, head + _number(_Event.COUNTER_VALUE, value))
+    for time_ps, value in counter.points:
+        yield _event(time_ps, head + _number(_Event.COUNTER_VALUE, value))
 
 
 def _slices(uuid: int, track: Track, texts: _Texts) -> Iterator[bytes]:
@@ -361,14 +357,14 @@ def _slices(uuid: int, track: Track, texts: _Texts) -> Iterator[bytes]:
         yield _event(open_ends.pop(), end)
 
 
-def _fields(each: Slice, texts: _Texts) -> tuple[bytes, bytes]:
+def _fields(item: Slice, texts: _Texts) -> tuple[bytes, bytes]:
     parts = [
-        _number(_Event.CATEGORY, texts.number(_Interned.CATEGORIES, each.category)),
-        _number(_Event.NAME, texts.number(_Interned.NAMES, each.name)),
+        _number(_Event.CATEGORY, texts.number(_Interned.CATEGORIES, item.category)),
+        _number(_Event.NAME, texts.number(_Interned.NAMES, item.name)),
     ]
-    parts.extend(texts.argument(name, value) for name, value in each.arguments.items())
-    parts.extend(_fixed64(_Event.FLOW, flow) for flow in each.starts)
-    parts.extend(_fixed64(_Event.FLOW_END, flow) for flow in each.ends)
+    parts.extend(texts.argument(name, value) for name, value in item.arguments.items())
+    parts.extend(_fixed64(_Event.FLOW, flow) for flow in item.starts)
+    parts.extend(_fixed64(_Event.FLOW_END, flow) for flow in item.ends)
     return b"".join(parts), texts.take_new()
 
 
@@ -386,7 +382,7 @@ def _value(value: Argument, texts: _Texts) -> bytes:
 
 @dataclass(slots=True, kw_only=True)
 class _Texts:
-    """The numbers of texts in each table, and encoded entries to write."""
+    """Numbers of interned texts, and encoded entries to write."""
 
     numbers: dict[tuple[int, str], int] = field(default_factory=dict[tuple[int, str], int])
     new: list[bytes] = field(default_factory=list[bytes])
@@ -418,9 +414,9 @@ class _Texts:
         return entries
 
 
-def _event(at_ps: int, fields: bytes) -> bytes:
+def _event(time_ps: int, fields: bytes) -> bytes:
     return _packet(
-        _number(_Packet.TIMESTAMP, whole_ns(at_ps))
+        _number(_Packet.TIMESTAMP, whole_ns(time_ps))
         + _bytes(_Packet.TRACK_EVENT, fields)
         + _number(_Packet.SEQUENCE_FLAGS, _NEEDED)
     )
