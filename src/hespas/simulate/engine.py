@@ -38,6 +38,7 @@ from hespas.tasks.graph import (
 NEVER = -1
 EVERYONE = -1
 """The number of the group of all devices, if a network gives it no other."""
+_MOST_SHOWN = 4
 StreamKey: TypeAlias = tuple[str, int]
 """A stream's purpose, and the group whose tasks keep the program's order; else `NO_GROUP`."""
 NO_GROUP = -1
@@ -48,9 +49,9 @@ Work: TypeAlias = tuple[Task, int, tuple[int, ...]]
 
 
 class Stream:
-    """Runs one task at a time: the ready one with the lowest id.
+    """Runs one task at a time.
 
-    A stream of a group runs the program's next task instead.
+    It is the ready task with the lowest id, or in a stream of a group the program's next.
     """
 
     __slots__ = ("in_order", "is_busy", "key", "ready")
@@ -62,7 +63,7 @@ class Stream:
         self.in_order: deque[TaskRun] | None = deque() if key[1] != NO_GROUP else None
 
     def take(self) -> TaskRun | None:
-        """Return the task that can start now, and occupy the stream."""
+        """Return a task that can start, and occupy the stream."""
         if self.is_busy:
             return None
         run = None
@@ -76,7 +77,7 @@ class Stream:
 
 @dataclass(slots=True, eq=False)
 class TaskRun:
-    """A task of a device class: its dependencies and times in ps.
+    """A device class's task with its dependencies and times.
 
     ``missing`` counts the tasks it still waits for. ``settled_ps`` is when its end became known, if
     that was not at its start.
@@ -97,9 +98,8 @@ class TaskRun:
 def work_of(devices: DeviceClass, everyone: int, *, keeps_order: bool) -> Iterator[Work]:
     """Yield a device class's tasks; ``everyone`` is the global group."""
     graph, roles = devices.graph, devices.roles
-    role_of = {
-        task.id: role for task, role in zip(graph.tasks, roles.role_of_task, strict=True)
-    }  # fmt: skip
+    ids = [task.id for task in graph.tasks]
+    role_of = dict(zip(ids, roles.role_of_task, strict=True))
     key = roles.key(devices.devices[0])
     for task, _, depends_on in own_tasks(graph, roles, key, keeps_order=keeps_order):
         role = role_of[task.id]
@@ -139,7 +139,7 @@ class Device:
         self._read_up_to_reach(-1)
 
     def _read_up_to_reach(self, position: int) -> None:
-        """Read the tasks that may start once the task at ``position`` has."""
+        """Read the tasks that may start after one at ``position``."""
         while self._reach is None or self._read <= position + self._reach:
             work = next(self._work, None)
             if work is None:
@@ -173,7 +173,7 @@ class Device:
             heappush(stream.ready, (run.task.id, run.position, run))
 
     def take_ready(self) -> list[TaskRun]:
-        """Return the tasks that can start now by id, occupying their streams."""
+        """Return the tasks that can start, occupying their streams."""
         if not self._woken and not self._free:
             return []
         ready, self._free = self._free, []
@@ -212,7 +212,7 @@ class Device:
             self._communication_ps += run.end_ps - run.issue_ps
 
     def begin(self, run: TaskRun, now_ps: int) -> None:
-        """Record the wait of a communication task that begins to send."""
+        """Record how long a communication task waited to send."""
         if now_ps > run.issue_ps:
             self.waits_ps[run.task.id] = now_ps - run.issue_ps
 
@@ -224,29 +224,23 @@ class Device:
     def timeline(self, graph: TaskGraph) -> ClassTimeline:
         """Return the timeline of the devices after their end."""
         runs = self.runs.values()
-        return class_timeline(
-            self.devices,
-            graph,
-            [run.task for run in runs],
-            [run.issue_ps for run in runs],
-            [run.end_ps for run in runs],
-        )
+        spans = [(run.issue_ps, run.end_ps) for run in runs]
+        return class_timeline(self.devices, graph, [run.task for run in runs], spans)
 
     def sums(self, name: str) -> ClassTimeline:
         """Return the sums of devices whose tasks were streamed."""
         overlap_ps = self._compute_ps + self._communication_ps - self._finish_ps
+        graph = TaskGraph(name=name, device_count=len(self.devices), tasks=(), group_tables=())
         return ClassTimeline(
             devices=self.devices,
-            graph=TaskGraph(
-                name=name, device_count=len(self.devices), tasks=(), group_tables=()
-            ),
+            graph=graph,
             nodes={},
             finish_ps=self._finish_ps,
             compute_ps=self._compute_ps,
             communication_ps=self._communication_ps,
             overlap_ps=max(0, overlap_ps),
             exposed_ps={},
-        )  # fmt: skip
+        )
 
 
 Match: TypeAlias = CollectiveMatch[TaskRun]
@@ -294,19 +288,19 @@ class Compute(Protocol):
 
 
 class Ties(Protocol):
-    """Watches whether the order of events at one instant is known."""
+    """Watches whether the order of simultaneous events is known."""
 
     def end(self, run: TaskRun) -> None:
         """Register that a task is about to end."""
         ...
 
-    def start(self, taken: Sequence[TaskRun]) -> None:
+    def start(self, runs: Sequence[TaskRun]) -> None:
         """Register the tasks that start after the last end."""
         ...
 
 
 class Engine:
-    """One simulation: `run` sets the start and end of each task.
+    """A simulation: `run` sets the tasks' starts and ends.
 
     As in ASTRA-sim, a device starts all ready tasks whenever one of its tasks ends, and its own
     events of one instant happen together. ``compute`` decides how long computation takes (None: as
@@ -361,9 +355,31 @@ class Engine:
         return not has_waiting and all(device.has_ended for device in self.devices)
 
     def check_complete(self) -> None:
-        """Raise `SimulationError` for unfinished tasks, naming who waits for whom."""
-        pending, unmatched = self._collectives.pending(), self._network.unmatched()
-        _check_complete(self.devices, pending, unmatched, self._network.members)
+        """Raise `SimulationError` if some task never ends.
+
+        The error says which devices wait since when for which collective or message, what their
+        partners do instead, and the first task in which the orders of two devices differ.
+        """
+        devices, members = self.devices, self._network.members
+        collectives = self._collectives.pending()
+        waits = [_unmatched(run) for run in self._network.unmatched()]
+        waits += [_incomplete(match, devices, members(match.group)) for match in collectives]
+        stuck = [run for device in devices for run in device.runs.values() if run.end_ps == NEVER]
+        if not waits and not stuck:
+            return
+        if not waits:
+            first, task = _devices_of_run(stuck[0]), stuck[0].task
+            waits = [f"{first} never end task {task.id} ({task.name})"]
+        omitted = f"; and {len(waits) - _MOST_SHOWN} more wait" if len(waits) > _MOST_SHOWN else ""
+        absent = [
+            (match.first.device, devices[number])
+            for match in collectives
+            for number in sorted(members(match.group))
+            if number not in match.endpoints
+        ]
+        difference = next(filter(None, starmap(_first_difference, absent)), None)
+        where = f"; their orders differ first at {difference}" if difference else ""
+        raise SimulationError("; ".join(waits[:_MOST_SHOWN]) + omitted + where)
 
     def _start_changed(self) -> None:
         while self._changed:
@@ -422,9 +438,7 @@ class Engine:
     def _join(self, run: TaskRun, task: CollectiveTask) -> None:
         now_ps, number = self._kernel.now_ps, run.device.number
         signature = (task.kind, task.size_bytes)
-        match = self._collectives.join(
-            run.group, number, run, signature=signature, now_ps=now_ps
-        )  # fmt: skip
+        match = self._collectives.join(run.group, number, run, signature=signature, now_ps=now_ps)
         if match.signature != signature:
             first = f"{_devices_of_run(match.first)} started {_task_text(match.first.task)}"
             own_start = f"{_devices_of_run(run)} at {_time(now_ps)} {_task_text(task)}"
@@ -437,52 +451,17 @@ class Engine:
         self._network.join(run, match, self.end, is_complete=is_complete)
 
 
-_MOST_SHOWN = 4
-
-
-def _check_complete(
-    devices: Sequence[Device],
-    collectives: Sequence[Match],
-    messages: Iterable[TaskRun],
-    members: Callable[[int], Iterable[int]],
-) -> None:
-    """Raise `SimulationError` if some task never ends.
-
-    The error says which devices wait since when for which collective or message, what their
-    partners do instead, and the first task in which the orders of two devices differ.
-    """
-    waits = [_unmatched(run) for run in messages]
-    waits += [_incomplete(match, devices, members(match.group)) for match in collectives]
-    stuck = [run for device in devices for run in device.runs.values() if run.end_ps == NEVER]
-    if not waits and not stuck:
-        return
-    if not waits:
-        waits = [
-            f"{_devices_of_run(stuck[0])} never end task {stuck[0].task.id} ({stuck[0].task.name})"
-        ]
-    omitted = f"; and {len(waits) - _MOST_SHOWN} more wait" if len(waits) > _MOST_SHOWN else ""
-    absent = [
-        (match.first.device, devices[number])
-        for match in collectives
-        for number in sorted(members(match.group))
-        if number not in match.endpoints
-    ]
-    difference = next(filter(None, starmap(_first_difference, absent)), None)
-    where = f"; their orders differ first at {difference}" if difference else ""
-    raise SimulationError("; ".join(waits[:_MOST_SHOWN]) + omitted + where)
-
-
 def _unmatched(run: TaskRun) -> str:
-    what, opposite = ("send", "receive") if isinstance(run.task, SendTask) else ("receive", "send")
+    kind, opposite = ("send", "receive") if isinstance(run.task, SendTask) else ("receive", "send")
     return (
-        f"{_devices_of_run(run)} started {what} {run.task.id} ({run.task.name}) "
+        f"{_devices_of_run(run)} started {kind} {run.task.id} ({run.task.name}) "
         f"at {_time(run.issue_ps)}, but no {opposite} of the same ends, tag and size came"
     )
 
 
 def _incomplete(match: Match, devices: Sequence[Device], members: Iterable[int]) -> str:
     absent = [devices[number] for number in sorted(members) if number not in match.endpoints]
-    missing = devices_text(absent_device for device in absent for absent_device in device.devices)
+    missing = devices_text(number for device in absent for number in device.devices)
     instead = [text for device in absent if (text := _current_task_text(device))]
     reason = f" (instead {instead[0]})" if instead else ""
     started = f"{_devices_of_run(match.first)} started {_task_text(match.first.task)}"
@@ -500,25 +479,24 @@ def _current_task_text(device: Device) -> str | None:
     )
 
 
-def _first_difference(one: Device, other: Device) -> str | None:
+def _first_difference(first: Device, second: Device) -> str | None:
     """Return where two waiting devices first do different things."""
     collectives = [
         [run for run in device.runs.values() if isinstance(run.task, CollectiveTask)]
-        for device in (one, other)
+        for device in (first, second)
     ]
     shared = {run.group for run in collectives[0]} & {run.group for run in collectives[1]}
-    mine, yours = ([run for run in runs if run.group in shared] for runs in collectives)
-    for left, right in zip_longest(mine, yours):
-        if _agreed_values(left) != _agreed_values(right):
-            return f"{_entry_text(one, left)} and {_entry_text(other, right)}"
+    orders = ([run for run in runs if run.group in shared] for runs in collectives)
+    for run, counterpart in zip_longest(*orders):
+        if _agreed_values(run) != _agreed_values(counterpart):
+            return f"{_entry_text(first, run)} and {_entry_text(second, counterpart)}"
     return None
 
 
 def _agreed_values(run: TaskRun | None) -> tuple[object, ...]:
-    task = None if run is None else run.task
-    return (
-        (run.group, task.kind, task.size_bytes) if run and isinstance(task, CollectiveTask) else ()
-    )
+    if run is None or not isinstance(run.task, CollectiveTask):
+        return ()
+    return run.group, run.task.kind, run.task.size_bytes
 
 
 def _entry_text(device: Device, run: TaskRun | None) -> str:

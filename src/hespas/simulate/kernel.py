@@ -1,4 +1,4 @@
-"""Provide the event kernel of all simulations: clock, queue and actions.
+"""Run timed actions in order: the event kernel of simulations.
 
 Simulated time is an integer of picoseconds. An action is a function of one argument that is called
 at its time; it may schedule others, for the same instant or later ones. Actions of one instant run
@@ -37,7 +37,7 @@ class Clock(Protocol):
 
 
 class Kernel:
-    """The clock, and the actions ordered by time, then by scheduling.
+    """The clock and the actions in order of time.
 
     ``event`` counts the actions so far, and thus identifies the running one.
     """
@@ -65,7 +65,7 @@ class Kernel:
         self.at(self.now_ps + delay_ps, action, argument)
 
     def stop(self) -> None:
-        """Drop all actions, including those of this instant, to end `run`."""
+        """Drop all actions, also of this instant, to end `run`."""
         self._times.clear()
         for actions in self._actions.values():
             actions.clear()
@@ -149,14 +149,14 @@ def available_bytes() -> int | None:
 
 
 def check_memory(
-    count: int, what: str = "messages", *, bytes_each: int = _BYTES_PER_MESSAGE
+    count: int, items: str = "messages", *, bytes_each: int = _BYTES_PER_MESSAGE
 ) -> None:
     """Raise `SimulationError` if ``count`` items exceed the memory."""
     needed = count * bytes_each
     available = available_bytes()
     if available is not None and needed > available:
         message = (
-            f"the job has {count} {what} to keep track of at a time, which take about "
+            f"the job has {count} {items} to keep track of at a time, which take about "
             f"{needed / _GIB:.1f} GiB of memory, and {available / _GIB:.1f} GiB are available"
         )
         hint = "make devices alike, use groups of fewer devices or another algorithm"
@@ -177,7 +177,7 @@ Endpoint = TypeVar("Endpoint")
 
 @dataclass(slots=True, eq=False)
 class Mailbox(Generic[Endpoint]):
-    """The messages of one source, target, tag and size, in order.
+    """The ordered messages of one source, target, tag and size.
 
     Either messages wait for receives, or receives for messages. The network that carries the
     messages may use ``route``.
@@ -193,7 +193,7 @@ class Mailbox(Generic[Endpoint]):
     route: Any = None
 
     def deliver(self, sender: Endpoint) -> Endpoint | None:
-        """Return the receiver of an arriving message, or store the message."""
+        """Return an arriving message's receiver, or store the message."""
         if self.receivers:
             return self.receivers.pop(0)
         if self.arrived is None:
@@ -203,7 +203,7 @@ class Mailbox(Generic[Endpoint]):
         return None
 
     def receive(self, receiver: Endpoint) -> Endpoint | None:
-        """Return the sender of the next arrived message, or wait for it."""
+        """Return the next arrived message's sender, or wait for it."""
         if self.arrived:
             return self.arrived.pop(0)
         if self.receivers is None:
@@ -238,7 +238,7 @@ class Mailboxes(Generic[Endpoint]):
     def mailbox(
         self, tag: Hashable, source: int, target: int, size_bytes: int
     ) -> Mailbox[Endpoint]:
-        """Return the mailbox of a source, a target, a tag and a size."""
+        """Return the mailbox of a source, target, tag and size."""
         mailboxes = self._by_tag.setdefault(tag, {})
         key = (source, target, size_bytes)
         mailbox = mailboxes.get(key)
@@ -247,7 +247,7 @@ class Mailboxes(Generic[Endpoint]):
         return mailbox
 
     def of_tag(self, tag: Hashable) -> MailboxesOfTag[Endpoint]:
-        """Return the mailboxes of a tag; the result grows with `mailbox`."""
+        """Return the mailboxes of a tag, which `mailbox` adds to."""
         return self._by_tag.setdefault(tag, {})
 
     def forget(self, tag: Hashable) -> None:
@@ -255,7 +255,7 @@ class Mailboxes(Generic[Endpoint]):
         self._by_tag.pop(tag, None)
 
     def waiting(self) -> Iterator[Endpoint]:
-        """Yield the endpoints without a partner, in the order of mailboxes."""
+        """Yield the endpoints without a partner, by mailbox."""
         for mailboxes in self._by_tag.values():
             for mailbox in mailboxes.values():
                 yield from mailbox.waiting()
@@ -263,7 +263,7 @@ class Mailboxes(Generic[Endpoint]):
 
 @dataclass(slots=True)
 class CollectiveMatch(Generic[Endpoint]):
-    """The ``number``-th collective of a group, once a member starts it.
+    """The ``number``-th collective of a group, once started.
 
     All members must have equal ``signature``, such as the kind and the size.
     """
@@ -300,7 +300,7 @@ class Collectives(Generic[Endpoint]):
     def join(
         self, group: int, member: int, endpoint: Endpoint, *, signature: Hashable, now_ps: int
     ) -> CollectiveMatch[Endpoint]:
-        """Return the collective that a member starts now, with its endpoint.
+        """Return the collective that a member starts now.
 
         The caller compares ``signature`` with the result's, and calls `complete` once all members
         have joined.

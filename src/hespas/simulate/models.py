@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import repeat
-from typing import TYPE_CHECKING, assert_never
+from typing import assert_never
 
 from hespas.base.frozen import frozen
 from hespas.base.units import PS_PER_NS, PS_PER_S, format_time
 from hespas.errors import ConfigError, DeviceCountError, SimulationError, option
-from hespas.hardware.cluster import Cluster
+from hespas.hardware.cluster import Cluster, Jitter
 from hespas.hardware.interconnect import Interconnect
 from hespas.hardware.jobs import ALONE
 from hespas.hardware.system import System, interconnect_of
@@ -37,10 +37,6 @@ from hespas.tasks.graph import (
     as_job,
     needs,
 )
-
-if TYPE_CHECKING:
-    from hespas.hardware.cluster import Cluster, Jitter
-
 
 REPLAY = "replay-only"
 """The option of a system whose tasks take their recorded durations."""
@@ -72,7 +68,7 @@ def with_durations(job: Job, system: System | None) -> Job:
 
 
 def with_roofline(job: Job, system: System) -> Job:
-    """Return the job with durations by peak and local memory bandwidth.
+    """Return the job with durations of the roofline.
 
     A computation of N operations that moves M bytes takes ``floor(N / min(peak, bw N / M))``,
     in ns; computations on a CPU keep their durations. A computation of no bytes is skipped: it ends
@@ -86,15 +82,10 @@ def with_roofline(job: Job, system: System) -> Job:
         raise SimulationError(
             "roofline-enabled needs peak-perf and local-mem-bw", location=system.name, hint=hint
         )
-    graphs = [
-        replace(
-            graph,
-            tasks=tuple(
-                [_with_roofline_duration(task, peak * 1e12, bandwidth) for task in graph.tasks]
-            ),
-        )
-        for graph in job.graphs
-    ]
+    graphs: list[TaskGraph] = []
+    for graph in job.graphs:
+        tasks = [_with_roofline_duration(task, peak * 1e12, bandwidth) for task in graph.tasks]
+        graphs.append(replace(graph, tasks=tuple(tasks)))
     return replace(job, graphs=tuple(graphs))
 
 
@@ -114,7 +105,7 @@ def _with_roofline_duration(task: Task, peak: float, bandwidth: float) -> Task:
 
 
 def on_cluster(job: Job, cluster: Cluster) -> Job:
-    """Return the job as the devices of a cluster run it.
+    """Return the job as a cluster's devices run it.
 
     Devices that differ follow separate graphs; a delay is a CPU task that all tasks wait for.
     Raises `SimulationError` for devices that the job doesn't have.
@@ -148,7 +139,7 @@ def check_size(device_count: int, network: System | Interconnect) -> None:
 
 
 def option_of_astra_sim(system: System) -> str | None:
-    """Return a set option that only ASTRA-sim's model has, or None."""
+    """Return a set option that only ASTRA-sim's model has."""
     names = (REPLAY, "model-shared-bus", PER_NODE, *map(custom_option, COMMON_KINDS))
     return next((name for name in names if system.options.get(name)), None)
 
@@ -206,8 +197,11 @@ def joined_job(
             raise SimulationError(message, location=location)
         is_local = job.device_count == len(devices)
         first = len(graphs)
-        graphs += [_renumbered(graph, devices if is_local else None, device_count)
-                   for graph in job.graphs]  # fmt: skip
+        graphs += (
+            [_renumbered(graph, devices, device_count) for graph in job.graphs]
+            if is_local
+            else job.graphs
+        )
         for position, device in enumerate(devices):
             if device in graph_of or not 0 <= device < device_count:
                 message = (
@@ -222,9 +216,8 @@ def joined_job(
     return Job(graphs=tuple(graphs), graph_of_device=order)
 
 
-def _renumbered(graph: TaskGraph, devices: tuple[int, ...] | None, device_count: int) -> TaskGraph:
-    if devices is None:
-        return graph
+def _renumbered(graph: TaskGraph, devices: tuple[int, ...], device_count: int) -> TaskGraph:
+    """Return a graph of local device numbers with the cluster's."""
     tables: list[GroupTable] = [
         tuple([tuple([devices[member] for member in group]) for group in table])
         for table in graph.group_tables
@@ -262,14 +255,14 @@ _OWNERS = {
 """The model that has each setting, by option name; links are an imperfect cluster's."""
 
 
-def default_model(system: System | None, given: Mapping[str, object]) -> Model:
-    """Return the model for a system if the user names none.
+def default_model(system: System | None, settings: Mapping[str, object]) -> Model:
+    """Return a system's model if the user names none.
 
-    ``given`` are settings by option name, None if not given: the first given one decides, because
-    only one model has it. Otherwise it is hespas' own model if the system's network is described
+    ``settings`` are by option name, None if not set: the first set one decides, because only one
+    model has it. Otherwise it is hespas' own model if the system's network is described
     for it, or if nothing describes the system to ASTRA-sim; else it is ASTRA-sim's.
     """
-    for name, value in given.items():
+    for name, value in settings.items():
         if value is not None:
             return _OWNERS[name]
     if system is None or system.interconnect is not None or not system.dimensions:
@@ -331,7 +324,7 @@ def simulate_job(work: Job | TaskGraph, system: System, choice: ModelChoice) -> 
 
 
 def _simulate_sharing(job: Job, system: System, choice: ModelChoice) -> Timeline:
-    """Return the first job's timeline when equal jobs share a network."""
+    """Return the first of equal jobs' timelines on one network."""
     jobs, shared = system.jobs, replace(system, jobs=ALONE)
     if choice.model is not Model.HESPAS:
         raise ConfigError(
@@ -340,14 +333,14 @@ def _simulate_sharing(job: Job, system: System, choice: ModelChoice) -> Timeline
         )
     check_size(job.device_count, system)
     own, *other_devices = jobs.devices(interconnect_of(system))
-    busy_neighbours = [(job, devices) for devices in other_devices]
-    with_others, alone = [
-        _of_devices(_simulate_joined(job, own, neighbours, shared, choice), job, own)
-        for neighbours in (
-            busy_neighbours,
-            [(_idle(len(devices)), devices) for devices in other_devices],
-        )
-    ]
+    idle = as_job(TaskGraph(name="idle", device_count=job.device_count, tasks=(), group_tables=()))
+
+    def simulated(neighbour: Job) -> Timeline:
+        programs = [(job, own), *[(neighbour, devices) for devices in other_devices]]
+        joined = joined_job(programs, shared.device_count, location=shared.name)
+        return _of_devices(simulate_job(joined, shared, choice), job, own)
+
+    with_others, alone = simulated(job), simulated(idle)
     sharing = (
         f"network: {jobs.count} jobs share {shared.device_count} devices ({jobs.placement.value}), "
         "and run the same step from the same moment on"
@@ -359,28 +352,15 @@ def _simulate_sharing(job: Job, system: System, choice: ModelChoice) -> Timeline
     return replace(with_others, assumptions=(sharing, by_itself, *with_others.assumptions))
 
 
-def _simulate_joined(
-    job: Job,
-    own: tuple[int, ...],
-    others: list[tuple[Job, tuple[int, ...]]],
-    whole: System,
-    choice: ModelChoice,
-) -> Timeline:
-    joined = joined_job([(job, own), *others], whole.device_count, location=whole.name)
-    return simulate_job(joined, whole, choice)
-
-
-def _idle(devices: int) -> Job:
-    return as_job(TaskGraph(name="idle", device_count=devices, tasks=(), group_tables=()))
-
-
 def _of_devices(timeline: Timeline, job: Job, devices: tuple[int, ...]) -> Timeline:
-    """Return the timeline of some devices, numbered from 0, with their job."""
+    """Return some devices' timeline, numbered from 0."""
     number = {device: index for index, device in enumerate(devices)}
 
-    def of_job(one: ClassTimeline) -> ClassTimeline:
-        own = tuple(number[device] for device in one.devices if device in number)
-        return replace(one, devices=own, graph=job.graphs[job.graph_of_device[own[0]]])
+    def of_job(timeline_of_class: ClassTimeline) -> ClassTimeline:
+        own = tuple(number[device] for device in timeline_of_class.devices if device in number)
+        return replace(
+            timeline_of_class, devices=own, graph=job.graphs[job.graph_of_device[own[0]]]
+        )
 
     classes = [item for item in timeline.classes if not number.keys().isdisjoint(item.devices)]
     specified = timeline.as_specified
@@ -407,7 +387,7 @@ def simulated_again(
 
 
 def _simulate(job: Job, system: System, choice: ModelChoice, devices: Cluster | None) -> Timeline:
-    """Return the timeline on imperfect ``devices``, or as specified if None."""
+    """Return the timeline on imperfect ``devices`` (None: as specified)."""
     try:
         job = job if devices is None else on_cluster(job, devices)
         check_supported(system, choice)

@@ -33,7 +33,7 @@ _BY_SPELLING = {name.replace("-", ""): name for name in CHOICES} | {"told": SPEC
 
 
 def choice_named(text: str) -> str | None:
-    """Return the choice with a name in any spelling, or None.
+    """Return the choice named in any spelling, or None.
 
     >>> choice_named("halvingDoubling"), choice_named("halving_doubling")
     ('halving-doubling', 'halving-doubling')
@@ -42,7 +42,7 @@ def choice_named(text: str) -> str | None:
 
 
 def parse_choice(text: str) -> str:
-    """Return the choice with a name; `ConfigError` if there is none."""
+    """Return the named choice; `ConfigError` if there is none."""
     choice = choice_named(text)
     if choice is None:
         raise ConfigError(f"the algorithm is {text!r}", hint=suggestion(text, CHOICES))
@@ -73,5 +73,5 @@ class ContentionModel(Enum):
 
 
 def contention_model_named(name: str) -> ContentionModel:
-    """Return the contention model with a name; `ConfigError` for any other."""
+    """Return the named contention model; `ConfigError` for others."""
     return choice(name, ContentionModel, what="network")

@@ -1,4 +1,4 @@
-"""Extrapolate a whole step from a few simulated iterations of loops.
+"""Extrapolate a step from simulated iterations of its loops.
 
 Once two iterations match to the picosecond, all later ones do: the sums of a step follow by
 multiplication.
@@ -20,7 +20,7 @@ from hespas.tasks.graph import CollectiveTask, ComputeTask, ReceiveTask, SendTas
 
 @frozen
 class Repeat:
-    """Two neighbouring iterations of a loop, and the second one's count.
+    """Two neighbouring iterations, and the second one's count.
 
     ``before`` and ``again`` are their tasks by id, in equal order; another iteration precedes the
     first, and one follows the second.
@@ -53,7 +53,7 @@ def extended(
     """
     if timeline.as_specified is not None:
         return None
-    orders = [_Order.of(timeline_of_class) for timeline_of_class in timeline.classes]
+    orders = [_Order.of(item) for item in timeline.classes]
     windows: list[_Window] = []
     for repeat in repeats:
         window = _window(timeline.classes, orders, repeat)
@@ -63,17 +63,15 @@ def extended(
     pieces = _pieces(windows)
     if pieces is None:
         return None
-    classes = tuple(
-        [_extended(timeline_of_class, pieces, counts) for timeline_of_class in timeline.classes]
-    )
+    classes = tuple([_extended(item, pieces, counts) for item in timeline.classes])
     return replace(timeline, classes=classes)
 
 
 @frozen
 class _Order:
-    """The tasks of a class by id, with cumulative ends and beginnings.
+    """A class's task ids with cumulative ends and beginnings.
 
-    ``ended_ps`` is when all tasks up to each have ended, ``begins_ps`` when the rest begins.
+    ``ended_ps`` is when all tasks up to each have ended, ``begins_ps`` when the later ones begin.
     """
 
     ids: Sequence[int]
@@ -81,10 +79,10 @@ class _Order:
     begins_ps: Sequence[int]
 
     @classmethod
-    def of(cls, one: ClassTimeline) -> _Order:
-        ids = sorted(one.nodes)
-        ended = list(accumulate((one.nodes[task][1] for task in ids), max))
-        begins = list(accumulate((one.nodes[task][0] for task in reversed(ids)), min))
+    def of(cls, timeline: ClassTimeline) -> _Order:
+        ids = sorted(timeline.nodes)
+        ended = list(accumulate((timeline.nodes[task][1] for task in ids), max))
+        begins = list(accumulate((timeline.nodes[task][0] for task in reversed(ids)), min))
         return cls(ids=ids, ended_ps=ended, begins_ps=begins[::-1])
 
     def ended_before(self, task: int) -> int:
@@ -105,21 +103,21 @@ def _window(
     if len(repeat.before) != len(repeat.again) or not repeat.again:
         return None
     later_ps: set[int] = set()
-    for timeline_of_class in classes:
+    for timeline in classes:
         for before, again in zip(repeat.before, repeat.again, strict=True):
-            if (before in timeline_of_class.nodes) is not (again in timeline_of_class.nodes):
+            if (before in timeline.nodes) is not (again in timeline.nodes):
                 return None
-            if again in timeline_of_class.nodes:
-                early, late = timeline_of_class.nodes[before], timeline_of_class.nodes[again]
+            if again in timeline.nodes:
+                early, late = timeline.nodes[before], timeline.nodes[again]
                 later_ps |= {late[0] - early[0], late[1] - early[1]}
     if len(later_ps) != 1:
         return None
     (period_ps,) = later_ps
     start_ps = min(
-        timeline_of_class.nodes[task][0]
-        for timeline_of_class in classes
+        timeline.nodes[task][0]
+        for timeline in classes
         for task in repeat.again
-        if task in timeline_of_class.nodes
+        if task in timeline.nodes
     )
     end_ps = start_ps + period_ps
     for order in orders:
@@ -133,7 +131,7 @@ def _window(
 
 
 def _pieces(windows: Sequence[_Window]) -> list[_Window] | None:
-    """Cut the step into pieces with their counts; None if windows cross.
+    """Cut the step into counted pieces; None if windows cross.
 
     A piece's count is the product over the windows around it.
     """
@@ -158,29 +156,30 @@ def _pieces(windows: Sequence[_Window]) -> list[_Window] | None:
 
 
 def _extended(
-    one: ClassTimeline, pieces: Sequence[_Window], counts: Mapping[int, int]
+    timeline: ClassTimeline, pieces: Sequence[_Window], counts: Mapping[int, int]
 ) -> ClassTimeline:
-    tasks = [task for task in one.graph.tasks if task.id in one.nodes]
+    tasks = [task for task in timeline.graph.tasks if task.id in timeline.nodes]
     computing = [task for task in tasks if isinstance(task, ComputeTask) and not task.is_on_host]
     spans_ps = sum(
-        counts[task.id] * (one.nodes[task.id][1] - one.nodes[task.id][0]) for task in computing
+        counts[task.id] * (timeline.nodes[task.id][1] - timeline.nodes[task.id][0])
+        for task in computing
     )
     compute_ps = sum(counts[task.id] * task.duration_ps for task in computing)
     communicating = union(
-        one.nodes[task.id]
+        timeline.nodes[task.id]
         for task in tasks
         if isinstance(task, CollectiveTask | SendTask | ReceiveTask)
     )
-    finish_ps = _repeated_ps([(0, one.finish_ps)], pieces)
+    finish_ps = _repeated_ps([(0, timeline.finish_ps)], pieces)
     communication_ps = _repeated_ps(communicating, pieces)
     return replace(
-        one,
+        timeline,
         finish_ps=finish_ps,
         compute_ps=compute_ps,
         communication_ps=communication_ps,
         overlap_ps=max(0, spans_ps + communication_ps - finish_ps),
         slowed_ps=spans_ps - compute_ps,
-        exposed_ps={task: counts[task] * exposed for task, exposed in one.exposed_ps.items()},
+        exposed_ps={task: counts[task] * exposed for task, exposed in timeline.exposed_ps.items()},
     )
 
 
@@ -204,7 +203,7 @@ def _repeated_ps(intervals: Sequence[Interval], pieces: Sequence[_Window]) -> in
 
 @frozen
 class Chained:
-    """A graph whose rows of computations are joined, and its original.
+    """A graph with joined rows of computations, and its original.
 
     ``members`` gives the computations of a row by the id of its task, which is the last one's.
     """
@@ -240,17 +239,14 @@ def chained(graph: TaskGraph) -> Chained:
 def _row_before(
     task: ComputeTask, rows: Mapping[int, list[ComputeTask]], dependents: Mapping[int, int]
 ) -> list[ComputeTask]:
-    """Return the row that a computation continues, or a new one."""
+    """Return the row that a computation continues or begins."""
     if len(task.depends_on) != 1:
         return []
     (before,) = task.depends_on
     row = rows.get(before)
-    is_only_dependent = dependents[before] == 1
-    return (
-        row
-        if row is not None and is_only_dependent and row[-1].is_on_host == task.is_on_host
-        else []
-    )
+    if row is None or dependents[before] > 1 or row[-1].is_on_host != task.is_on_host:
+        return []
+    return row
 
 
 def _joined_row(row: tuple[ComputeTask, ...]) -> ComputeTask:
@@ -268,21 +264,21 @@ def _joined_row(row: tuple[ComputeTask, ...]) -> ComputeTask:
 
 def opened(timeline: Timeline, chains: Chained) -> Timeline:
     """Expand a joined graph's timeline to the original graph's."""
-    classes = tuple([_opened(timeline_of_class, chains) for timeline_of_class in timeline.classes])
+    classes = tuple([_opened(item, chains) for item in timeline.classes])
     return replace(timeline, classes=classes)
 
 
-def _opened(one: ClassTimeline, chains: Chained) -> ClassTimeline:
+def _opened(timeline: ClassTimeline, chains: Chained) -> ClassTimeline:
     nodes: dict[int, Interval] = {}
-    for number, (start, end) in one.nodes.items():
+    for number, (start, end) in timeline.nodes.items():
         row = chains.members.get(number, ())
-        whole_ps = sum(task.duration_ps for task in row)
+        row_ps = sum(task.duration_ps for task in row)
         before_ps, task_start = 0, start
         for task in row[:-1]:
             before_ps += task.duration_ps
             # A row that took longer than alone did so evenly.
-            task_end = start + (end - start) * before_ps // (whole_ps or 1)
+            task_end = start + (end - start) * before_ps // (row_ps or 1)
             nodes[task.id] = (task_start, task_end)
             task_start = task_end
         nodes[number] = (task_start, end)
-    return replace(one, graph=chains.original, nodes=nodes)
+    return replace(timeline, graph=chains.original, nodes=nodes)

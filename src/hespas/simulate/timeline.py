@@ -1,10 +1,10 @@
-"""Hold the result of a simulation: task times and their sums."""
+"""Hold a simulation's result: task times and their sums."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import field
 from itertools import accumulate
 from pathlib import Path
 
@@ -30,7 +30,11 @@ def covered_ps(intervals: Iterable[Interval]) -> int:
     >>> covered_ps([(0, 5), (3, 8), (10, 11)])
     9
     """
-    return sum(end - start for start, end in union(intervals))
+    return _length_ps(union(intervals))
+
+
+def _length_ps(intervals: Iterable[Interval]) -> int:
+    return sum(end - start for start, end in intervals)
 
 
 def union(intervals: Iterable[Interval]) -> list[Interval]:
@@ -83,22 +87,22 @@ TO_HOST, FROM_HOST = "to the host", "from the host"
 
 @frozen
 class ClassTimeline:
-    """The timeline of devices that behave alike, in ps from the start.
+    """The timeline of devices that behave alike.
 
-    ``nodes`` gives (issue, end) by task id. ``compute_ps`` is the sum of the computations,
-    ``communication_ps`` the time during which any communication runs (a receive from its posting
-    on), ``overlap_ps`` the time during which both run.
+    Times are in ps from the start. ``nodes`` gives (issue, end) by task id. ``compute_ps`` is the
+    sum of the computations, ``communication_ps`` the time during which any communication runs (a
+    receive from its posting on), ``overlap_ps`` the time during which both run.
     ``host_transfer_ps`` is the time during which data moves to or from the host, and
     ``exposed_host_transfer_ps`` the part of it without computation and communication.
     ``launch_wait_ps`` is the idle time before launches by the host. ``exposed_communication_ps`` is
     ASTRA-sim's term: the finish less ``compute_ps``, less these two, and less ``replayed_ps``, the
     sum of replayed communication; it includes idle time. ``exposed_ps`` gives, by communication
     task, the part that no computation hides. ``streams`` names, by task id, the streams of
-    communication tasks if there are several. ``slowed_ps`` is what computations took longer beside
-    collectives than alone; ``compute_ps`` is without it, so that it counts as communication that is
-    exposed. ``waits_ps`` gives, by communication task, the time it
-    waits for other devices before anything is sent, if any; it is None if the network model does
-    not separate waiting from sending.
+    communication tasks if there are several. ``slowed_ps`` is how much longer computations took
+    beside collectives than alone; ``compute_ps`` excludes it, so it counts as exposed
+    communication. ``waits_ps`` gives, by communication task, the time it waits for other devices
+    before anything is sent, if any; it is None if the network model does not separate waiting from
+    sending.
     """
 
     devices: tuple[int, ...]
@@ -131,9 +135,9 @@ class ClassTimeline:
 
 @frozen
 class StepParts:
-    """The parts of a step, which add up to it, in ps.
+    """The parts of a step, in ps.
 
-    ``slowed_ps`` is a part of exposed communication: what computation takes longer beside it.
+    ``slowed_ps`` is a part of exposed communication: how much longer computation takes beside it.
     All except ``straggler_ps`` are those of the slowest device when every device is as specified.
     ``straggler_ps`` is the extra time with slow, late and jittering devices; it is below 0 if they
     are faster than specified.
@@ -198,7 +202,7 @@ class Timeline:
         return self.finish_ps / PS_PER_S
 
     def of_device(self, device: int) -> ClassTimeline:
-        """Return the timeline of one device; `KeyError` for an absent one."""
+        """Return a device's timeline; `KeyError` if there is none."""
         for item in self.classes:
             if device in item.devices:
                 return item
@@ -230,7 +234,10 @@ class Timeline:
         if assumptions:
             result |= {"model": self.model, "assumptions": assumptions}
         if with_nodes:
-            nodes = {id(item): _nodes(item) for item in self.classes}
+            nodes = {
+                id(item): {str(task): list(map(_ns, span)) for task, span in item.nodes.items()}
+                for item in self.classes
+            }
             result["nodes"] = {str(d): nodes[id(per_device[d])] for d in sorted(per_device)}
         return result
 
@@ -239,62 +246,48 @@ def class_timeline(
     devices: tuple[int, ...],
     graph: TaskGraph,
     tasks: Sequence[Task],
-    issue_ps: Sequence[int],
-    end_ps: Sequence[int],
+    spans: Sequence[Interval],
 ) -> ClassTimeline:
-    """Return a device class's timeline from its tasks' starts and ends."""
-    spans = list(zip(issue_ps, end_ps, strict=True))
+    """Return a device class's timeline from its tasks' spans."""
+    timed = list(zip(tasks, spans, strict=True))
     computing = sorted(
-        span
-        for task, span in zip(tasks, spans, strict=True)
-        if isinstance(task, ComputeTask) and not task.is_on_host
+        span for task, span in timed if isinstance(task, ComputeTask) and not task.is_on_host
     )
     communicating = {
         task.id: span
-        for task, span in zip(tasks, spans, strict=True)
+        for task, span in timed
         if isinstance(task, CollectiveTask | SendTask | ReceiveTask)
     }
-    host_streams_of = host_streams(tasks)
-    timed = zip(tasks, spans, strict=True)
-    moving = union(span for task, span in timed if task.id in host_streams_of)
-    finish_ps = max(end_ps, default=0)
+    stream_of = host_streams(tasks)
+    moving = union(span for task, span in timed if task.id in stream_of)
+    busy = union([*computing, *communicating.values()])
+    finish_ps = max((end for _, end in spans), default=0)
     communication_ps = covered_ps(communicating.values())
-    exposed_host_ps = _exposed_ps(moving, [*computing, *communicating.values()])
-    compute_ps = sum(end - start for start, end in computing)
-    exposed = exposed_parts(computing, communicating.values())
+    exposed_host_ps = sum(map(_length_ps, exposed_parts(busy, moving)))
+    compute_ps = _length_ps(computing)
+    exposed = map(_length_ps, exposed_parts(computing, communicating.values()))
+    has_launches = any(map(is_host_launch, tasks))
     return ClassTimeline(
         devices=devices,
         graph=graph,
-        nodes={task.id: span for task, span in zip(tasks, spans, strict=True)},
+        nodes={task.id: span for task, span in timed},
         finish_ps=finish_ps,
         compute_ps=compute_ps,
         communication_ps=communication_ps,
         overlap_ps=max(0, compute_ps + communication_ps + exposed_host_ps - finish_ps),
-        exposed_ps={
-            task: sum(end - start for start, end in parts)
-            for task, parts in zip(communicating, exposed, strict=True)
-        },
-        host_transfer_ps=covered_ps(moving),
+        exposed_ps=dict(zip(communicating, exposed, strict=True)),
+        host_transfer_ps=_length_ps(moving),
         exposed_host_transfer_ps=exposed_host_ps,
-        launch_wait_ps=finish_ps - covered_ps([*computing, *communicating.values(), *moving])
-        if any(map(is_host_launch, tasks))
-        else 0,
+        launch_wait_ps=finish_ps - covered_ps([*busy, *moving]) if has_launches else 0,
     )
 
 
-def slowed(one: ClassTimeline, slowed_ps: int) -> ClassTimeline:
-    """Return a timeline whose computations took ``slowed_ps`` longer than alone."""
-    if not slowed_ps:
-        return one
-    return replace(one, compute_ps=one.compute_ps - slowed_ps, slowed_ps=slowed_ps)
-
-
-def slower_ps(one: ClassTimeline) -> dict[int, int]:
-    """Return, by computation, what it took longer beside collectives than alone."""
+def slower_ps(timeline: ClassTimeline) -> dict[int, int]:
+    """Return how much longer each computation took beside collectives."""
     return {
-        task.id: one.nodes[task.id][1] - one.nodes[task.id][0] - task.duration_ps
-        for task in one.graph.tasks
-        if isinstance(task, ComputeTask) and task.id in one.nodes and not task.is_on_host
+        task.id: timeline.nodes[task.id][1] - timeline.nodes[task.id][0] - task.duration_ps
+        for task in timeline.graph.tasks
+        if isinstance(task, ComputeTask) and task.id in timeline.nodes and not task.is_on_host
     }
 
 
@@ -307,40 +300,31 @@ def host_streams(tasks: Iterable[Task]) -> dict[int, str]:
     }
 
 
-def _exposed_ps(moving: Sequence[Interval], hiding: Iterable[Interval]) -> int:
-    if not moving:
-        return 0
-    parts = exposed_parts(union(hiding), moving)
-    return sum(end - start for uncovered in parts for start, end in uncovered)
-
-
 def _ns(time_ps: int) -> int | float:
     return time_ps // PS_PER_NS if time_ps % PS_PER_NS == 0 else time_ps / PS_PER_NS
 
 
-def _figures(one: ClassTimeline) -> dict[str, int | float]:
+def _figures(timeline: ClassTimeline) -> dict[str, int | float]:
     return {
-        "finish_ns": _ns(one.finish_ps),
-        "compute_ns": _ns(one.compute_ps),
-        "communication_ns": _ns(one.communication_ps),
-        "exposed_communication_ns": _ns(one.exposed_communication_ps),
-        "overlap_ns": _ns(one.overlap_ps),
-        **_host_figures(one, ("host_transfer_ps", "exposed_host_transfer_ps")),
+        "finish_ns": _ns(timeline.finish_ps),
+        "compute_ns": _ns(timeline.compute_ps),
+        "communication_ns": _ns(timeline.communication_ps),
+        "exposed_communication_ns": _ns(timeline.exposed_communication_ps),
+        "overlap_ns": _ns(timeline.overlap_ps),
+        **_host_figures(timeline, ("host_transfer_ps", "exposed_host_transfer_ps")),
     }
 
 
-def _host_figures(one: ClassTimeline | StepParts, names: Sequence[str]) -> dict[str, int | float]:
-    used = names if one.host_transfer_ps else ()
-    return {f"{name.removesuffix('_ps')}_ns": _ns(getattr(one, name)) for name in used}
-
-
-def _nodes(one: ClassTimeline) -> dict[str, list[int | float]]:
-    return {str(task): [_ns(start), _ns(end)] for task, (start, end) in one.nodes.items()}
+def _host_figures(
+    timeline: ClassTimeline | StepParts, names: Sequence[str]
+) -> dict[str, int | float]:
+    used = names if timeline.host_transfer_ps else ()
+    return {f"{name.removesuffix('_ps')}_ns": _ns(getattr(timeline, name)) for name in used}
 
 
 @frozen
 class DeviceFigures:
-    """A device's end and times in ns; None if not reported."""
+    """A device's end and times (ns), None if not reported."""
 
     finish_ns: int
     exposed_communication_ns: int
@@ -375,12 +359,8 @@ class ExternalResult:
         Figures that the simulator doesn't give are absent.
         """
         names = (
-            "finish_ns",
-            "compute_ns",
-            "communication_ns",
-            "exposed_communication_ns",
-            "overlap_ns",
-        )
+            "finish_ns", "compute_ns", "communication_ns", "exposed_communication_ns", "overlap_ns",
+        )  # fmt: skip
         devices: dict[str, object] = {}
         for device, figures in sorted(self.devices.items()):
             all_figures = {name: getattr(figures, name) for name in names}

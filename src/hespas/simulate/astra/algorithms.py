@@ -25,7 +25,7 @@ from hespas.simulate.kernel import Action, Clock, Mailbox, MailboxesOfTag
 
 @frozen
 class PhaseMember:
-    """One member of one phase of one chunk of a collective.
+    """A collective's member in one phase of a chunk.
 
     ``position`` is the member's own one among ``members`` of the logical ring; ``direction`` is -1
     for a ring that turns backwards. ``mailboxes`` are the existing ones of ``tag``. ``tree``
@@ -48,19 +48,19 @@ class PhaseMember:
     done: Callable[[], None]
 
     def mailboxes_at(self, distance: int, size_bytes: int) -> tuple[Mailbox[Any], Mailbox[Any]]:
-        """Return the outgoing and the incoming mailbox at a ring distance."""
+        """Return the outgoing and incoming mailbox at a distance."""
         distance *= self.direction
         return (self.mailbox_to(distance, size_bytes), self.mailbox_from(-distance, size_bytes))
 
     def mailbox_to(self, distance: int, size_bytes: int) -> Mailbox[Any]:
-        """Return the mailbox for messages to the member at a distance."""
+        """Return the mailbox for messages to a member."""
         members = self.members
         peer = members[(self.position + distance) % len(members)]
         key = (members[self.position], peer, size_bytes)
         return self.mailboxes.get(key) or self.transport.mailbox(self.tag, *key)
 
     def mailbox_from(self, distance: int, size_bytes: int) -> Mailbox[Any]:
-        """Return the mailbox of messages from the member at a distance."""
+        """Return the mailbox for messages from a member."""
         members = self.members
         peer = members[(self.position + distance) % len(members)]
         key = (peer, members[self.position], size_bytes)
@@ -81,7 +81,7 @@ class PhaseMember:
 class Relay:
     """Sends messages one by one, each after the last arrived."""
 
-    __slots__ = ("_in_hand", "_left", "_member", "_pairs", "_reductions_ps", "_tokens")
+    __slots__ = ("_in_hand", "_member", "_pairs", "_reductions_ps", "_remaining", "_tokens")
 
     def __init__(self, member: PhaseMember, rounds: tuple[RelayRounds, ...]) -> None:
         self._member = member
@@ -93,7 +93,7 @@ class Relay:
             for item in rounds
         ]
         self._reductions_ps = chain((None,), *reductions)
-        self._left = sum(item.repeats for item in rounds)
+        self._remaining = sum(item.repeats for item in rounds)
         self._tokens = self._in_hand = 0
 
     def _mailboxes(self, rounds: RelayRounds) -> tuple[Mailbox[Any], Mailbox[Any]]:
@@ -117,14 +117,14 @@ class Relay:
 
     def _take_token(self, _: object) -> None:
         self._tokens += 1
-        if self._left and self._in_hand:
+        if self._remaining and self._in_hand:
             self._send()
-        if self._left == 0 and self._tokens == 1:
+        if self._remaining == 0 and self._tokens == 1:
             self._member.done()
 
     def _send(self) -> None:
         outgoing, incoming = next(self._pairs)
-        self._left -= 1
+        self._remaining -= 1
         self._tokens -= 1
         self._in_hand -= 1
         transport = self._member.transport
@@ -133,17 +133,17 @@ class Relay:
 
 
 class Direct:
-    """Sends handed-in message k to the ``k mod peers``-th next member.
+    """Sends messages to all peers in turn.
 
-    Each message creates a token when it has passed the endpoint, and a token allows one send. An
-    all-reduce does everything twice; its second half begins when all messages of the first have
-    arrived.
+    Handed-in message k goes to the ``k mod peers``-th next member. Each message creates a token
+    when it has passed the endpoint, and a token allows one send. An all-reduce does everything
+    twice; its second half begins when all messages of the first have arrived.
     """
 
     __slots__ = (
-        "_handed_in", "_is_all_reduce", "_is_odd_round", "_left", "_mailboxes", "_member", "_peers",
-        "_plain_left", "_queue", "_received", "_reduce_ps", "_reduced_left", "_size_bytes",
-        "_tokens", "_window",
+        "_handed_in", "_is_all_reduce", "_is_odd_round", "_mailboxes", "_member", "_peers",
+        "_plain_count", "_queue", "_received", "_reduce_ps", "_reduced_count", "_remaining",
+        "_size_bytes", "_tokens", "_window",
     )  # fmt: skip
 
     def __init__(self, member: PhaseMember, window: int | None) -> None:
@@ -153,12 +153,12 @@ class Direct:
         self._is_all_reduce = member.kind is CollectiveKind.ALL_REDUCE
         self._size_bytes = message_bytes(member.kind, len(member.members), member.size_bytes)
         self._reduce_ps = member.reduce_ps(self._size_bytes)
-        self._left = self._peers * (2 if self._is_all_reduce else 1)
+        self._remaining = self._peers * (2 if self._is_all_reduce else 1)
         self._queue: deque[int] = deque()
         # The second half of an all-reduce reuses the mailboxes of the first.
         self._mailboxes: dict[int, tuple[Mailbox[Any], Mailbox[Any]]] = {}
         self._handed_in = self._received = self._tokens = 0
-        self._plain_left = self._reduced_left = 0
+        self._plain_count = self._reduced_count = 0
         self._is_odd_round = False
 
     def start(self) -> None:
@@ -173,20 +173,20 @@ class Direct:
         self._member.wait(self._take_token, reduce_ps=reduce_ps)
 
     def _is_reduced(self) -> bool:
-        if self._plain_left == self._reduced_left == 0:
+        if self._plain_count == self._reduced_count == 0:
             windows = self._peers if self._member.is_subgroup else 1
-            self._plain_left, self._reduced_left = self._window, windows * self._window
+            self._plain_count, self._reduced_count = self._window, windows * self._window
             self._is_odd_round = not self._is_odd_round
-        if self._plain_left:
-            self._plain_left -= 1
+        if self._plain_count:
+            self._plain_count -= 1
             return False
-        self._reduced_left -= 1
+        self._reduced_count -= 1
         is_scatter = self._member.kind is CollectiveKind.REDUCE_SCATTER
         return is_scatter or (self._is_all_reduce and self._is_odd_round)
 
     def _take_token(self, _: object) -> None:
         self._tokens += 1
-        if not self._is_all_reduce or self._left > self._peers:
+        if not self._is_all_reduce or self._remaining > self._peers:
             self._send()
         elif self._received < self._peers:
             return
@@ -194,13 +194,13 @@ class Direct:
             sent = 0
             while sent < self._window and self._send():
                 sent += 1
-        if self._left == 0 and self._tokens == self._window:
+        if self._remaining == 0 and self._tokens == self._window:
             self._member.done()
 
     def _send(self) -> bool:
-        if not (self._left and self._tokens and self._queue):
+        if not (self._remaining and self._tokens and self._queue):
             return False
-        self._left -= 1
+        self._remaining -= 1
         self._tokens -= 1
         outgoing, incoming = self._next_mailboxes()
         transport = self._member.transport
@@ -231,12 +231,11 @@ class Node:
 
 
 def tree_node(members: int, position: int, *, is_mirrored: bool) -> Node:
-    """Return a member's tree neighbours; the root is the last member.
+    """Return a member's tree neighbours.
 
-    In the mirrored tree the root is the first.
-
-    It is the tree of `hespas.collectives.patterns.tree_parent` among a power of two, with member 0
-    at the end of the list.
+    The root is the last member, in the mirrored tree the first. It is the tree of
+    `hespas.collectives.patterns.tree_parent` among a power of two, with member 0 at the end of the
+    list.
 
     >>> tree_node(4, 1, is_mirrored=False)
     Node(parent=3, children=(0, 2))
@@ -254,7 +253,7 @@ def tree_node(members: int, position: int, *, is_mirrored: bool) -> Node:
 
 
 class TreeMember:
-    """A member of a double binary tree, which reduces the whole chunk."""
+    """A member of a double binary tree, reducing whole chunks."""
 
     __slots__ = ("_member", "_missing", "_node")
 
@@ -312,7 +311,10 @@ class TreeMember:
 
 @frozen
 class DeviceContext:
-    """A device's state for collectives; ``trees`` counts tree runs per ring."""
+    """A device's state for collectives.
+
+    ``trees`` counts the runs of trees by a ring's size and stride.
+    """
 
     device: int
     actor: Clock
@@ -325,22 +327,13 @@ class DeviceContext:
 class Streams:
     """The chunks of one collective on one device.
 
-    ``done`` is called when all chunks have finished.
-
-    Every phase has queues, and a chunk continues as soon as its own member has finished. Source:
-    ASTRA-sim's stream scheduler.
+    ``done`` is called when all chunks have finished. Every phase has queues, and a chunk continues
+    as soon as its own member has finished. Source: ASTRA-sim's stream scheduler.
     """
 
     __slots__ = (
-        "_context",
-        "_done",
-        "_first_turns",
-        "_group",
-        "_left",
-        "_plan",
-        "_position",
-        "_tag",
-    )
+        "_context", "_done", "_first_turns", "_group", "_plan", "_position", "_remaining", "_tag",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -355,7 +348,7 @@ class Streams:
         self._context = context
         self._tag = tag
         self._done = done
-        self._left = plan.chunks
+        self._remaining = plan.chunks
         self._position = [-1] * plan.chunks
         self._first_turns = [
             context.queues.allocate(phase.queues, plan.chunks) for phase in plan.phases
@@ -375,8 +368,8 @@ class Streams:
         self._position[chunk] = following = position + 1
         is_through = following == len(self._plan.phases)
         if is_through:
-            self._left -= 1
-            if not self._left:
+            self._remaining -= 1
+            if not self._remaining:
                 # The device's next tasks queue behind this chunk, which still runs.
                 self._done()
         else:
@@ -409,6 +402,8 @@ class Streams:
         ring = plan.rings[phase.ring]
         tag = (self._tag, chunk)
         members, own = ring.members_with(context.device, self._group)
+        trees = context.trees.get((ring.size, ring.stride), 0)
+        context.trees[ring.size, ring.stride] = trees + 1
         return PhaseMember(
             actor=context.actor,
             transport=context.transport,
@@ -422,11 +417,6 @@ class Streams:
             endpoint_ps=plan.endpoint_ps,
             reduce_ps=context.reduce_ps,
             is_subgroup=plan.is_subgroup,
-            tree=self._tree(ring.size, ring.stride),
+            tree=trees % 2,
             done=partial(self._proceed, chunk),
         )
-
-    def _tree(self, size: int, stride: int) -> int:
-        count = self._context.trees.get((size, stride), 0)
-        self._context.trees[size, stride] = count + 1
-        return count % 2

@@ -76,9 +76,9 @@ def run_classes(
     *,
     is_staggered: bool,
 ) -> bool:
-    """Run device classes to their ends; return False if those are unknown.
+    """Run device classes; return False for unknown ends.
 
-    They are unknown if members of a collective don't start it together and no closed form gives
+    The ends are unknown if members of a collective don't start it together and no closed form gives
     their ends, and if the order of events at one instant matters and isn't known. Unless
     ``is_staggered``, members must start together: a device that others don't wait for may then
     appear to start tasks that it never would, so errors count as unknown, too. With
@@ -137,11 +137,11 @@ class _ClosedFormNetwork:
             raise TypeError(task)
         timing = self._timings[run.group]
         if self._is_staggered:
-            is_bad = not self._forms.joins_all(task, timing)
+            has_form = self._forms.joins_all(task, timing)
         else:
-            is_bad = match.start_ps != now_ps
+            has_form = match.start_ps == now_ps
         # A collective without duration at time 0 is an error, which the event simulation explains.
-        if is_bad or (now_ps == 0 and self._forms.wait_ns(timing) == 0):
+        if not has_form or (now_ps == 0 and self._forms.wait_ns(timing) == 0):
             raise NoClosedFormError
         if self._is_staggered and not is_complete:
             return  # no member ends before all have joined
@@ -219,7 +219,7 @@ _Event: TypeAlias = tuple[int, bool]
 
 @dataclass(slots=True)
 class _Ended:
-    """A task that ended at this instant, with released and started tasks."""
+    """A task that ended now, with released and started tasks."""
 
     run: TaskRun
     event: _Event
@@ -233,7 +233,7 @@ class _Ended:
 
 
 class _Ties:
-    """The tasks of each class that ended at this instant, by event."""
+    """The tasks of each class that ended now, by event."""
 
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
@@ -255,14 +255,18 @@ class _Ties:
             settled_ps=run.issue_ps if run.settled_ps == NEVER else run.settled_ps,
             released=_released_by(run),
         )
-        has_other = any(_is_order_open(old, new, now_ps) for old in ended)
-        if has_other and (len(ended) > 1 or _order_matters(ended[0], new)):
+        if any(_is_order_open(old, new, now_ps) for old in ended) and (
+            len(ended) > 1
+            or any(
+                _other_task_starts(stream, ended[0], new) for stream in run.device.streams.values()
+            )
+        ):
             raise NoClosedFormError
         self._ended[number] = (now_ps, [*ended, new])
 
-    def start(self, taken: Sequence[TaskRun]) -> None:
+    def start(self, runs: Sequence[TaskRun]) -> None:
         """Register the tasks that start after the last end."""
-        for run in taken:
+        for run in runs:
             _, ended = self._ended.get(run.device.number, (0, []))
             # At the start of the step no task has ended yet.
             if ended and run.stream is not None:
@@ -270,7 +274,7 @@ class _Ties:
 
 
 def _released_by(run: TaskRun) -> dict[Stream, set[int]]:
-    """Return the tasks that wait only for this one, by stream."""
+    """Return the tasks waiting only for this one, by stream."""
     released: dict[Stream, set[int]] = {}
     for child in run.children:
         if child.missing == 1 and child.stream is not None:
@@ -288,13 +292,8 @@ def _is_order_open(old: _Ended, new: _Ended, now_ps: int) -> bool:
     return is_set_now or old.settled_ps == new.settled_ps or old.event != new.event
 
 
-def _order_matters(old: _Ended, new: _Ended) -> bool:
-    streams = new.run.device.streams.values()
-    return any(_other_task_starts(stream, old, new) for stream in streams)
-
-
 def _other_task_starts(stream: Stream, old: _Ended, new: _Ended) -> bool:
-    """Return whether the other order of ends gives a stream to another task."""
+    """Return whether the other order starts another task."""
     old_frees, new_frees = (ended.run.stream is stream for ended in (old, new))
     started = old.started.get(stream)
     waiting = {task_id for task_id, _, _ in stream.ready}

@@ -59,22 +59,22 @@ def run_dataflow(job: Job, forms: ClosedForms) -> tuple[ClassTimeline, ...] | No
 
 
 def _is_supported(job: Job) -> bool:
-    first, *others = job.graphs
-    for graph in others:
+    first = job.graphs[0]
+    for graph in job.graphs[1:]:
         is_alike = graph.group_tables == first.group_tables and len(graph.tasks) == len(first.tasks)
-        if not (is_alike and all(map(_is_alike, first.tasks, graph.tasks))):
+        if not (is_alike and all(map(_differ_in_duration_only, first.tasks, graph.tasks))):
             return False
     return job.device_count * len(first.tasks) <= _MOST_TIMES and _is_in_rows(first)
 
 
-def _is_alike(one: Task, other: Task) -> bool:
-    if isinstance(one, ComputeTask) and isinstance(other, ComputeTask):
-        return one.id == other.id and one.depends_on == other.depends_on
-    return one == other
+def _differ_in_duration_only(first: Task, second: Task) -> bool:
+    if isinstance(first, ComputeTask) and isinstance(second, ComputeTask):
+        return first.id == second.id and first.depends_on == second.depends_on
+    return first == second
 
 
 def _is_in_rows(graph: TaskGraph) -> bool:
-    """Return whether each task depends on all earlier ones of its stream."""
+    """Return whether tasks follow all earlier ones of their stream."""
     index_of = {task.id: index for index, task in enumerate(graph.tasks)}
     ancestors_of: list[int] = []
     last: dict[type, int] = {}
@@ -116,7 +116,7 @@ class _Run:
         self._ends: list[Times] = []
 
     def run(self) -> bool:
-        """Compute the times of all tasks; return False without closed form."""
+        """Compute all times; return False without a closed form."""
         index_of = {task.id: index for index, task in enumerate(self._graph.tasks)}
         nothing = np.zeros(self._job.device_count, dtype=np.int64)
         for index, task in enumerate(self._graph.tasks):
@@ -150,10 +150,9 @@ class _Run:
         """Return the ends of members in groups of one shape."""
         shape = None if group is None else self._shape_of(group)
         span = self._forms.span(task, shape)
+        # A collective without duration at time 0 is an error, which the event simulation explains.
         if span is None or (self._forms.wait_ns(shape) == 0 and not starts_ps.all()):
-            return (
-                None  # an error of zero durations at the start, which the event simulation explains
-            )
+            return None
         if (starts_ps == starts_ps[:, :1]).all():
             return starts_ps + span.total_ns * PS_PER_NS
         return self._forms.ends_ps(task, shape, starts_ps)
@@ -181,7 +180,7 @@ class _Run:
         return self._groups[table]
 
     def classes(self) -> Iterator[ClassTimeline]:
-        """Yield devices of one graph with equal times, first ones first."""
+        """Yield the classes of devices with one graph and times."""
         starts, ends = (
             np.ascontiguousarray(np.stack(times).T) if times else np.zeros((0, 0), dtype=np.int64)
             for times in (self._starts, self._ends)
@@ -189,20 +188,15 @@ class _Run:
         devices_of_times: dict[object, list[int]] = {}
         for device, graph_index in enumerate(self._job.graph_of_device):
             times = (starts[device].tobytes(), ends[device].tobytes())
-            devices_of_times.setdefault((graph_index, self._presence(device), *times), []).append(
-                device
-            )
+            key = (graph_index, self._presence(device), *times)
+            devices_of_times.setdefault(key, []).append(device)
         for devices in devices_of_times.values():
             first = devices[0]
             graph = self._job.graphs[self._job.graph_of_device[first]]
-            own_indices = [i for i, is_own in enumerate(self._presence(first)) if is_own]
-            yield class_timeline(
-                tuple(devices),
-                graph,
-                [graph.tasks[index] for index in own_indices],
-                starts[first, own_indices].tolist(),
-                ends[first, own_indices].tolist(),
-            )
+            own = [index for index, is_own in enumerate(self._presence(first)) if is_own]
+            spans = zip(starts[first, own].tolist(), ends[first, own].tolist(), strict=True)
+            tasks = [graph.tasks[index] for index in own]
+            yield class_timeline(tuple(devices), graph, tasks, list(spans))
 
     def _presence(self, device: int) -> tuple[bool, ...]:
         key = self._roles.key(device)

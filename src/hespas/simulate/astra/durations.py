@@ -31,27 +31,19 @@ from hespas.simulate.astra.plan import (
     collective_kind,
     delay_ns,
     endpoint_ns,
+    first_difference,
     group_implementation,
     hops,
     reduce_ns,
     route,
     task_text,
 )
-from hespas.simulate.astra.relays import (
-    GroupShape,
-    LogicalRing,
-    Span,
-    span,
-)
+from hespas.simulate.astra.relays import GroupShape, LogicalRing, Span, span
 from hespas.simulate.kernel import Kernel
 from hespas.tasks.graph import CollectiveTask, SendTask, Task
 
 if TYPE_CHECKING:
     from hespas.simulate.astra.dataflow import Times
-
-_AG, _RS = CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER
-_AR, _A2A = CollectiveKind.ALL_REDUCE, CollectiveKind.ALL_TO_ALL
-
 
 Timing: TypeAlias = Route | GroupShape | None
 """The timing key of communication: a channel's route, a group's shape; None for all devices."""
@@ -72,7 +64,7 @@ def _distances(algorithm: AlgorithmName, size: int) -> Iterable[int]:
 def _sending_pairs(
     algorithm: AlgorithmName, group: Members, distance: int
 ) -> Iterator[tuple[int, int]]:
-    """Yield the sending pairs, around the list or within its blocks."""
+    """Yield a group's pairs that send at a distance."""
     size = len(group)
     if algorithm != "halving-doubling":
         yield from ((group[i], group[(i + distance) % size]) for i in range(size))
@@ -86,23 +78,12 @@ def _common_route(system: System, pairs: Iterable[tuple[int, int]]) -> Route | N
     routes: dict[tuple[int, int], Route] = {}
     for source, target in pairs:
         # Pairs with equal distances from equal positions along the dimensions have equal routes.
-        difference = _first_difference(system, source, target)
+        difference = first_difference(system, source, target)
         if difference not in routes:
             routes[difference] = route(system, source, target)
             if len(set(routes.values())) > 1:
                 return None
     return next(iter(routes.values()), None)
-
-
-def _first_difference(system: System, source: int, target: int) -> tuple[int, int]:
-    """Return the first dimension that separates two devices, and the distance."""
-    for index, dimension in enumerate(system.dimensions):
-        distance = target % dimension.size - source % dimension.size
-        if distance:
-            return index, distance
-        source //= dimension.size
-        target //= dimension.size
-    return len(system.dimensions), 0
 
 
 Involved = tuple[bool, ...] | None
@@ -130,21 +111,17 @@ class ClosedForms:
         }
 
     def timing(self, group: Group) -> Timing:
-        """Return the timing key of a group: its route or shape."""
+        """Return a group's timing key, its route or shape."""
         check_group(group)
         if isinstance(group, Channel):
             return route(self._system, group.source, group.target)
         if len(group) == self._system.device_count:
             return None
-        routes: list[tuple[AlgorithmName, int, Route | None]] = [
-            (
-                algorithm,
-                distance,
-                _common_route(self._system, _sending_pairs(algorithm, group, distance)),
-            )
-            for algorithm in sorted(self._algorithms)
-            for distance in _distances(algorithm, len(group))
-        ]
+        routes: list[tuple[AlgorithmName, int, Route | None]] = []
+        for algorithm in sorted(self._algorithms):
+            for distance in _distances(algorithm, len(group)):
+                pairs = _sending_pairs(algorithm, group, distance)
+                routes.append((algorithm, distance, _common_route(self._system, pairs)))
         return GroupShape(len(group), tuple(routes))
 
     def wait_ns(self, timing: Timing) -> int:
@@ -160,9 +137,9 @@ class ClosedForms:
         return delay_ns(self._system, timing, task.size_bytes)
 
     def joins_all(self, task: CollectiveTask, timing: Timing) -> bool:
-        """Return whether a collective joins all of its group.
+        """Return whether a collective synchronises its whole group.
 
-        It may join only parts of it.
+        It may synchronise only parts of it.
         """
         if timing is not None:
             return True
@@ -258,7 +235,7 @@ class ClosedForms:
         classes: Sequence[int],
         starts_ps: Mapping[int, int],
     ) -> Mapping[int, int] | None:
-        """Return the ends of member classes from their starts, or None.
+        """Return the ends of classes from their starts, or None.
 
         The result is None without a closed form, or if members of one class don't end together.
         """
@@ -268,14 +245,11 @@ class ClosedForms:
         ends = self.ends_ps(task, shape, starts)
         if ends is None:
             return None
-        result: dict[int, int] = {}
-        for member_class, end_ps in zip(classes, ends[0].tolist(), strict=True):
-            if result.setdefault(member_class, end_ps) != end_ps:
-                return None
-        return result
+        distinct = set(zip(classes, ends[0].tolist(), strict=True))
+        return dict(distinct) if len(distinct) == len(set(classes)) else None
 
     def _make_logical_ring(self, ring: PlannedRing, shape: GroupShape | None) -> LogicalRing | None:
-        """Return a ring with its delays; None if members see unequal ones."""
+        """Return a ring with its delays; None for unequal ones."""
         system = self._system
         routes: Mapping[int, Route | None]
         if shape is not None:
@@ -312,7 +286,7 @@ class ClosedForms:
 
 
 def _pipeline_ns(plan: Plan, spans: Sequence[Span], width: int) -> int:
-    """Return the end of a plan's last chunk, for given phase durations."""
+    """Return the end of a plan's last chunk."""
     kernel, queues = Kernel(), Queues(width)
     position = [-1] * plan.chunks
 

@@ -55,6 +55,9 @@ if TYPE_CHECKING:
 
 _CUSTOM_QUEUE = 0
 _BYTES_PER_MESSAGE = 450
+_XML = ".xml"
+
+log = logging.getLogger("hespas")
 
 
 def run_events(
@@ -66,7 +69,7 @@ def run_events(
     queues_per_dimension: int,
     rendezvous: bool,
 ) -> None:
-    """Run devices, each its own class in ``folded``, to their ends."""
+    """Run devices, each its own class, to their ends."""
     kernel = Kernel()
     links = make_links(network, system, kernel)
     transport = (RendezvousTransport if rendezvous else Transport)(kernel, links)
@@ -102,7 +105,7 @@ class _EventNetwork:
         self._custom = CustomCollectives(system)
         self._memory = Memory(system.remote_memory, kernel)
         self._contexts: list[DeviceContext] = []
-        self._left: dict[Hashable, int] = {}
+        self._running: dict[Hashable, int] = {}
 
     def get_ready(self) -> None:
         """Create device contexts; `SimulationError` for too many messages.
@@ -150,13 +153,13 @@ class _EventNetwork:
 
         def done() -> None:
             end(run)
-            self._left[tag] -= 1
-            if not self._left[tag]:
-                del self._left[tag]
+            self._running[tag] -= 1
+            if not self._running[tag]:
+                del self._running[tag]
                 for chunk in range(plan.chunks):
                     self._transport.forget((tag, chunk))
 
-        self._left.setdefault(tag, len(self._devices) if members is None else len(members))
+        self._running.setdefault(tag, len(self._devices) if members is None else len(members))
         Streams(plan, members, self._contexts[run.device.number], tag, done).start()
 
     def _start_custom(self, run: TaskRun, task: CollectiveTask, prefix: str, end: End) -> None:
@@ -211,9 +214,9 @@ class _EventNetwork:
                     is_receive = isinstance(run.task, ReceiveTask)
                     ends[_mailbox_key(run, run.task)][is_receive].append(run)
         for sends, receives in ends.values():
-            for some, others in ((sends, receives), (receives, sends)):
-                some.sort(key=lambda run: run.issue_ps)
-                yield from some[len(others) :]
+            matched = min(len(sends), len(receives))
+            for runs in (sends, receives):
+                yield from sorted(runs, key=lambda run: run.issue_ps)[matched:]
 
     def _most_messages(self) -> int:
         """Estimate the concurrent messages: one collective per device."""
@@ -232,7 +235,7 @@ class _EventNetwork:
         return total
 
     def _peers(self, task: CollectiveTask, group: int) -> int:
-        """Return the most peers of a member in one phase; 0 for errors."""
+        """Return a member's most peers per phase; 0 for errors."""
         try:
             plan = self._plan(task, self._group(group))
         except SimulationError:
@@ -253,24 +256,19 @@ def _mailbox_key(run: TaskRun, task: SendTask | ReceiveTask) -> tuple[int, int, 
     return task.tag % TAG_LIMIT, source, target, task.size_bytes
 
 
-log = logging.getLogger("hespas")
-
-_XML = ".xml"
-
-
 class CustomCollectives:
-    """The written-out collectives of one system, each read and verified once."""
+    """One system's written-out collectives, each read once."""
 
     def __init__(self, system: System) -> None:
         self._system = system
         self._per_node = _read_map(system.options.get(PER_NODE))
         self._read = cache(read_messages)
-        self._algorithm = cache(_read_algorithm)
+        self._program = cache(_read_program)
         self._graphs = cache(self._xml_graphs)
         self._warn = cache(_warn_of_graphs)
 
     def prefix(self, task_id: int, kind: CollectiveKind) -> str | None:
-        """Return the file prefix for a task; None if not written out."""
+        """Return a task's file prefix; None if not written out."""
         option_value = self._system.options.get(custom_option(kind))
         kind_prefix = cast("Sequence[str]", option_value)[0] if option_value else None
         return self._per_node.get(task_id, kind_prefix)
@@ -304,13 +302,13 @@ class CustomCollectives:
     ) -> Sequence[Sequence[ParsedNode]]:
         from hespas.collectives.chakra_graphs import collective_graphs  # noqa: PLC0415 (as below)
 
-        algorithm = self._algorithm(path)
+        program = self._program(path)
         return collective_graphs(
-            Path(path), algorithm, kind=kind, members=members, size_bytes=size_bytes
+            Path(path), program, kind=kind, members=members, size_bytes=size_bytes
         )
 
 
-def _read_algorithm(path: str) -> Program:
+def _read_program(path: str) -> Program:
     # It imports numpy, which few runs need.
     from hespas.collectives.msccl_xml import read_verified  # noqa: PLC0415
 
@@ -327,10 +325,10 @@ def _warn_of_graphs(prefix: str, kind: CollectiveKind, members: int) -> None:
         log.warning("%s is no %s, and runs as it is: %s", prefix, kind.option, error)
 
 
-def _read_map(given: object) -> Mapping[int, str]:
-    if not given:
+def _read_map(file_name: object) -> Mapping[int, str]:
+    if not file_name:
         return {}
-    path = Path(str(given))
+    path = Path(str(file_name))
     data = read_yaml(path)
     if not isinstance(data, dict):
         raise ConfigError("$ is not a map from ids to prefixes", location=str(path))

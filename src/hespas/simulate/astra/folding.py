@@ -1,9 +1,9 @@
-"""Divide devices into symmetry classes; one device of each is simulated.
+"""Divide devices into symmetry classes.
 
-Two devices are in one class only if they follow the same graph and communicate, in equal roles,
-with devices of equal classes, in groups of equal timing. Classes begin as coarse as possible and
-are refined until they are stable: this is colour refinement of the bipartite graph of devices and
-groups.
+One device of each class is simulated. Two devices are in one class only if they follow the same
+graph and communicate, in equal roles, with devices of equal classes, in groups of equal timing.
+Classes begin as coarse as possible and are refined until they are stable: this is colour refinement
+of the bipartite graph of devices and groups.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Group = Members | Channel
 
 
 def check_group(group: Group) -> None:
-    """Raise `SimulationError` for a group of one device, or a self-send."""
+    """Raise `SimulationError` for groups of one and self-sends."""
     if isinstance(group, Channel):
         if group.source == group.target:
             raise SimulationError(f"device {group.source} sends to itself")
@@ -75,7 +75,7 @@ class GroupClass:
 
 @frozen
 class Folded:
-    """A job's devices and groups in classes, ordered by first device."""
+    """A job's device and group classes by first device."""
 
     devices: tuple[DeviceClass, ...]
     groups: tuple[GroupClass, ...]
@@ -129,16 +129,16 @@ def fold(
     job: Job,
     timing: Callable[[Group], Hashable],
     *,
-    each_alone: bool = False,
+    is_unfolded: bool = False,
     in_order: bool = False,
 ) -> Folded:
     """Divide a job's devices into classes.
 
     ``timing`` returns a key that decides the duration of communication in a group. With
-    ``each_alone`` every device is its own class; ``in_order`` distinguishes groups by the order of
+    ``is_unfolded`` every device is its own class; ``in_order`` distinguishes groups by the order of
     their members, too.
     """
-    return _Fold(job, timing, in_order=in_order).run(each_alone=each_alone)
+    return _Fold(job, timing, in_order=in_order).run(is_unfolded=is_unfolded)
 
 
 class _Fold:
@@ -148,7 +148,8 @@ class _Fold:
         self._roles = [find_roles(graph) for graph in job.graphs]
         self._groups, group_of = find_groups(job, self._roles)
         by_device = [
-            list(zip(*of_graph, strict=True)) or [()] * job.device_count for of_graph in group_of
+            list(zip(*groups_of_roles, strict=True)) or [()] * job.device_count
+            for groups_of_roles in group_of
         ]
         self._groups_of: list[tuple[int, ...]] = [
             by_device[graph][device] for device, graph in enumerate(job.graph_of_device)
@@ -173,9 +174,9 @@ class _Fold:
                     )
         return parts
 
-    def run(self, *, each_alone: bool) -> Folded:
+    def run(self, *, is_unfolded: bool) -> Folded:
         graphs = self._job.graph_of_device
-        if each_alone:
+        if is_unfolded:
             return self._result(list(range(len(graphs))), list(range(len(self._groups))))
         presence = [tuple([group == NONE for group in groups]) for groups in self._groups_of]
         classes = _numbered(zip(graphs, presence, strict=True))
@@ -217,25 +218,16 @@ class _Fold:
             )
             for own in devices_of_class
         ]
-        groups = [self._groups[first_group[number]] for number in range(len(first_group))]
-        return Folded(
-            devices=tuple(devices),
-            groups=tuple([
-                GroupClass(
-                    group=group,
-                    members=frozenset(
-                        classes[device]
-                        for device in (
-                            group if isinstance(group, tuple) else (group.source, group.target)
-                        )
-                    ),
-                )
-                for group in groups
-            ]),
-        )  # fmt: skip
+        groups: list[GroupClass] = []
+        for number in range(len(first_group)):
+            group = self._groups[first_group[number]]
+            members = group if isinstance(group, tuple) else (group.source, group.target)
+            member_classes = frozenset(classes[device] for device in members)
+            groups.append(GroupClass(group=group, members=member_classes))
+        return Folded(devices=tuple(devices), groups=tuple(groups))
 
 
 def _numbered(values: Iterable[Hashable]) -> list[int]:
-    """Return numbers from 0 by first appearance, equal for equal values."""
+    """Return equal numbers for equal values, by first appearance."""
     numbers: dict[Hashable, int] = {}
     return [numbers.setdefault(value, len(numbers)) for value in values]

@@ -22,11 +22,8 @@ from hespas.simulate.options import ContentionModel
 _CONTROL_BYTES = 8192
 Waiting = tuple[Action, Any]
 """The action, with its argument, for the arrival of an endpoint's message."""
-
 Message = tuple[Mailbox[Any], Action | None, Any]
 """A mailbox, and the sender's action, with its argument, for the arrival."""
-
-
 Carry = Callable[[Message, Action], None]
 """Sends a message now; the action is called with it on arrival."""
 
@@ -113,7 +110,7 @@ def make_links(network: ContentionModel, system: System, kernel: Kernel) -> Carr
 
 
 class FreeLinks:
-    """Each message has every link to itself, for its full delay.
+    """Carries each message as if it were alone.
 
     The delay is `hespas.simulate.astra.plan.delay_ns`.
     """
@@ -123,22 +120,19 @@ class FreeLinks:
         self._kernel = kernel
         self._delays_ps: dict[tuple[Route, int], int] = {}
 
-    def _delay_ps(self, source: int, target: int, size_bytes: int) -> int:
-        path = route(self._system, source, target)
-        delay_ps = self._delays_ps.get((path, size_bytes))
-        if delay_ps is None:
-            delay_ps = delay_ns(self._system, path, size_bytes) * PS_PER_NS
-            self._delays_ps[path, size_bytes] = delay_ps
-        return delay_ps
+    def _delay_ps(self, mailbox: Mailbox[Any]) -> int:
+        path = route(self._system, mailbox.source, mailbox.target)
+        key = (path, mailbox.size_bytes)
+        if key not in self._delays_ps:
+            self._delays_ps[key] = delay_ns(self._system, *key) * PS_PER_NS
+        return self._delays_ps[key]
 
     def carry(self, message: Message, arrive: Action) -> None:
         """Schedule the message's arrival after its delay."""
         mailbox = message[0]
         delay_ps = mailbox.route
         if delay_ps is None:
-            delay_ps = mailbox.route = self._delay_ps(
-                mailbox.source, mailbox.target, mailbox.size_bytes
-            )
+            delay_ps = mailbox.route = self._delay_ps(mailbox)
         if delay_ps == 0:
             check_not_at_start(self._kernel.now_ps, delay_ps, "a message")
         self._kernel.at(self._kernel.now_ps + delay_ps, arrive, message)
@@ -146,7 +140,7 @@ class FreeLinks:
 
 @dataclass(slots=True, eq=False)
 class _Crossing:
-    """A message, the links of its route, and the next link's position."""
+    """A message on its route, and the next link's position."""
 
     message: Message
     links: tuple[_Link, ...]
@@ -156,16 +150,16 @@ class _Crossing:
 
 @dataclass(slots=True, eq=False)
 class _Link:
-    """One direction of a wire: whether it is busy, and its queue."""
+    """One direction of a wire, with its queue."""
 
     is_busy: bool = False
     waiting: deque[_Crossing] = field(default_factory=deque[_Crossing])
 
 
 class SharedLinks:
-    """Messages cross links one after the other, in order of arrival.
+    """Carries messages over links in order of arrival.
 
-    A link carries one whole message at a time. It is busy for ``floor(size / bandwidth)``, and the
+    A link carries one message at a time. It is busy for ``floor(size / bandwidth)``, and the
     message arrives at its other end after ``floor(latency + size / bandwidth)``. A ring uses the
     shorter direction, up if both are equal; a switch is a separate node between any two devices.
     """
@@ -178,15 +172,14 @@ class SharedLinks:
         self._links: dict[tuple[int, int], _Link] = {}
 
     def carry(self, message: Message, arrive: Action) -> None:
-        """Put the message on its first link, or in its queue."""
+        """Put a message on its first link or queue."""
         mailbox = message[0]
         if mailbox.route is None:
-            mailbox.route = self._path(mailbox.source, mailbox.target)
+            stops = self._stops(mailbox.source, mailbox.target)
+            mailbox.route = tuple(
+                [self._links.setdefault(pair, _Link()) for pair in pairwise(stops)]
+            )
         self._enter_link(_Crossing(message, mailbox.route, arrive))
-
-    def _path(self, source: int, target: int) -> tuple[_Link, ...]:
-        stops = self._stops(source, target)
-        return tuple([self._links.setdefault(pair, _Link()) for pair in pairwise(stops)])
 
     def _stops(self, source: int, target: int) -> list[int]:
         count = self._dimension.size
@@ -209,12 +202,12 @@ class SharedLinks:
 
     def _cross(self, link: _Link, crossing: _Crossing) -> None:
         link.is_busy = True
-        taken_ns = crossing.message[0].size_bytes / self._rate
+        transfer_ns = crossing.message[0].size_bytes / self._rate
         now_ps = self._kernel.now_ps
-        check_not_at_start(now_ps, int(taken_ns), "a message")
-        after_ns = int(self._latency_ns + taken_ns)
+        check_not_at_start(now_ps, int(transfer_ns), "a message")
+        after_ns = int(self._latency_ns + transfer_ns)
         self._kernel.at(now_ps + after_ns * PS_PER_NS, self._cross_over, crossing)
-        self._kernel.at(now_ps + int(taken_ns) * PS_PER_NS, self._release_link, link)
+        self._kernel.at(now_ps + int(transfer_ns) * PS_PER_NS, self._release_link, link)
 
     def _cross_over(self, crossing: _Crossing) -> None:
         crossing.position += 1
@@ -229,13 +222,13 @@ class SharedLinks:
             self._cross(link, link.waiting.popleft())
 
 
-def check_not_at_start(now_ps: int, wait_ps: int, what: str) -> None:
+def check_not_at_start(now_ps: int, wait_ps: int, subject: str) -> None:
     """Raise `SimulationError` for communication without duration at time 0.
 
     ASTRA-sim aborts then.
     """
     if now_ps == 0 and wait_ps == 0:
-        message = f"{what} takes no time at the very start, where ASTRA-sim aborts"
+        message = f"{subject} takes no time at the very start, where ASTRA-sim aborts"
         raise SimulationError(message, hint="give a latency or an endpoint-delay above 0")
 
 

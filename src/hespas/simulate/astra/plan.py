@@ -1,4 +1,4 @@
-"""Plan how a system runs a collective: rings, chunks and phases.
+"""Plan the rings, chunks and phases of collectives.
 
 Source: ASTRA-sim's system layer. A collective of all devices runs along the dimensions of the
 network, one logical ring each; a smaller group is one logical ring in the order of its list.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from math import ceil, prod
@@ -28,7 +28,7 @@ AlgorithmName: TypeAlias = Literal["ring", "direct", "halving-doubling", "double
 
 
 def output_bytes(kind: CollectiveKind, members: int, size_bytes: int) -> int:
-    """Return a member's bytes after a collective with ``size_bytes`` of input."""
+    """Return a member's output bytes from its input bytes."""
     match kind:
         case CollectiveKind.REDUCE_SCATTER:
             return size_bytes // members
@@ -52,14 +52,13 @@ def collective_kind(task: CollectiveTask) -> CollectiveKind:
 
 _AR, _AG = CollectiveKind.ALL_REDUCE, CollectiveKind.ALL_GATHER
 
-
 SUBGROUP_ENDPOINT_NS = 10
 """The endpoint wait of groups smaller than the system, whatever the system says."""
 
 
 @frozen
 class PlannedRing:
-    """Logical rings of ``size`` devices ``stride`` apart, or one smaller group.
+    """Logical rings of devices ``stride`` apart, or one smaller group.
 
     They use the queues of ``dimension``.
     """
@@ -80,10 +79,10 @@ class PlannedRing:
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """A phase of a chunk along one ring, with ``size_bytes`` at its start.
+    """A phase of a chunk along one ring.
 
-    Chunks wait in ``queues`` in turn. A ring turns backwards for queues that aren't in
-    ``lower_queues``.
+    It begins with ``size_bytes``. Chunks wait in ``queues`` in turn. A ring turns backwards for
+    queues that aren't in ``lower_queues``.
     """
 
     ring: int
@@ -102,7 +101,7 @@ class Phase:
 
 
 def chunks_of(system: System, kind: CollectiveKind, size_bytes: int) -> tuple[int, int]:
-    """Return a collective's chunk count, and the bytes of a chunk."""
+    """Return a collective's chunk count and chunk bytes."""
     splits = system.preferred_dataset_splits
     chunk_bytes = size_bytes // splits
     if kind is not _AG and chunk_bytes < system.device_count:
@@ -122,7 +121,12 @@ def phases_of(
     queues: int,
 ) -> Iterator[Phase]:
     """Yield a chunk's phases along rings, in order."""
-    for index, phase in _phase_kinds(system, kind, len(rings)):
+    # Imported here, so runs without collectives don't pay for it.
+    from hespas.collectives.schedule import phase_order  # noqa: PLC0415
+
+    is_cut = kind is not _AR or system.collective_optimization != "baseline"
+    order = phase_order(kind, range(len(rings)))
+    for index, phase in order if is_cut else [(index, kind) for index in range(len(rings))]:
         ring = rings[index]
         pool = _queue_pool(system, kind, ring.dimension, phase, queues)
         first = ring.dimension * queues
@@ -135,21 +139,10 @@ def phases_of(
         size_bytes = output_bytes(_AR if is_tree else phase, ring.size, size_bytes)
 
 
-def _phase_kinds(
-    system: System, kind: CollectiveKind, rings: int
-) -> Iterable[tuple[int, CollectiveKind]]:
-    # Imported here, so runs without collectives don't pay for it.
-    from hespas.collectives.schedule import phase_order  # noqa: PLC0415
-
-    if kind is _AR and system.collective_optimization == "baseline":
-        return [(ring, kind) for ring in range(rings)]
-    return phase_order(kind, range(rings))
-
-
 def _queue_pool(
     system: System, kind: CollectiveKind, dimension: int, phase: CollectiveKind, queues: int
 ) -> range:
-    """Return the queues that the chunks of a phase use in turn."""
+    """Return the queues that a phase's chunks use in turn."""
     first = dimension * queues
     is_cut = kind is _AR and system.collective_optimization != "baseline"
     if not is_cut or queues == 1:
@@ -160,7 +153,7 @@ def _queue_pool(
 
 @frozen
 class Plan:
-    """The plan of every member: chunks that pass through all phases."""
+    """The plan of every member: chunks passing all phases."""
 
     chunks: int
     phases: tuple[Phase, ...]
@@ -190,7 +183,7 @@ class Planner:
         """Return the rings of all devices, one per involved dimension."""
         rings = self._world_rings(kind)
         if involved is not None:
-            rings = [ring for ring, on in zip(rings, involved, strict=False) if on]
+            rings = [ring for ring, is_used in zip(rings, involved, strict=False) if is_used]
         rings = [ring for ring in rings if ring.size > 1]
         if not rings:
             raise SimulationError("the collective involves no dimension with several devices")
@@ -218,16 +211,13 @@ class Planner:
         counts = [dimension.size for dimension in self._system.dimensions]
         rings: list[PlannedRing] = []
         for index, entry in enumerate(implementations(self._system, kind)):
-            if entry.is_one_ring:
-                # One ring of all devices ends the list, even after other dimensions.
-                ring = PlannedRing(
-                    implementation=entry, size=prod(counts), stride=1, dimension=index
-                )
-                return [*rings, ring]
             size, stride = counts[index], prod(counts[:index])
-            rings.append(
-                PlannedRing(implementation=entry, size=size, stride=stride, dimension=index)
-            )
+            if entry.is_one_ring:
+                size, stride = prod(counts), 1
+            ring = PlannedRing(implementation=entry, size=size, stride=stride, dimension=index)
+            rings.append(ring)
+            if entry.is_one_ring:
+                break  # even after other dimensions, it ends the list
         return rings
 
 
@@ -336,7 +326,7 @@ def endpoint_ns(system: System) -> int:
 
 
 def hops(dimension: Dimension, distance: int) -> int:
-    """Return the links between devices at a distance in one dimension."""
+    """Return the link count of a distance in one dimension."""
     match dimension.shape:
         case Shape.FULLY_CONNECTED:
             return 1
@@ -347,19 +337,27 @@ def hops(dimension: Dimension, distance: int) -> int:
             return min(distance, dimension.size - distance)
 
 
+def first_difference(system: System, source: int, target: int) -> tuple[int, int]:
+    """Return the first dimension that separates devices, and their distance."""
+    for index, dimension in enumerate(system.dimensions):
+        distance = target % dimension.size - source % dimension.size
+        if distance:
+            return index, distance
+        source //= dimension.size
+        target //= dimension.size
+    return len(system.dimensions), 0
+
+
 def route(system: System, source: int, target: int) -> Route:
     """Return the route between two different devices.
 
     Only the first dimension in which they differ counts; the others are free of charge.
     """
-    for index, dimension in enumerate(system.dimensions):
-        distance = target % dimension.size - source % dimension.size
-        if distance:
-            return Route(index, hops(dimension, distance))
-        source //= dimension.size
-        target //= dimension.size
-    message = "a device has no route to itself"
-    raise ValueError(message)
+    index, distance = first_difference(system, source, target)
+    if not distance:
+        message = "a device has no route to itself"
+        raise ValueError(message)
+    return Route(index, hops(system.dimensions[index], distance))
 
 
 def delay_ns(system: System, route: Route, size_bytes: int) -> int:
@@ -383,7 +381,7 @@ def reduce_ns(system: System, size_bytes: int) -> int:
 
 
 class Queues:
-    """Queues for chunks; each runs ``width`` chunks at once, in order.
+    """Queues that run ``width`` chunks at once, in order.
 
     The turn among several queues continues from collective to collective. Source: ASTRA-sim's
     stream scheduler and its queue levels.
@@ -398,7 +396,7 @@ class Queues:
         self._allocated: dict[range, int] = {}
 
     def allocate(self, pool: range, count: int) -> int:
-        """Return the first turn of ``count`` new chunks in some queues."""
+        """Return the first turn of new chunks in a pool."""
         first = self._allocated.get(pool, 0)
         self._allocated[pool] = (first + count) % len(pool)
         return first

@@ -11,22 +11,19 @@ from hespas.base.frozen import frozen
 from hespas.base.units import PS_PER_NS
 from hespas.errors import SimulationError
 from hespas.program.collectives import CollectiveKind
-from hespas.simulate.astra.plan import (
-    AlgorithmName,
-    Route,
-)
+from hespas.simulate.astra.plan import AlgorithmName, Route
 from hespas.simulate.kernel import Action, Kernel
 
 if TYPE_CHECKING:
     from hespas.simulate.astra.messages import Message
 
 _AG, _RS = CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER
-_AR, _A2A = CollectiveKind.ALL_REDUCE, CollectiveKind.ALL_TO_ALL
+_AR = CollectiveKind.ALL_REDUCE
 
 
 @dataclass(frozen=True, slots=True)
 class GroupShape:
-    """A group's size, and its routes by algorithm and by distance in its list.
+    """A group's size, and its routes by algorithm and distance.
 
     A route is None if members at that distance have unequal routes.
     """
@@ -65,9 +62,9 @@ def span(
     ring: LogicalRing,
     size_bytes: int,
 ) -> Span | None:
-    """Return the duration of ``kind``; None for the double binary tree.
+    """Return a collective's duration, if it has a closed form.
 
-    The tree has no closed form. ``window`` limits how many peers a direct collective serves at
+    The double binary tree has none. ``window`` limits how many peers a direct collective serves at
     once.
     """
     match algorithm:
@@ -80,15 +77,15 @@ def span(
 
 
 def message_bytes(kind: CollectiveKind, members: int, size_bytes: int) -> int:
-    """Return the message size of a ring or a direct collective."""
+    """Return a ring's or direct collective's message size."""
     return size_bytes if kind is _AG else size_bytes // members
 
 
 class RelayRounds(NamedTuple):
-    """``repeats`` messages to and from members at a distance, in sequence.
+    """Sequential messages to and from members at a distance.
 
-    With ``is_exchange`` the peer is the member whose position differs in the bit ``distance``.
-    After each message ``reduced_bytes`` are reduced, unless None.
+    There are ``repeats`` of them. With ``is_exchange`` the peer is the member whose position
+    differs in the bit ``distance``. After each message ``reduced_bytes`` are reduced, unless None.
     """
 
     distance: int
@@ -105,7 +102,7 @@ def relay_rounds(
     members: int,
     size_bytes: int,
 ) -> tuple[RelayRounds, ...]:
-    """Return the rounds of each member of a ring or halving-doubling.
+    """Return each member's rounds in a ring or halving-doubling.
 
     They come from its schedule. Raises `SimulationError` for halving-doubling among a number that
     isn't a power of two, and for an all-to-all by it.
@@ -117,7 +114,7 @@ def relay_rounds(
     is_exchange = algorithm == "halving-doubling"
     if is_exchange and members & members - 1:
         raise SimulationError(f"halvingDoubling among {members}, which is not a power of two")
-    if is_exchange and kind is _A2A:
+    if is_exchange and kind is CollectiveKind.ALL_TO_ALL:
         raise SimulationError("there is no all-to-all by halvingDoubling")
     schedule = ALGORITHMS[algorithm].schedule(kind, members)
     result: list[RelayRounds] = []
@@ -135,12 +132,12 @@ def relay_rounds(
 
 
 def _relay(rounds: Iterable[RelayRounds], ring: LogicalRing) -> Span:
-    """Sum E, then D, E and any R of every message."""
+    """Return the sum of E and all messages' D, E, R."""
     total_ns = last_wait_ns = ring.endpoint_ns
     for item in rounds:
         reduce_ns = 0 if item.reduced_bytes is None else ring.reduce_ns(item.reduced_bytes)
-        each_ns = ring.delay_ns(item.distance, item.size_bytes) + ring.endpoint_ns + reduce_ns
-        total_ns += item.repeats * each_ns
+        message_ns = ring.delay_ns(item.distance, item.size_bytes) + ring.endpoint_ns + reduce_ns
+        total_ns += item.repeats * message_ns
         last_wait_ns = ring.endpoint_ns if item.reduced_bytes is None else reduce_ns
     return Span(total_ns, last_wait_ns)
 
@@ -148,12 +145,10 @@ def _relay(rounds: Iterable[RelayRounds], ring: LogicalRing) -> Span:
 def _direct(kind: CollectiveKind, ring: LogicalRing, size_bytes: int, window: int) -> Span:
     """Return the duration of serving all peers at once.
 
-    It is 2E + D, and R per reduction.
-
-    An all-reduce takes two such halves: 3E + 2D. In a group smaller than the system, of more than
-    two members, its second half pays R again. D is the farthest peer's. There is no such formula
-    for a smaller window, nor for an all-reduce with peers at several distances, whose halves
-    overlap.
+    It is 2E + D, and R per reduction. An all-reduce takes two such halves: 3E + 2D. In a group
+    smaller than the system, of more than two members, its second half pays R again. D is the
+    farthest peer's. There is no such formula for a smaller window, nor for an all-reduce with peers
+    at several distances, whose halves overlap.
     """
     n, message = ring.size, message_bytes(kind, ring.size, size_bytes)
     delays_ns = {ring.delay_ns(distance, message) for distance in range(1, n)}

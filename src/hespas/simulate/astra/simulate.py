@@ -23,7 +23,7 @@ from hespas.simulate.astra.plan import endpoint_ns, has_custom_collectives
 from hespas.simulate.engine import EVERYONE, Device, work_of
 from hespas.simulate.models import REPLAY, check_size, is_replay, with_durations
 from hespas.simulate.options import ContentionModel
-from hespas.simulate.timeline import Timeline, host_streams
+from hespas.simulate.timeline import ClassTimeline, Timeline, host_streams
 from hespas.tasks.graph import (
     CollectiveTask,
     ComputeTask,
@@ -76,7 +76,7 @@ def simulate(
     from hespas.simulate.astra.events import run_events  # noqa: PLC0415 - few jobs need it
 
     # Replaying devices do not communicate, so all devices of one graph behave alike.
-    folded = fold(job, check_group, each_alone=not (is_replayed and is_folded))
+    folded = fold(job, check_group, is_unfolded=not (is_replayed and is_folded))
     devices = _devices_of(folded)
     run_events(
         folded,
@@ -108,7 +108,7 @@ def _is_for_events(task: Task) -> bool:
 
 
 def _by_closed_forms(job: Job, forms: ClosedForms, *, is_folded: bool) -> Timeline | None:
-    """Return the timeline by the fastest applicable closed form, or None."""
+    """Return the timeline by the fastest applicable closed form."""
     if is_folded:
         timeline = _by_classes(forms, fold(job, forms.timing), is_staggered=False)
         if timeline is not None:
@@ -121,7 +121,7 @@ def _by_closed_forms(job: Job, forms: ClosedForms, *, is_folded: bool) -> Timeli
         timeline = _by_classes(forms, fold(job, forms.timing, in_order=True), is_staggered=True)
         if timeline is not None:
             return timeline
-    return _by_classes(forms, fold(job, forms.timing, each_alone=True), is_staggered=True)
+    return _by_classes(forms, fold(job, forms.timing, is_unfolded=True), is_staggered=True)
 
 
 def _by_classes(forms: ClosedForms, folded: Folded, *, is_staggered: bool) -> Timeline | None:
@@ -133,13 +133,8 @@ def _by_classes(forms: ClosedForms, folded: Folded, *, is_staggered: bool) -> Ti
 
 def _devices_of(folded: Folded) -> list[Device]:
     return [
-        Device(
-            number,
-            device_class.devices,
-            work_of(device_class, EVERYONE, keeps_order=True),
-            stream_of,
-        )
-        for number, device_class in enumerate(folded.devices)
+        Device(number, item.devices, work_of(item, EVERYONE, keeps_order=True), stream_of)
+        for number, item in enumerate(folded.devices)
     ]
 
 
@@ -149,22 +144,17 @@ def _timeline(folded: Folded, devices: list[Device], *, is_replayed: bool = Fals
     Replayed communication counts as in ASTRA-sim: as computation in the exposed time, which may
     thus be less than 0 if communication was hidden.
     """
-    classes = [
-        replace(device.timeline(item.graph), streams=host_streams(item.graph.tasks))
-        for item, device in zip(folded.devices, devices, strict=True)
-    ]
-    if is_replayed:
-        classes = [
-            replace(
-                item,
-                replayed_ps=sum(
-                    item.nodes[task.id][1] - item.nodes[task.id][0]
-                    for task in item.graph.tasks
-                    if isinstance(task, CollectiveTask)
-                ),
-            )
-            for item in classes
+    classes: list[ClassTimeline] = []
+    for item, device in zip(folded.devices, devices, strict=True):
+        timeline = device.timeline(item.graph)
+        tasks = item.graph.tasks
+        replayed = [
+            timeline.nodes[task.id]
+            for task in tasks
+            if is_replayed and isinstance(task, CollectiveTask)
         ]
+        replayed_ps = sum(end - start for start, end in replayed)
+        classes.append(replace(timeline, streams=host_streams(tasks), replayed_ps=replayed_ps))
     return Timeline(classes=tuple(classes))
 
 
@@ -181,7 +171,7 @@ def _check_recorded(job: Job) -> None:
 
 
 def checked_system(system: System, queues_per_dimension: int, injection_scale: float) -> System:
-    """Return the system with its endpoint delay scaled, in whole ns.
+    """Return a checked system with a scaled endpoint delay.
 
     Groups smaller than the system have their own endpoint delay, which is not scaled.
     Raises `SimulationError` for settings that have no model here.

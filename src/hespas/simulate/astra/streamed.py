@@ -25,7 +25,7 @@ from hespas.tasks.chakra.reader import (
     stream_trace,
     trace_files,
 )
-from hespas.tasks.graph import CollectiveTask, Task
+from hespas.tasks.graph import CollectiveTask
 
 _HINT = "leave --stream out"
 _Contents = Sequence[tuple[ScannedTrace, list[int]]]
@@ -58,7 +58,13 @@ def simulate_streamed(
     check_size(len(files), system)
     members = {} if comm_groups is None else read_groups(comm_groups, len(files))
     contents = [(scan_trace(files[own[0]]), own) for own in distinct_files(files)]
-    forms = ClosedForms(_samples(contents), system)
+    # One collective of each kind that groups run.
+    kinds = {kind for scanned, _ in contents for kind in scanned.kinds}
+    samples = [
+        CollectiveTask(id=0, name="", depends_on=(), kind=kind, size_bytes=1, group_table=0)
+        for kind in kinds
+    ]
+    forms = ClosedForms(samples, system)
     numbers, groups = _groups(contents, members, len(files))
     if len(contents) == 1 and not groups:
         # Devices of equal traces behave alike if all their collectives are among all devices.
@@ -73,22 +79,13 @@ def simulate_streamed(
     if not run_classes(forms, running, groups, is_staggered=True):
         message = "closed forms don't hold for these traces, and only they can be streamed"
         raise SimulationError(message, location=str(prefix), hint=_HINT)
-    sums = [
-        device.sums(scanned.file.name)
-        for device, (scanned, _) in zip(running, classes, strict=True)
-    ]  # fmt: skip
-    return Timeline(classes=tuple(sums))
+    names = [scanned.file.name for scanned, _ in classes]
+    return Timeline(classes=tuple(map(Device.sums, running, names)))
 
 
 def _work(scanned: ScannedTrace, numbers: Mapping[int, int]) -> Iterator[Work]:
     for node in stream_trace(scanned.file):
         yield node.task, numbers[node.group], node.task.depends_on
-
-
-def _samples(contents: _Contents) -> Iterator[Task]:
-    """Yield one collective of each kind that subgroups run."""
-    for kind in {kind for scanned, _ in contents for kind in scanned.kinds}:
-        yield CollectiveTask(id=0, name="", depends_on=(), kind=kind, size_bytes=1, group_table=0)
 
 
 def _groups(

@@ -33,7 +33,7 @@ from hespas.simulate.flow.transfers import PIECES, Transfer, Transfers, make_tra
 from hespas.simulate.kernel import Kernel, Mailbox, Mailboxes
 from hespas.simulate.models import check_size, option_of_astra_sim, with_durations
 from hespas.simulate.options import SPECIFIED
-from hespas.simulate.timeline import FROM_HOST, TO_HOST, ClassTimeline, Timeline, slowed
+from hespas.simulate.timeline import FROM_HOST, TO_HOST, ClassTimeline, Timeline
 from hespas.tasks.graph import (
     CollectiveTask,
     ComputeTask,
@@ -91,14 +91,20 @@ def run_flow(classes: Classes, remote: RemoteMemory | None) -> tuple[ClassTimeli
     engine = Engine(kernel, devices, network, settle=network.transfers.settle, compute=compute)
     engine.run()
     engine.check_complete()
-    return tuple([
-        replace(
-            slowed(device.timeline(item.graph), compute.slowed_ps.get(device.number, 0)),
-            streams=_streams(device, classes),
-            waits_ps=device.waits_ps,
+    timelines: list[ClassTimeline] = []
+    for device, item in zip(devices, classes.devices, strict=True):
+        timeline = device.timeline(item.graph)
+        slowed_ps = compute.slowed_ps.get(device.number, 0)
+        timelines.append(
+            replace(
+                timeline,
+                compute_ps=timeline.compute_ps - slowed_ps,
+                slowed_ps=slowed_ps,
+                streams=_streams(device, classes),
+                waits_ps=device.waits_ps,
+            )
         )
-        for device, item in zip(devices, classes.devices, strict=True)
-    ])  # fmt: skip
+    return tuple(timelines)
 
 
 def _streams(device: Device, classes: Classes) -> dict[int, str]:
