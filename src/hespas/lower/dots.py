@@ -463,7 +463,7 @@ def _with_padding(op: Op, product: Op, padded: _Padded, added: Value | None = No
         "dot_general", operands, whole, padded.attrs, attributes=_text(product, padded.attrs)
     )
     if added is not None:
-        build.at = op
+        build.origin = op
         value = build.add("add", (value, build.pad(build.reshape(added, shape), wide)), whole)
     value = build.head(value, shape)
     return build.making(op.results[0], build.reshape(value, shape_of(op.results[0])))

@@ -307,7 +307,7 @@ def _apart(
     yield replace(op, results=results, regions=(body,))
     for source, own in places.items():
         values = [end.operands[at] for at in own]
-        rounding = needed_for(inner, values, given=source)
+        rounding = needed_for(inner, values, start=source)
         again = plain_op(op, "convert", (wide[source],), source)
         made = fusion_around(
             [again, *rounding], values, op, names.next("rounding_fusion"), writer=writer

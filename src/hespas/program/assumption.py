@@ -1,4 +1,4 @@
-"""Subjects of assumptions and the parts of a step they decide.
+"""Subjects of assumptions, and what they decide.
 
 Assumptions are sentences, which programs, estimates, systems and timelines hold. One that decides
 more than time begins with its subject, as in ``memory: weights are held in f32``: `SUBJECTS` says

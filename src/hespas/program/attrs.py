@@ -72,7 +72,7 @@ class DotAttrs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConvolutionAttrs(msgspec.Struct, frozen=True, kw_only=True):
-    """``convolution``: where each dimension lies, and the window over the spatial ones.
+    """``convolution``: positions of dimensions, and the spatial window.
 
     ``*_spatial`` give positions in the operand's or result's shape, in window order;
     ``padding`` is (low, high) per spatial dimension and may be negative.
@@ -199,14 +199,14 @@ class InPlace(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Table(msgspec.Struct, frozen=True, kw_only=True):
-    """An operand that is an integer constant of the program, in row-major order."""
+    """An operand that is an integer constant, in row-major order."""
 
     operand: int
     numbers: tuple[int, ...]
 
 
 class DeviceTables(msgspec.Struct, frozen=True, kw_only=True):
-    """The tables of a call on ``devices`` devices, 0 for all."""
+    """The tables of a call on ``devices`` devices (0: all)."""
 
     tables: tuple[Table, ...]
     devices: int = 0
@@ -231,7 +231,7 @@ class CustomCallAttrs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def is_of_pallas(attrs: object) -> TypeGuard[CustomCallAttrs]:
-    """Return whether attributes are those of a kernel that Pallas wrote for a TPU."""
+    """Return whether attributes are those of Pallas's TPU kernels."""
     return isinstance(attrs, CustomCallAttrs) and attrs.target == MOSAIC
 
 
@@ -249,7 +249,7 @@ class FusionAttrs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BitcastAttrs(msgspec.Struct, frozen=True, kw_only=True):
-    """``bitcast``: minor-to-major layouts of operand and result; None is the default one."""
+    """``bitcast``: minor-to-major layouts; None is the default."""
 
     source_layout: tuple[int, ...] | None
     result_layout: tuple[int, ...] | None
@@ -262,19 +262,23 @@ class WhileAttrs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CaseAttrs(msgspec.Struct, frozen=True, kw_only=True):
-    """``case`` and ``if``: the user's branch weights, which add to 1."""
+    """``case`` and ``if``: the user's branch weights.
+
+    They add to 1.
+    """
 
     weights: tuple[float, ...] | None
 
 
 class KernelAttrs(msgspec.Struct, frozen=True, kw_only=True):
-    """``launches`` kernels, one after another, known by the bytes they move.
+    """Kernels that are known by the bytes they move.
 
-    ``label`` is their name in reports. ``kernel`` names an author's kernel with PTX; ``grids`` has
-    the blocks of each of its configurations; both are empty elsewhere. ``is_reduction`` says that
-    they reduce rows. ``is_known`` is False if no rule exists and the bytes are those of all
-    tensors. A kernel with ``rounds`` has blocks of threads that each go through as many dependent
-    steps, ``blocks`` side by side, with ``flops`` in all by type.
+    ``launches`` of them run one after another. ``label`` is their name in reports. ``kernel`` names
+    an author's kernel with PTX; ``grids`` has the blocks of each of its configurations; both are
+    empty elsewhere. ``is_reduction`` says that they reduce rows. ``is_known`` is False if no rule
+    exists and the bytes are those of all tensors. A kernel with ``rounds`` has blocks of threads
+    that each go through as many dependent steps, ``blocks`` side by side, with ``flops`` in all by
+    type.
     """
 
     bytes_read: int
@@ -297,7 +301,7 @@ class EventAttrs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HostWaitAttrs(msgspec.Struct, frozen=True, kw_only=True):
-    """``host_wait``: the stream that the host waits for; None for all of them."""
+    """``host_wait``: the stream to wait for; None for all."""
 
     stream: int | None = None
 

@@ -6,7 +6,10 @@ from enum import Enum
 
 
 class CollectiveKind(Enum):
-    """A kind of collective; values are MSCCL's ``coll`` names where they exist."""
+    """A kind of collective.
+
+    Values are MSCCL's ``coll`` names where they exist.
+    """
 
     ALL_REDUCE = "allreduce"
     ALL_GATHER = "allgather"
@@ -27,7 +30,10 @@ class CollectiveKind(Enum):
 
     @property
     def base(self) -> CollectiveKind:
-        """The kind whose algorithms run it: a reduce-scatter in blocks is a reduce-scatter."""
+        """The kind whose algorithms run it.
+
+        A reduce-scatter in blocks is a reduce-scatter.
+        """
         is_block = self is CollectiveKind.REDUCE_SCATTER_BLOCK
         return CollectiveKind.REDUCE_SCATTER if is_block else self
 

@@ -1,8 +1,9 @@
-"""Settle the number of devices of a program and check its groups."""
+"""Settle a program's number of devices; check its groups."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 
 from msgspec.structs import replace
 
@@ -14,7 +15,7 @@ from hespas.program.program import Op, Program, all_ops, is_communication_op
 
 
 def communication_ops(program: Program) -> Iterator[Op]:
-    """Yield every operation of a program that moves data between devices."""
+    """Yield the operations that move data between devices."""
     yield from filter(is_communication_op, all_ops(program))
 
 
@@ -42,7 +43,10 @@ def with_device_count(program: Program, *, requested: int | None, system: int | 
         )
     _check_order(settled, count)
     for op in communication_ops(settled):
-        _check_groups(op, settled)
+        if isinstance(op.attrs, PermuteAttrs):
+            device_pairs(op, settled)
+        elif isinstance(op.attrs, CollectiveAttrs):
+            device_group_table(op, settled)
     return settled
 
 
@@ -65,15 +69,13 @@ def _with_settled_counts(program: Program, requested: int | None, system: int | 
                 hint=f"drop {option('devices')}, or give {declared}",
             )
         return replace(program, replicas=program.replicas or 1, partitions=program.partitions or 1)
-    in_groups, in_pairs = (
-        _devices_named(program, CollectiveAttrs),
-        _devices_named(program, PermuteAttrs),
-    )
+    in_groups = _devices_named(program, CollectiveAttrs)
+    in_pairs = _devices_named(program, PermuteAttrs)
     if requested is not None and (requested < in_pairs or in_groups not in (0, requested)):
         needed = in_groups or in_pairs
-        what = "replica groups" if in_groups else "source-target pairs"
+        subject = "replica groups" if in_groups else "source-target pairs"
         raise DeviceCountError(
-            f"{requested} devices are asked for, but the {what} name {needed}",
+            f"{requested} devices are asked for, but the {subject} name {needed}",
             location=program.source,
             hint=f"drop {option('devices')}, or give {needed}",
         )
@@ -90,23 +92,22 @@ def _group_attrs(program: Program) -> Iterator[CollectiveAttrs | PermuteAttrs]:
 
 
 def _devices_named(program: Program, kind: type[CollectiveAttrs | PermuteAttrs]) -> int:
-    """Return one more than the highest device named; 0 for none.
+    """Return the highest named device plus one, or 0.
 
     Groups list every device (StableHLO requires it), pairs only those that send or receive.
     """
     highest = -1
     for attrs in {attrs for attrs in _group_attrs(program) if isinstance(attrs, kind)}:
         rows = attrs.pairs if isinstance(attrs, PermuteAttrs) else attrs.groups.listed()
-        highest = max(highest, *(device for row in rows for device in row), -1)
+        highest = max([highest, *chain.from_iterable(rows)])
     return highest + 1
 
 
 def device_group_table(op: Op, program: Program) -> tuple[tuple[int, ...], ...]:
     """Return the groups of a collective as device numbers.
 
-    They follow the program's order of devices.
-
-    Raises `ProgramError`, naming the operation, for groups that are wrong.
+    They follow the program's order of devices. Raises `ProgramError`, naming the operation, for
+    groups that are wrong.
     """
     if not isinstance(op.attrs, CollectiveAttrs):
         raise ProgramError("it has no replica groups", location=op.location)
@@ -128,7 +129,7 @@ def device_group_table(op: Op, program: Program) -> tuple[tuple[int, ...], ...]:
 
 
 def device_pairs(op: Op, program: Program) -> tuple[tuple[int, int], ...]:
-    """Return the (source, target) pairs of a ``collective_permute`` as device numbers.
+    """Return a ``collective_permute``'s pairs of device numbers.
 
     Raises `ProgramError`, naming the operation, where a pair names an absent device or two
     pairs share a source or a target.
@@ -164,10 +165,3 @@ def _check_pairs(op: Op, pairs: tuple[tuple[int, int], ...], count: int) -> None
             )
         if len(set(devices)) < len(devices):
             raise ProgramError(f"a device is {role} of two pairs", location=op.location)
-
-
-def _check_groups(op: Op, program: Program) -> None:
-    if isinstance(op.attrs, PermuteAttrs):
-        device_pairs(op, program)
-    elif isinstance(op.attrs, CollectiveAttrs):
-        device_group_table(op, program)

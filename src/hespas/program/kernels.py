@@ -1,4 +1,4 @@
-"""Hold the kernels of compilers, Pallas and Triton as plain values.
+"""Define the kernels of compilers, Pallas and Triton.
 
 Pallas lowers a kernel for TPUs (`MosaicKernel`) to a function that runs once for each step of a
 grid. Its windows say which block of each array a step works on; its operations are those of MLIR's
@@ -41,17 +41,17 @@ class KernelOp(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KernelBlock(msgspec.Struct, frozen=True, kw_only=True):
-    """A list of operations without branches; the last one is the terminator."""
+    """Operations without branches; the last is the terminator."""
 
     arguments: tuple[int, ...]
     operations: tuple[KernelOp, ...]
 
 
 class Window(msgspec.Struct, frozen=True, kw_only=True):
-    """The shape of an array's blocks and the function that selects one.
+    """The shape of an array's blocks, and their selection.
 
-    ``indices`` returns the indices of a block, or, with ``by_element``, of its first element. It is
-    None if the kernel gets the whole array.
+    The function ``indices`` returns the indices of a block, or, with ``by_element``, of its first
+    element. It is None if the kernel gets the whole array.
     """
 
     bounds: tuple[int, ...] = ()
@@ -60,7 +60,7 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MosaicKernel(msgspec.Struct, frozen=True, kw_only=True):
-    """A TPU kernel: its grid, windows and the body of a step.
+    """A TPU kernel: grid, windows and a step's body.
 
     The arguments of ``body`` are the step's position in the grid, ``prefetched`` tables of scalars,
     one argument for each of ``windows`` (operands, then results), and scratch memory. A length of
@@ -78,13 +78,13 @@ class MosaicKernel(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def window_arguments(self) -> tuple[int, ...]:
-        """The arguments of the body for the windows' arrays or blocks."""
+        """The body's arguments for the windows."""
         first = len(self.grid) + self.prefetched
         return self.body.arguments[first : first + len(self.windows)]
 
     @property
     def table_arguments(self) -> tuple[int, ...]:
-        """The arguments of the body for the prefetched tables."""
+        """The body's arguments for the prefetched tables."""
         first = len(self.grid)
         return self.body.arguments[first : first + self.prefetched]
 
@@ -98,14 +98,20 @@ def kernel_ops(block: KernelBlock) -> Iterator[KernelOp]:
 
 
 class TritonType(msgspec.Struct, frozen=True, kw_only=True):
-    """The type of a value; scalars have no shape, pointers the pointee's element."""
+    """The type of a value.
+
+    Scalars have no shape, pointers the pointee's element.
+    """
 
     element: str
     shape: tuple[int, ...] = ()
 
 
 class TritonOp(msgspec.Struct, frozen=True, kw_only=True):
-    """An operation that runs ``count`` times; ``body`` is a reduction's body."""
+    """An operation that runs ``count`` times.
+
+    ``body`` is a reduction's body.
+    """
 
     name: str
     operands: tuple[TritonType, ...]
@@ -116,7 +122,7 @@ class TritonOp(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TritonKernel(msgspec.Struct, frozen=True, kw_only=True):
-    """A Triton kernel: its operations with loops opened, unused loads dropped.
+    """A Triton kernel with loops opened and unused loads dropped.
 
     ``notes`` are the assumptions about loops and branches that depend on data.
     """
@@ -130,11 +136,12 @@ Extent = tuple[int, int, int]
 
 
 class KernelLaunch(msgspec.Struct, frozen=True, kw_only=True):
-    """A launch of a kernel by one instruction of the main function.
+    """A launch of a kernel by an instruction.
 
-    ``instruction`` is the compiler's name for it (`Op.instruction`), ``kernel`` the entry point
-    in the PTX: equal fusions share one. ``grid`` counts blocks, ``block`` threads. Launches of one
-    instruction with different ``configuration`` are alternatives: the fastest one runs.
+    ``instruction`` is the compiler's name for it (`Op.instruction`) in the main function,
+    ``kernel`` the entry point in the PTX: equal fusions share one. ``grid`` counts blocks,
+    ``block`` threads. Launches of one instruction with different ``configuration`` are
+    alternatives: the fastest one runs.
     """
 
     instruction: str
@@ -161,7 +168,7 @@ class CompiledKernels(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def launches_of_instruction(self) -> Mapping[str, tuple[KernelLaunch, ...]]:
-        """The launches of each instruction; a sort has one per stage."""
+        """The launches of each instruction."""
         launches: dict[str, tuple[KernelLaunch, ...]] = {}
         for launch in self.launches:
             launches[launch.instruction] = (*launches.get(launch.instruction, ()), launch)
@@ -176,9 +183,8 @@ def encode_kernels(kernels: CompiledKernels) -> bytes:
 def decode_kernels(source: bytes) -> CompiledKernels:
     """Return the kernels that `encode_kernels` wrote.
 
-    Raises `msgspec.DecodeError` for anything else.
-
-    Text that is not UTF-8 raises `UnicodeDecodeError`.
+    Raises `msgspec.DecodeError` for anything else, and `UnicodeDecodeError` for text that is not
+    UTF-8.
 
     >>> empty = CompiledKernels(launches=(), ptx={})
     >>> decode_kernels(encode_kernels(empty)) == empty

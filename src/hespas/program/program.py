@@ -30,7 +30,7 @@ _OF_DEVICE = 0.8
 
 
 class OverlapLimit(msgspec.Struct, frozen=True, kw_only=True):
-    """The scheduler's memory limit and what the program needed beyond it.
+    """The scheduler's memory limit, which the program exceeded.
 
     ``needed_bytes`` are temporaries. ``factor`` is the flag's value; with ``full_factor`` the limit
     would be all memory of the device, None if no value helps. With ``is_given_up`` collectives run
@@ -84,16 +84,13 @@ class Whole(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Value(msgspec.Struct, frozen=True, kw_only=True, eq=False, gc=False):
-    """A result of an operation or an argument of a block.
-
-    It is equal only to itself.
-    """
+    """An operation's result or a block's argument; equal only to itself."""
 
     type: Type
 
 
 def size_of(value: Value) -> int:
-    """Return the number of elements; 1 for a value that is no tensor."""
+    """Return the number of elements; 1 without a tensor."""
     return value.type.element_count if isinstance(value.type, TensorType) else 1
 
 
@@ -104,12 +101,12 @@ def tensor_of(value: Value) -> TensorType:
 
 
 def shape_of(value: Value) -> tuple[int, ...]:
-    """Return the sizes of a tensor; empty for any other value."""
+    """Return a tensor's sizes; empty for other values."""
     return value.type.shape if isinstance(value.type, TensorType) else ()
 
 
 class Block(msgspec.Struct, frozen=True, kw_only=True):
-    """A list of operations without branches; the last one is the terminator."""
+    """Operations without branches; the last is the terminator."""
 
     arguments: tuple[Value, ...]
     operations: tuple[Op, ...]
@@ -185,7 +182,7 @@ class Function(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Alias(msgspec.Struct, frozen=True, kw_only=True):
-    """A result of ``main`` that may overwrite one of its arguments.
+    """A result of ``main`` that may overwrite an argument.
 
     Both are positions in the main function's lists.
     """
@@ -305,12 +302,15 @@ def is_communication_op(op: Op) -> bool:
 
 
 def applied_ops(op: Op) -> list[Op]:
-    """Return the operations that an operation's functions apply, as a sum's ``add``."""
-    return [each for region in op.regions for each in region.operations[:-1]]
+    """Return the operations of an operation's regions.
+
+    A reduction's are those that it applies, such as ``add``.
+    """
+    return [inner for region in op.regions for inner in region.operations[:-1]]
 
 
 def started_ops(op: Op) -> list[Op]:
-    """Return the operations that an ``async_start`` starts; none of another."""
+    """Return the operations that an ``async_start`` starts."""
     return applied_ops(op) if op.kind == "async_start" else []
 
 
@@ -341,7 +341,7 @@ def all_ops(program: Program) -> Iterator[Op]:
 
 
 def values_read(op: Op) -> Sequence[Value]:
-    """Return an operation's operands, then the outer values of its regions.
+    """Return operands, then the outer values of regions.
 
     Fusions, collectives and asynchronous operations read nothing but their own arguments.
     """
@@ -349,28 +349,28 @@ def values_read(op: Op) -> Sequence[Value]:
 
 
 def needed_for(
-    operations: Sequence[Op], results: Iterable[Value], *, given: Value | None = None
+    operations: Sequence[Op], results: Iterable[Value], *, start: Value | None = None
 ) -> list[Op]:
-    """Return the operations between ``given`` values and some results, in order."""
-    needed, found = set(results) - {given}, list[Op]()
+    """Return the operations from ``start`` to some results, in order."""
+    needed, producers = set(results) - {start}, list[Op]()
     for op in reversed(operations):
         if needed.isdisjoint(op.results):
             continue
-        found.append(op)
-        needed.update(value for value in values_read(op) if value is not given)
-    return found[::-1]
+        producers.append(op)
+        needed.update(value for value in values_read(op) if value is not start)
+    return producers[::-1]
 
 
 MOST_REMEMBERED = 16384
-"""Operations of which a function remembers what it found: more than most programs have.
+"""The size of caches by operation: more operations than most programs have.
 
-A program with more would push out each before it is asked for again.
+Each entry of a larger program would be evicted before its next use.
 """
 
 
 @lru_cache(maxsize=MOST_REMEMBERED)
 def _with_outer(op: Op) -> Sequence[Value]:
-    """Return the operands and the outer values that the regions read.
+    """Return operands and the outer values of regions.
 
     Cached, because many rules ask for the same few loops.
     """
@@ -380,7 +380,7 @@ def _with_outer(op: Op) -> Sequence[Value]:
 
 
 def _add_outer(op: Op, read: list[Value], defined: set[Value]) -> None:
-    """Append the outer values that an operation's regions read.
+    """Append the outer values of an operation's regions.
 
     ``defined`` collects the values that the regions define.
     """
@@ -394,9 +394,10 @@ def _add_outer(op: Op, read: list[Value], defined: set[Value]) -> None:
 
 
 def called_functions(operations: Iterable[Op]) -> list[str]:
-    """Return the functions that operations call or pass to custom calls."""
+    """Return the functions that operations name."""
     names: list[str] = []
     for op in operations:
+        # Calls name one function, custom calls several.
         match op.attrs:
             case CallAttrs(callee=callee):
                 names.append(callee)
@@ -408,9 +409,9 @@ def called_functions(operations: Iterable[Op]) -> list[str]:
 
 
 def instructions_digest(program: Program) -> str:
-    """Return a digest of a compiled program's instructions, in order, that identifies it.
+    """Return the digest that identifies a compiled program.
 
-    It covers the instructions of loops and branches, which may have kernels. It leaves out those
+    It covers the instructions in order, those of loops and branches included. It leaves out those
     inside fusions and asynchronous starts, because text and protos name them differently.
     """
     # OpenSSL takes 20 ms to load, which every command would pay.
@@ -421,10 +422,11 @@ def instructions_digest(program: Program) -> str:
 
 
 def with_kernels(program: Program, kernels: CompiledKernels, *, location: str) -> Program:
-    """Return the program with its kernels; ``location`` names their file.
+    """Return the program with its kernels.
 
-    Raises `ProgramError` for kernels of another program, by the digest of its instructions, or, if
-    the kernels have none, by launches of instructions that this program does not have.
+    ``location`` names their file. Raises `ProgramError` for kernels of another program, by the
+    digest of its instructions, or, if the kernels have none, by launches of instructions that this
+    program does not have.
     """
     instructions = {op.instruction for op in all_ops(program)}
     foreign = [

@@ -1,4 +1,4 @@
-"""A recorded step of a PyTorch program: launches and memory of one rank.
+"""A recorded step of PyTorch: one rank's launches and memory.
 
 `hespas.sources` writes it on a machine with torch; `hespas.frontend` reads it and needs no torch.
 """
@@ -69,7 +69,7 @@ class _Placed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Operation(_Placed, frozen=True, kw_only=True, tag="operation"):
-    """A torch operation that launches kernels of libraries or of torch.
+    """A torch operation that launches kernels.
 
     ``name`` is as in ``aten::mm.default``; ``arguments`` are the non-tensor arguments, by their
     names in the operation's schema. An output that shares the storage of an input is written in
@@ -83,9 +83,10 @@ class Operation(_Placed, frozen=True, kw_only=True, tag="operation"):
 
 
 class KernelCall(_Placed, frozen=True, kw_only=True, tag="kernel"):
-    """A launch of a Triton kernel; ``grids`` has each configuration's blocks.
+    """A launch of a Triton kernel.
 
-    ``reads`` and ``writes`` follow the kernel's own marks; an updated tensor is in both.
+    ``grids`` has each configuration's blocks. ``reads`` and ``writes`` follow the kernel's own
+    marks; an updated tensor is in both.
     ``attended`` is the share of all pairs of tokens that a block mask of FlexAttention leaves to
     compute; null without one, or where it is not known.
     """
@@ -98,13 +99,14 @@ class KernelCall(_Placed, frozen=True, kw_only=True, tag="kernel"):
 
 
 class CollectiveCall(_Placed, frozen=True, kw_only=True, tag="collective"):
-    """A collective of the recorded rank, on its group's own stream.
+    """A collective of the recorded rank.
 
-    ``kind`` is ``all_gather``, ``reduce_scatter``, ``all_reduce``, ``all_to_all``, ``broadcast``,
-    ``reduce``, ``gather``, ``scatter``, ``send``, ``receive`` or ``barrier``. ``ranks`` are the
-    group's; for ``send`` and ``receive``, this rank and its peer. Events order its stream with
-    others. ``reduction`` is ``sum``, ``avg``, ``max``, ... if it reduces and the function is known.
-    ``splits`` are the elements of the first dimension for each rank, if an all-to-all states them.
+    It runs on its group's own stream. ``kind`` is ``all_gather``, ``reduce_scatter``,
+    ``all_reduce``, ``all_to_all``, ``broadcast``, ``reduce``, ``gather``, ``scatter``, ``send``,
+    ``receive`` or ``barrier``. ``ranks`` are the group's; for ``send`` and ``receive``, this rank
+    and its peer. Events order its stream with others. ``reduction`` is ``sum``, ``avg``, ``max``,
+    ... if it reduces and the function is known. ``splits`` are the elements of the first dimension
+    for each rank, if an all-to-all states them.
     """
 
     kind: str
@@ -116,7 +118,7 @@ class CollectiveCall(_Placed, frozen=True, kw_only=True, tag="collective"):
 
 
 class RecordEvent(msgspec.Struct, frozen=True, kw_only=True, tag="record_event"):
-    """Record an event once the stream has finished all earlier work."""
+    """Record an event after the stream's earlier work."""
 
     stream: int
     event: int
@@ -147,7 +149,7 @@ Call = Operation | KernelCall | CollectiveCall | RecordEvent | WaitEvent | HostW
 
 
 class KernelConfiguration(msgspec.Struct, frozen=True, kw_only=True):
-    """One configuration of a Triton kernel: PTX, threads and shared memory."""
+    """A configuration of a Triton kernel."""
 
     ptx: str
     threads: int
@@ -155,7 +157,7 @@ class KernelConfiguration(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RecordedKernel(msgspec.Struct, frozen=True, kw_only=True):
-    """A Triton kernel; torch times its configurations and keeps the fastest."""
+    """A Triton kernel; torch keeps its fastest configuration."""
 
     name: str
     configurations: tuple[KernelConfiguration, ...]

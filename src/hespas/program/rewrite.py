@@ -50,7 +50,7 @@ def copied_block(block: Block, renaming: Renaming) -> Block:
 
 
 def fresh(values: Iterable[Value], renaming: Renaming) -> tuple[Value, ...]:
-    """Return a new value for each of ``values``, and record it in ``renaming``."""
+    """Return fresh copies of values, recorded in ``renaming``."""
     copies: list[Value] = []
     for value in values:
         renaming[value] = copy = Value(type=value.type)
@@ -59,10 +59,7 @@ def fresh(values: Iterable[Value], renaming: Renaming) -> tuple[Value, ...]:
 
 
 def renamed_op(op: Op, renaming: Renaming) -> Op:
-    """Rename the operands of an operation and of its regions.
-
-    Its results stay.
-    """
+    """Rename the operands of an operation and of its regions."""
     if not renaming or renaming.keys().isdisjoint(values_read(op)):
         return op
     regions = tuple([_renamed_block(region, renaming) for region in op.regions])
@@ -78,29 +75,29 @@ def _renamed(values: Iterable[Value], renaming: Renaming) -> tuple[Value, ...]:
     return tuple([renaming.get(value, value) for value in values])
 
 
-def plain_op(at: Op, kind: str, operands: Iterable[Value], result: Value) -> Op:
-    """Return an operation without attributes at another one's place.
+def plain_op(origin: Op, kind: str, operands: Iterable[Value], result: Value) -> Op:
+    """Return an operation at another one's place.
 
-    It has the dialect, the source location and the scope of ``at``.
+    It has the dialect, source location and scope of ``origin``, and no attributes.
     """
     return Op(
-        dialect=at.dialect,
+        dialect=origin.dialect,
         kind=kind,
         operands=tuple(operands),
         results=(result,),
         attrs=NO_ATTRS,
-        source_location=at.source_location,
-        scope=at.scope,
+        source_location=origin.source_location,
+        scope=origin.scope,
     )
 
 
 class Builder:
-    """Collects operations that replace the operation ``at``."""
+    """Collects operations that replace the operation ``origin``."""
 
-    __slots__ = ("at", "operations")
+    __slots__ = ("operations", "origin")
 
-    def __init__(self, at: Op) -> None:
-        self.at = at
+    def __init__(self, origin: Op) -> None:
+        self.origin = origin
         self.operations: list[Op] = []
 
     def add(
@@ -118,16 +115,16 @@ class Builder:
         ``result`` is its value, or the type of a new one.
         """
         value = result if isinstance(result, Value) else Value(type=result)
-        op = plain_op(self.at, kind, operands, value)
+        op = plain_op(self.origin, kind, operands, value)
         self.operations.append(replace(op, attrs=attrs, attributes=attributes, regions=regions))
         return value
 
     def reshape(self, value: Value, shape: Sequence[int]) -> Value:
-        """Reshape a tensor; return it unchanged if it has that shape."""
+        """Reshape a tensor, unless it has that shape."""
         return self._shaped("reshape", value, shape)
 
     def pad(self, value: Value, shape: Sequence[int], *fillings: Value) -> Value:
-        """Pad a tensor to a shape; return it unchanged if it has it."""
+        """Pad a tensor to a shape, unless it has it."""
         return self._shaped("pad", value, shape, *fillings)
 
     def _shaped(self, kind: str, value: Value, shape: Sequence[int], *more: Value) -> Value:
@@ -136,13 +133,13 @@ class Builder:
         return value if source.shape == shaped.shape else self.add(kind, (value, *more), shaped)
 
     def convert(self, value: Value, element: ElementType) -> Value:
-        """Convert a tensor's elements; return it unchanged if they have that type."""
+        """Convert a tensor's elements, unless they have that type."""
         source = tensor_of(value)
         converted = replace(source, element=element)
         return value if source.element == element else self.add("convert", (value,), converted)
 
     def broadcast(self, value: Value, shape: Sequence[int], dimensions: Iterable[int]) -> Value:
-        """Broadcast a tensor; ``dimensions`` maps its dimensions to those of ``shape``."""
+        """Broadcast a tensor; ``dimensions`` are its positions in ``shape``."""
         dimension_map, source = tuple(dimensions), tensor_of(value)
         if source.shape == tuple(shape) and dimension_map == tuple(range(source.rank)):
             return value
@@ -152,7 +149,7 @@ class Builder:
         )
 
     def transpose(self, value: Value, order: Sequence[int]) -> Value:
-        """Transpose a tensor; return it unchanged for the identity order."""
+        """Transpose a tensor, unless the order is the identity."""
         source = tensor_of(value)
         if tuple(order) == tuple(range(source.rank)):
             return value
@@ -162,22 +159,21 @@ class Builder:
         return self.add("transpose", (value,), transposed, DimensionsAttrs(dimensions=tuple(order)))
 
     def slice(self, value: Value, axis: int, start: int, limit: int) -> Value:
-        """Slice a tensor from ``start`` to ``limit`` along an axis."""
-        element, shape = tensor_of(value).element, tensor_of(value).shape
-        if (start, limit) == (0, shape[axis]):
-            return value
-        starts, limits = [0] * len(shape), list(shape)
+        """Slice a tensor along an axis."""
+        starts, limits = [0] * len(tensor_of(value).shape), list(tensor_of(value).shape)
         starts[axis], limits[axis] = start, limit
-        sliced_shape = (*shape[:axis], limit - start, *shape[axis + 1 :])
-        bounds = SliceAttrs(start=tuple(starts), limit=tuple(limits), strides=(1,) * len(shape))
-        return self.add("slice", (value,), TensorType(element=element, shape=sliced_shape), bounds)
+        return self._sliced(value, tuple(starts), tuple(limits))
 
     def head(self, value: Value, shape: tuple[int, ...]) -> Value:
         """Slice the first ``shape`` elements of a tensor."""
+        return self._sliced(value, (0,) * len(shape), shape)
+
+    def _sliced(self, value: Value, start: tuple[int, ...], limit: tuple[int, ...]) -> Value:
         source = tensor_of(value)
-        if source.shape == shape:
+        shape = tuple(map(operator.sub, limit, start))
+        if shape == source.shape:
             return value
-        bounds = SliceAttrs(start=(0,) * len(shape), limit=shape, strides=(1,) * len(shape))
+        bounds = SliceAttrs(start=start, limit=limit, strides=(1,) * len(shape))
         return self.add("slice", (value,), TensorType(element=source.element, shape=shape), bounds)
 
     def concatenate(self, values: Sequence[Value], axis: int) -> Value:
@@ -199,10 +195,10 @@ class Builder:
         source = tensor_of(value)
         scalar = TensorType(element=source.element, shape=())
         zero = self.add("constant", (), scalar, ConstantAttrs(value=0))
-        left, right, total = [Value(type=scalar) for _ in range(3)]
-        end = replace(plain_op(self.at, "return", (total,), total), results=())
-        applied = plain_op(self.at, kind, (left, right), total)
-        body = Block(arguments=(left, right), operations=(applied, end))
+        *arguments, total = [Value(type=scalar) for _ in range(3)]
+        end = replace(plain_op(self.origin, "return", (total,), total), results=())
+        applied = plain_op(self.origin, kind, arguments, total)
+        body = Block(arguments=tuple(arguments), operations=(applied, end))
         sizes = tuple(
             [size for dimension, size in enumerate(source.shape) if dimension not in dimensions]
         )
@@ -216,7 +212,7 @@ class Builder:
         The operation that produces ``value`` produces ``result`` instead.
         """
         if not any(value in op.results for op in self.operations):
-            self.operations.append(plain_op(self.at, "reshape", (value,), result))
+            self.operations.append(plain_op(self.origin, "reshape", (value,), result))
         return self.renamed({value: result})
 
     def renamed(self, renaming: Renaming) -> list[Op]:
@@ -248,10 +244,7 @@ class Pattern:
 
 
 def with_patterns(block: Block, patterns: Iterable[Pattern]) -> Block:
-    """Rewrite a block by each pattern in turn.
-
-    Regions are left as they are.
-    """
+    """Rewrite a block, but not its regions, by each pattern."""
     kinds: set[str] | None = None
     uses: Uses | None = None
     for pattern in patterns:
@@ -269,7 +262,7 @@ def with_patterns(block: Block, patterns: Iterable[Pattern]) -> Block:
 def _with_pattern(block: Block, pattern: Pattern, uses: Uses) -> Block:
     """Rewrite a block by a pattern.
 
-    ``uses`` are those of the block, and stay so if it is returned as it is.
+    ``uses`` are those of the block, and stay valid if nothing changes.
     """
     operations: list[Op] = []
     renaming: Renaming = {}
@@ -296,10 +289,7 @@ def _with_pattern(block: Block, pattern: Pattern, uses: Uses) -> Block:
 
 
 def live(operations: Sequence[Op], outputs: Iterable[Value]) -> list[Op]:
-    """Return the operations that an output needs or that have effects.
-
-    Their order is kept.
-    """
+    """Return the operations with effects or needed results, in order."""
     needed = set(outputs)
     live_operations: list[Op] = []
     for op in reversed(operations):
@@ -387,15 +377,12 @@ def with_calls_opened(program: Program) -> Function:
         elif op.kind in _OPENED:
             opener.op(op, renaming, operations)
         else:
-            operations.append(_with_results(opener.copied(op, renaming), op.results, renaming))
+            # Later operations read its own results, not the copy's.
+            operations.append(replace(opener.copied(op, renaming), results=op.results))
+            for result in op.results:
+                del renaming[result]
     body = Block(arguments=main.body.arguments, operations=tuple(operations))
     return Function(name=main.name, body=body)
-
-
-def _with_results(op: Op, results: tuple[Value, ...], renaming: Renaming) -> Op:
-    for result in results:
-        del renaming[result]
-    return replace(op, results=results)
 
 
 def _calls(block: Block) -> bool:
@@ -407,7 +394,7 @@ def _has_call(op: Op) -> bool:
 
 
 class _Opener:
-    """Inlines calls depth first, with the stack of functions being inlined."""
+    """Inlines calls depth first."""
 
     def __init__(self, program: Program) -> None:
         self._program = program

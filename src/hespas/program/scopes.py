@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
 from functools import lru_cache
+from itertools import takewhile
 
 import msgspec
 
@@ -101,7 +102,7 @@ _ROUND = frozenset({"body", "cond"})
 _BRANCH = re.compile(r"branch_\d+_fun")
 _EINSUM = "->"
 _TRANSFORM = re.compile(r"(\w+)\((.*)\)")
-_INDEXED = re.compile(r"(.*[^\d_.])[_.]\d+")
+_INDEXED = re.compile(r"^(.*[^\d_.])[_.]\d+$")
 
 
 class Named(msgspec.Struct, frozen=True, kw_only=True):
@@ -181,18 +182,16 @@ def _is_joined(part: str) -> bool:
     return part.startswith("(") and part.endswith(")") and ":" in part
 
 
-def _common_name(each: Sequence[Named]) -> Named:
-    phases = {common.phase for common in each}
-    if len(phases) > 1 or NO_NAME in each:
+def _common_name(alternatives: Sequence[Named]) -> Named:
+    phases = {named.phase for named in alternatives}
+    if len(phases) > 1 or NO_NAME in alternatives:
         return NO_NAME
-    path: list[str] = []
-    for names in zip(*(common.path for common in each), strict=False):
-        if len(set(names)) > 1:
-            break
-        path.append(names[0])
+    if len(set(alternatives)) == 1:
+        return alternatives[0]
+    levels = zip(*[named.path for named in alternatives], strict=False)
+    path = [names[0] for names in takewhile(lambda names: len(set(names)) == 1, levels)]
     common = Named(phase=phases.pop(), path=tuple(path), operation="")
-    is_one = len({(alternative.path, alternative.operation) for alternative in each}) == 1
-    return each[0] if is_one else NO_NAME if common == NO_NAME else common
+    return NO_NAME if common == NO_NAME else common
 
 
 def _split(scope: str, separator: str = "/") -> Iterator[str]:
@@ -224,7 +223,12 @@ def _modules(parts: Iterable[str]) -> list[str]:
             groups.append(names)
         elif _BRANCH.fullmatch(part) and groups[-1][-1:] == ["cond"]:
             groups[-1].pop()
-        elif not _is_structure(part, previous_part):
+        elif not (
+            not part
+            or part in _NO_MODULES
+            or _EINSUM in part
+            or (previous_part == "while" and part in _ROUND)
+        ):
             groups[-1].append(part)
         previous_part = part
     path: list[str] = []
@@ -245,22 +249,13 @@ def _names(part: str) -> list[str] | None:
     return [] if match[1] in _OTHER_TRANSFORMS else None
 
 
-def _is_structure(part: str, before: str) -> bool:
-    is_round = before == "while" and part in _ROUND
-    return not part or is_round or part in _NO_MODULES or _EINSUM in part
-
-
 def merged_layers(path: Iterable[str]) -> tuple[str, ...]:
-    """Return a path without module numbers, so equal layers share it.
+    """Return a path without module numbers.
 
-    Only a number after ``_`` or a dot is a module number: ``layer4`` is a name.
+    Equal layers share it. Only a number after ``_`` or a dot is a module number: ``layer4`` is a
+    name.
 
     >>> merged_layers(("layers_07", "attention")), merged_layers(("h.3", "layer4", "7"))
     (('layers', 'attention'), ('h', 'layer4', '7'))
     """
-    return tuple([_without_number(name) for name in path])
-
-
-def _without_number(name: str) -> str:
-    match = _INDEXED.fullmatch(name)
-    return match[1] if match else name
+    return tuple([_INDEXED.sub(r"\1", name) for name in path])

@@ -147,15 +147,15 @@ class TensorType(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_in_device_memory(self) -> bool:
-        """Whether it lies in device memory, so using it is memory traffic.
+        """Whether it lies in device memory.
 
-        It is neither on the chip nor in host memory.
+        Otherwise it lies on the chip or in host memory.
         """
         return self.memory_space == DEVICE_MEMORY
 
     @property
     def plain_text(self) -> str:
-        """The type as StableHLO spells it, without layout and memory space."""
+        """The type without layout and memory space."""
         return f"tensor<{''.join([f'{size}x' for size in self.shape])}{self.element.name}>"
 
     def __str__(self) -> str:
@@ -184,7 +184,7 @@ class TokenType(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AsyncType(msgspec.Struct, frozen=True, kw_only=True):
-    """The handle from an asynchronous start to its done, as its dialect spells it."""
+    """The handle from an asynchronous start to its done."""
 
     spelling: str
     members: tuple[Type, ...]
@@ -197,7 +197,7 @@ Type = TensorType | TupleType | TokenType | AsyncType
 
 
 def plain_text(kind: Type) -> str:
-    """Print a type as StableHLO spells it, without layouts and memory spaces.
+    """Print a type without layouts and memory spaces.
 
     >>> plain_text(TensorType(element=element_type("bf16"), shape=(2, 3), layout=(0, 1)))
     'tensor<2x3xbf16>'
@@ -213,23 +213,17 @@ def plain_text(kind: Type) -> str:
 
 @lru_cache(maxsize=4096)
 def tensor_type(element: str, *shape: int) -> TensorType:
-    """Return the tensor type with the element type that MLIR spells ``element``."""
+    """Return a tensor type; ``element`` is MLIR's name."""
     return TensorType(element=element_type(element), shape=shape)
 
 
 def size_bytes(kind: Type) -> int:
-    """Return the bytes of data of a type; tokens hold none."""
-    match kind:
-        case TensorType():
-            return kind.size_bytes
-        case TupleType() | AsyncType():
-            return sum(map(size_bytes, kind.members))
-        case TokenType():
-            return 0
+    """Return a type's bytes of data; tokens hold none."""
+    return sum([tensor.size_bytes for tensor in tensors(kind)])
 
 
 def allocated_bytes(kind: Type) -> int:
-    """Return the memory of a value of this type, tile padding included."""
+    """Return a value's memory, tile padding included."""
     return sum(tensor.allocated_bytes for tensor in tensors(kind))
 
 

@@ -1,4 +1,4 @@
-"""Find the producer and the readers of each value of a block."""
+"""Find the producers and readers of a block's values."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from hespas.program.program import Block, Op, Value, values_read
 
 
 class Uses:
-    """The producer and the readers of each value of a list of operations.
+    """The producers and the readers of a list's values.
 
-    ``outputs`` are the values that leave the list: the operands of a block's terminator, which is
-    no reader itself. Operations read the outer values that their regions read.
+    The list is of operations. ``outputs`` are the values that leave it: the operands of a block's
+    terminator, which is no reader itself. Operations read the outer values that their regions read.
     """
 
     __slots__ = ("_outputs", "_pending", "_producers", "_readers")
@@ -54,16 +54,19 @@ class Uses:
             self.add(new)
 
     def producer(self, value: Value) -> Op | None:
-        """Return the operation that produces a value; None for an argument."""
+        """Return a value's producer; None for an argument."""
         return self._producers.get(value)
 
     def readers(self, value: Value) -> Sequence[Op]:
-        """Return the operations that read a value, each once, in order."""
+        """Return a value's readers, each once, in order."""
         readers = self._all_readers(value)
         return readers if len(readers) < 2 else list(dict.fromkeys(readers))
 
     def only_reader(self, value: Value) -> Op | None:
-        """Return the only reader of a value that is no output, or None."""
+        """Return the only reader of a value, or None.
+
+        An output has another reader, outside the list.
+        """
         readers = self.readers(value)
         return readers[0] if len(readers) == 1 and value not in self._outputs else None
 
@@ -91,7 +94,7 @@ class Uses:
 
 
 def in_order(operations: Sequence[Op], ranks: Sequence[float]) -> list[Op]:
-    """Sort operations topologically, of the ready ones the lowest rank first."""
+    """Sort operations topologically, lowest ranks first."""
     producer = {result: position for position, op in enumerate(operations) for result in op.results}
     users: list[list[int]] = [[] for _ in operations]
     missing = [0] * len(operations)

@@ -52,12 +52,7 @@ class Work:
         return Work(flops=self.flops, transcendentals=self.transcendentals)
 
     def __add__(self, other: Work) -> Work:
-        return Work(
-            flops=_added(self.flops, other.flops),
-            transcendentals=self.transcendentals + other.transcendentals,
-            bytes_read=self.bytes_read + other.bytes_read,
-            bytes_written=self.bytes_written + other.bytes_written,
-        )
+        return summed((self, other))
 
     def __mul__(self, times: float) -> Work:
         """Return the work of ``times`` repetitions, rounded to whole counts.
@@ -79,7 +74,7 @@ ZERO = Work()
 
 
 def flop_counts(type_name: str, count: int) -> FlopCounts:
-    """Return ``count`` FLOPs of one type as `Work.flops`.
+    """Return FLOPs of one type as `Work.flops`.
 
     >>> flop_counts("f32", 3), flop_counts("f32", 0)
     ((('f32', 3),), ())
@@ -107,17 +102,6 @@ def summed(works: Iterable[Work]) -> Work:
         bytes_read=bytes_read,
         bytes_written=bytes_written,
     )
-
-
-def _added(left: FlopCounts, right: FlopCounts) -> FlopCounts:
-    if not right:
-        return left
-    if not left:
-        return right
-    counts = dict(left)
-    for name, count in right:
-        counts[name] = counts.get(name, 0) + count
-    return tuple(sorted(counts.items()))
 
 
 @frozen

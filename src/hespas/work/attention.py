@@ -1,4 +1,4 @@
-"""Fused attention of cuDNN, FlashAttention and FlashMLA: scores stay on chip."""
+"""Describe fused attention, whose scores stay on chip."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from hespas.program.types import TensorType, tensors
 from hespas.work.library_config import attention_config, flash_config
 
 _PREFIX = "__cudnn$fmha"
-_FLASH = (FLASH_FORWARD, FLASH_BACKWARD, FLASH_MLA, FLASH_MLA_SPARSE, INDEX_SCORES)
 _MASKS = {"NO_MASK": False, "PADDING": False, "CAUSAL": True, "PADDING_CAUSAL": True}
 """cuDNN's masks, and whether they are causal."""
 _DECODED = 64
@@ -28,7 +27,7 @@ _DECODED = 64
 
 @frozen
 class Attention:
-    """``softmax(q k^T) v`` for each batch and head, or its gradients.
+    """``softmax(q k^T) v`` per batch and head, or its gradients.
 
     ``key_heads`` are fewer than ``heads`` if queries share keys. ``head_size`` is the length of a
     query or key, ``value_size`` of a value. ``window`` is the number of keys up to its own position
@@ -108,26 +107,25 @@ class Attention:
         return 2 * self.scores * (self.head_size + self.value_size)
 
 
-def is_attention(target: str) -> bool:
-    """Return whether a custom call's target is fused attention."""
-    return target.startswith(_PREFIX) or target in _FLASH
-
-
 def attentions(op: Op) -> tuple[Attention, ...]:
-    """Return the fused attention of an operation; empty for any other.
+    """Return an operation's fused attention, if any.
 
     Raises `CostError` where its configuration cannot be read or its operands are not queries,
     keys and values of four dimensions.
     """
-    attrs = op.attrs
-    if not isinstance(attrs, CustomCallAttrs) or not is_attention(attrs.target):
+    if not isinstance(op.attrs, CustomCallAttrs):
         return ()
-    if attrs.target in {FLASH_MLA, FLASH_MLA_SPARSE}:
-        return (_flash_mla(op, is_of_chosen=attrs.target == FLASH_MLA_SPARSE),)
-    if attrs.target == INDEX_SCORES:
+    target = op.attrs.target
+    if target in {FLASH_FORWARD, FLASH_BACKWARD}:
+        return (_flash(op, is_backward=target == FLASH_BACKWARD),)
+    if target in {FLASH_MLA, FLASH_MLA_SPARSE}:
+        return (_flash_mla(op, is_of_chosen=target == FLASH_MLA_SPARSE),)
+    if target == INDEX_SCORES:
         return (_index_scores(op),)
-    if attrs.target in _FLASH:
-        return (_flash(op, is_backward=attrs.target == FLASH_BACKWARD),)
+    return (_cudnn(op, target),) if target.startswith(_PREFIX) else ()
+
+
+def _cudnn(op: Op, target: str) -> Attention:
     config = attention_config(op)
     dimensions = config.intermediate_tensor_shape.dimensions
     query, key, value = (_four_dimensional(op, position) for position in range(3))
@@ -144,25 +142,23 @@ def attentions(op: Op) -> tuple[Attention, ...]:
         # The tables say how many pages there are; the configuration's length is one page.
         pages = _four_dimensional(op, len(op.operands) - 1).shape[2]
         key_length = pages * key.shape[3 - config.head_axis]
-    return (
-        Attention(
-            batch=batch,
-            heads=heads,
-            key_heads=key.shape[config.head_axis],
-            query_length=query_length,
-            key_length=key_length,
-            head_size=query.shape[3],
-            value_size=value.shape[3],
-            is_causal=_MASKS[config.mask_type],
-            is_backward="Backward" in attrs.target,
-            has_bias="ScaleBias" in attrs.target,
-            dropout_rate=config.dropout_rate,
-            window=config.sliding_window_length,
-            multiplied=multiplier_of(query.element, key.element).type_name,
-            segments=config.max_seg_per_batch,
-            is_paged=config.is_paged_attention,
-            element_bytes=key.element.bits / 8,
-        ),
+    return Attention(
+        batch=batch,
+        heads=heads,
+        key_heads=key.shape[config.head_axis],
+        query_length=query_length,
+        key_length=key_length,
+        head_size=query.shape[3],
+        value_size=value.shape[3],
+        is_causal=_MASKS[config.mask_type],
+        is_backward="Backward" in target,
+        has_bias="ScaleBias" in target,
+        dropout_rate=config.dropout_rate,
+        window=config.sliding_window_length,
+        multiplied=multiplier_of(query.element, key.element).type_name,
+        segments=config.max_seg_per_batch,
+        is_paged=config.is_paged_attention,
+        element_bytes=key.element.bits / 8,
     )
 
 
@@ -235,8 +231,8 @@ def _index_scores(op: Op) -> Attention:
     )
 
 
-def _four_dimensional(op: Op, at: int) -> TensorType:
-    kind = operand(op, at) if at < len(op.operands) else None
+def _four_dimensional(op: Op, index: int) -> TensorType:
+    kind = operand(op, index) if index < len(op.operands) else None
     if kind is None or kind.rank != 4:
-        raise CostError(f"operand {at} should have four dimensions", location=op.location)
+        raise CostError(f"operand {index} should have four dimensions", location=op.location)
     return kind

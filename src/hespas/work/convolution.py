@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from enum import Enum
+from itertools import chain
 
 from hespas.base.frozen import frozen
 from hespas.program.attrs import (
@@ -77,23 +78,20 @@ class Convolution:
 
 
 def convolutions(op: Op) -> tuple[Convolution, ...]:
-    """Return the convolutions of an operation, including those in a fusion.
+    """Return the convolutions of an operation or fusion.
 
     Raises `CostError` if cuDNN's configuration cannot be read. Loops and branches are not opened.
     """
     if op.kind == "async_start":
-        return tuple([found for inner in started_ops(op) for found in convolutions(inner)])
-    return tuple(
-        [described for inner in operations_of(op) if (described := _convolution(inner)) is not None]
-    )
+        return tuple(chain.from_iterable(map(convolutions, started_ops(op))))
+    return tuple([described for described in map(_convolution, operations_of(op)) if described])
 
 
 def _convolution(op: Op) -> Convolution | None:
     """Describe one convolution; None for any other operation.
 
-    A backward call of cuDNN has the window and dimension order of its forward one.
-
-    Source: openxla/xla, ``xla/service/gpu/cublas_cudnn.h``.
+    A backward call of cuDNN has the window and dimension order of its forward one. Source:
+    openxla/xla, ``xla/service/gpu/cublas_cudnn.h``.
     """
     attrs, target = op.attrs, ""
     if isinstance(attrs, CustomCallAttrs):

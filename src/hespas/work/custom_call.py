@@ -1,8 +1,9 @@
-"""Count custom calls by target; the user states the work of others."""
+"""Count custom calls by target."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from hespas.errors import CostError, option
 from hespas.program.attrs import (
@@ -44,8 +45,8 @@ from hespas.program.work import (
     summed,
 )
 from hespas.work.attention import attentions
-from hespas.work.convolution import CUDNN_CONVOLUTIONS, convolutions
-from hespas.work.gemm import gemms
+from hespas.work.convolution import CUDNN_CONVOLUTIONS, Convolution, convolutions
+from hespas.work.gemm import Gemm, gemms
 from hespas.work.library_config import author_cost
 from hespas.work.sorts import CUB_SORTS, radix_sort
 
@@ -75,10 +76,8 @@ TRITON = "__gpu$xla.gpu.triton"
 
 def _table_work(op: Op, target: str) -> tuple[Work, str]:
     rule = TARGETS.get(target)
-    if rule is not None and rule is attention:
-        return attention(op), _packing(op)
     if rule is not None:
-        return rule(op), ""
+        return rule(op), _packing(op) if rule is attention else ""
     if target == MOSAIC:
         return _mosaic(op)
     if target == TRITON:
@@ -101,7 +100,7 @@ def _table_work(op: Op, target: str) -> tuple[Work, str]:
 
 
 def _mosaic(op: Op) -> tuple[Work, str]:
-    """Count a TPU kernel, or use its author's cost if unreadable."""
+    """Count a TPU kernel, or return its author's cost."""
     # Imports numpy and jaxlib, which only such programs need.
     from hespas.work.mosaic.kernel import kernel_load  # noqa: PLC0415
 
@@ -139,17 +138,16 @@ _BYTE_BITS = 8
 
 
 def _results_without_workspace(op: Op) -> tuple[Value, ...]:
-    """Return the results without a trailing workspace, a row of bytes."""
-    *others, workspace = op.results
+    """Return the results without a trailing workspace."""
+    *results, workspace = op.results
     kind = workspace.type
-    is_workspace = (
-        others
-        and isinstance(kind, TensorType)
+    is_row_of_bytes = (
+        isinstance(kind, TensorType)
         and kind.rank == 1
         and kind.element.bits == _BYTE_BITS
         and kind.element.kind is NumberKind.INTEGER
     )
-    return tuple(others) if is_workspace else op.results
+    return tuple(results) if results and is_row_of_bytes else op.results
 
 
 def _traffic(op: Op) -> Work:
@@ -160,45 +158,43 @@ def _traffic(op: Op) -> Work:
 
 
 def matrix_product(op: Op) -> Work:
-    """Count 2 m n k FLOPs per product, and the epilogue per element.
+    """Count 2 m n k FLOPs per product, and the epilogue.
 
     A bias or an addend is one FLOP, ReLU one. GELU is x/2 (1 + tanh(a (x + b x^3))): 8 FLOPs
     and a tanh; SiLU is x / (1 + exp(-x)): 3 and an exp.
     """
     (gemm,) = gemms(op)
-    elements = gemm.result.element_count
     epilogue = gemm.epilogue
-    following = ("BIAS" in epilogue) + gemm.has_addend + ("RELU" in epilogue)
-    following += 8 * ("GELU" in epilogue) + 3 * ("SILU" in epilogue)
+    flops = ("BIAS" in epilogue) + gemm.has_addend + ("RELU" in epilogue)
+    flops += 8 * ("GELU" in epilogue) + 3 * ("SILU" in epilogue)
     functions = ("GELU" in epilogue) + ("SILU" in epilogue)
-    product = Work(flops=flop_counts(gemm.multiplied, gemm.flops))
-    name = arithmetic_type(gemm.result.element)
-    epilogue_work = Work(
-        flops=flop_counts(name, following * elements), transcendentals=functions * elements
+    return _product_with_epilogue(op, gemm, flops, functions)
+
+
+def _product_with_epilogue(
+    op: Op, product: Gemm | Convolution, flops: int, functions: int = 0
+) -> Work:
+    """Count a product, and FLOPs and functions per result element."""
+    elements, name = product.result.element_count, arithmetic_type(product.result.element)
+    return summed(
+        (
+            Work(flops=flop_counts(product.multiplied, product.flops)),
+            Work(flops=flop_counts(name, flops * elements), transcendentals=functions * elements),
+            _traffic(op),
+        )
     )
-    return summed((product, epilogue_work, _traffic(op)))
 
 
 def convolution(op: Op) -> Work:
-    """Count 2 FLOPs per product with a real element, in every direction.
+    """Count 2 FLOPs per product with a real element.
 
     A bias, a side input and an activation are one FLOP for each element of the result.
     """
-    described = convolutions(op)
-    if not described:
+    described = next(iter(convolutions(op)), None)
+    if described is None:
         raise CostError("the window of a convolution is not known", location=op.location)
-    (described_convolution,) = described
-    following = (
-        described_convolution.has_bias
-        + described_convolution.has_side_input
-        + bool(described_convolution.activation)
-    )
-    product = Work(flops=flop_counts(described_convolution.multiplied, described_convolution.flops))
-    name = arithmetic_type(described_convolution.result.element)
-    epilogue_work = Work(
-        flops=flop_counts(name, following * described_convolution.result.element_count)
-    )
-    return summed((product, epilogue_work, _traffic(op)))
+    flops = described.has_bias + described.has_side_input + bool(described.activation)
+    return _product_with_epilogue(op, described, flops)
 
 
 # For each score: scale it, compare it with the maximum, subtract the maximum, add to the sum.
@@ -209,9 +205,9 @@ _RATING_FLOPS = 3
 
 
 def attention(op: Op) -> Work:
-    """Count the unmasked scores' matrix products and softmax, one exp each.
+    """Count the unmasked scores' products and softmax.
 
-    The scores of an index are cut off at zero, weighed and added up instead.
+    Each has one exp. The scores of an index are cut off at zero, weighed and added up instead.
     """
     (fused,) = attentions(op)
     product = Work(flops=flop_counts(fused.multiplied, fused.flops))
@@ -222,26 +218,22 @@ def attention(op: Op) -> Work:
     steps += fused.has_bias
     softmax = Work(flops=flop_counts("f32", steps * fused.scores), transcendentals=fused.scores)
     memory_traffic = _traffic(op)
-    if fused.is_paged:
-        # Only the pages that the tables name are read.
-        pages = bytes_of(op.operands[1:3])
-        read = memory_traffic.bytes_read - pages + min(pages, fused.cache_bytes)
-        memory_traffic = Work(bytes_read=read, bytes_written=memory_traffic.bytes_written)
-    elif fused.is_of_chosen:
-        vectors = bytes_of(op.operands[1:2])
-        read = memory_traffic.bytes_read - vectors + min(vectors, fused.cache_bytes)
-        memory_traffic = Work(bytes_read=read, bytes_written=memory_traffic.bytes_written)
+    if fused.is_paged or fused.is_of_chosen:
+        # Only the pages that the tables name, or the chosen vectors, are read.
+        cache_bytes = bytes_of(op.operands[1 : 3 if fused.is_paged else 2])
+        unread = max(0, cache_bytes - fused.cache_bytes)
+        memory_traffic = replace(memory_traffic, bytes_read=memory_traffic.bytes_read - unread)
     return summed((product, softmax, memory_traffic))
 
 
 def _packing(op: Op) -> str:
     (fused,) = attentions(op)
-    if fused.segments > 1:
-        return (
-            f"rows of up to {fused.segments} packed sequences are priced as one sequence each: how "
-            "long those are is data"
-        )
-    return ""
+    if fused.segments <= 1:
+        return ""
+    return (
+        f"rows of up to {fused.segments} packed sequences are priced as one sequence each: how "
+        "long those are is data"
+    )
 
 
 def work_by_author(op: Op) -> Work | None:
@@ -275,7 +267,7 @@ _REFLECTORS = (
     "cusolver_orgqr_ffi",
     "ProductOfElementaryHouseholderReflectors",
     "Qr",
-    *(f"lapack_{t}{of}_ffi" for t in "sd" for of in ("geqrf", "orgqr")),
+    *(f"lapack_{t}{routine}_ffi" for t in "sd" for routine in ("geqrf", "orgqr")),
 )
 _PIVOTS = ("cu_lu_pivots_to_permutation", "hip_lu_pivots_to_permutation")
 _HALVES = ("X64Combine", "X64SplitHigh", "X64SplitLow")

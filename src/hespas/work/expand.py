@@ -1,4 +1,4 @@
-"""Expand operations into loops, branches and single operations with their work."""
+"""Expand operations into costs: loops, branches and leaves."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ Ranking = Callable[[Work], Any]
 
 
 def flops_then_bytes(work: Work) -> tuple[int, int]:
-    """Order works by their FLOPs, then by the bytes they move."""
+    """Return the sort key of works: FLOPs, then bytes."""
     return work.total_flops, work.bytes_moved
 
 
@@ -102,7 +102,7 @@ def leaves(costs: Iterable[Cost]) -> Iterator[Leaf]:
 
 
 def assumptions(costs: Iterable[Cost]) -> tuple[str, ...]:
-    """Return the assumptions of all leaves, each once, in program order."""
+    """Return the assumptions of all leaves, each once."""
     return tuple(dict.fromkeys(leaf.assumption for leaf in leaves(costs) if leaf.assumption))
 
 
@@ -196,7 +196,7 @@ class _Expansion:
         if rule is None:
             raise _no_rule_error(op)
         bodies = tuple([total(self.items(region.operations)) for region in op.regions])
-        return (Leaf(op=op, work=_counted(op, lambda each: rule(each, bodies))),)
+        return (Leaf(op=op, work=_counted(op, partial(rule, bodies=bodies))),)
 
     def _expanded(self, op: Op) -> tuple[Cost, ...]:
         match op.attrs:
@@ -234,7 +234,7 @@ def _counted(op: Op, rule: Callable[[Op], W]) -> W:
 
 
 def _bytes_assumption(op: Op) -> str:
-    """Return the assumption about a kernel without a rule, or ""."""
+    """Return the assumption about an unknown kernel, or ""."""
     if not isinstance(op.attrs, KernelAttrs) or op.attrs.is_known:
         return ""
     return (

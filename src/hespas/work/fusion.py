@@ -23,7 +23,7 @@ _EVERY_ELEMENT = (Category.ELEMENTWISE, Category.BROADCAST, Category.MOVEMENT)
 
 
 def fusion(op: Op, bodies: tuple[Work, ...]) -> Work:
-    """Count the body's arithmetic, the reads that results need, and writes."""
+    """Count the body's arithmetic, needed reads, and writes."""
     needed, written = block_traffic(op.regions[0])
     read = dict.fromkeys(op.operands, 0)
     for inner, outer in zip(op.regions[0].arguments, op.operands, strict=True):
@@ -38,7 +38,7 @@ def fusion(op: Op, bodies: tuple[Work, ...]) -> Work:
 
 
 def written_elements(op: Op) -> int:
-    """Return the elements that an operation writes to its largest result.
+    """Return the elements written to the largest result.
 
     An in-place update counts the update only: a fused ``dynamic_update_slice`` or scatter of an
     argument, with at most bitcasts between the argument, the update and the result. A buffer that
@@ -89,7 +89,10 @@ def only_moves(op: Op) -> bool:
 
 @dataclass(slots=True, kw_only=True)
 class _Needed:
-    """How many elements of each value are needed; non-tensors count as one."""
+    """The needed elements of each value.
+
+    A value that is no tensor counts as one.
+    """
 
     elements: dict[Value, int] = field(default_factory=dict[Value, int])
 
@@ -111,9 +114,9 @@ class _Needed:
 
 
 def block_traffic(block: Block) -> tuple[_Needed, list[int]]:
-    """Return the elements a kernel reads and the bytes it writes.
+    """Return the elements read and the bytes written.
 
-    The reads are of each argument, the writes of each result.
+    The elements are of each argument of a kernel's body, the bytes of each result.
     """
     uses = Uses.of_block(block)
     needed = _Needed()
@@ -139,7 +142,7 @@ def block_traffic(block: Block) -> tuple[_Needed, list[int]]:
 
 
 def _update_in_place(root: Value, uses: Uses, block: Block) -> Op | None:
-    """Return the in-place update of an argument behind a result, or None."""
+    """Return a result's in-place update of an argument, or None."""
     update = uses.producer(uses.source(root, _relabels))
     if update is None or update.traits.category is not Category.UPDATE or len(update.results) > 1:
         return None
@@ -175,7 +178,7 @@ def _add_operands(op: Op, count: int, needed: _Needed) -> None:
 
 @frozen
 class HostTraffic:
-    """The bytes that an operation moves to and from host memory."""
+    """The bytes moved to and from host memory."""
 
     to_host_bytes: int = 0
     from_host_bytes: int = 0
@@ -204,7 +207,7 @@ def _moves_nothing(op: Op) -> bool:
 
 
 def host_traffic(op: Op) -> HostTraffic:
-    """Return the bytes that an operation moves over the host link.
+    """Return the bytes moved over the host link.
 
     A slice of a host buffer counts the slice; an update of one counts the update. Data that stays
     on its side does not count.
@@ -220,10 +223,7 @@ def host_traffic(op: Op) -> HostTraffic:
 
 
 def is_on_host(op: Op) -> bool:
-    """Return whether an operation creates its results on the host.
-
-    It moves no data there.
-    """
+    """Return whether an operation creates its results on the host."""
     if _moves_nothing(op) or not op.results:
         return False
     return all(map(_is_on_host, op.results)) and not host_traffic(op)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from enum import Enum
+from itertools import chain
 from math import prod
 
 from hespas.base.frozen import frozen
@@ -33,7 +34,7 @@ get_default_config).
 
 @frozen
 class GroupedGemm:
-    """``batch`` products of groups of rows, each with its own matrix.
+    """``batch`` products of groups of rows with own matrices.
 
     A group's product is rows x k by k x n; with ``is_divided`` the sum is over the rows, and a
     group's product is k x rows by rows x n. ``multiplied`` is a key of `Work.flops`;
@@ -63,7 +64,7 @@ class GroupedGemm:
 
 
 def grouped_gemms(op: Op) -> tuple[GroupedGemm, ...]:
-    """Return the grouped product of an operation; empty for any other.
+    """Return an operation's grouped product, if any.
 
     If the rows of each group are unknown, the groups that have any have equal counts.
     """
@@ -90,9 +91,9 @@ def grouped_gemms(op: Op) -> tuple[GroupedGemm, ...]:
 
 
 def spread(rows: int, groups: int) -> tuple[int, ...]:
-    """Spread rows over the groups that have any, as evenly as possible.
+    """Spread rows over groups, as evenly as possible.
 
-    `groups_with_rows` gives the number of such groups.
+    `groups_with_rows` gives the number of groups that have any.
 
     >>> spread(10, 4)
     (3, 3, 2, 2)
@@ -100,8 +101,9 @@ def spread(rows: int, groups: int) -> tuple[int, ...]:
     (2, 1, 1, 0)
     """
     filled = max(1, groups_with_rows(rows, groups))
-    of_group, over = divmod(rows, filled)
-    return (of_group + 1,) * over + (of_group,) * (filled - over) + (0,) * (groups - filled)
+    rows_per_group, surplus = divmod(rows, filled)
+    longer, shorter = (rows_per_group + 1,) * surplus, (rows_per_group,) * (filled - surplus)
+    return longer + shorter + (0,) * (groups - filled)
 
 
 _CUBLAS = "__cublas$"
@@ -109,7 +111,7 @@ _CUBLAS_LT = "__cublas$lt$"
 
 
 class GemmWriter(Enum):
-    """The origin of a kernel: a lone dot, a fusion or a library."""
+    """The origin of a kernel: dot, fusion or library."""
 
     DOT = "dot"
     FUSION = "fusion"
@@ -130,7 +132,7 @@ class GemmAxis(Enum):
 
 @frozen
 class Gemm:
-    """``batch`` products of an m x k by a k x n matrix.
+    """``batch`` products of m x k by k x n matrices.
 
     ``lhs``, ``rhs`` and ``result`` are the tensors as they lie in memory. ``multiplied`` is the
     type that the hardware multiplies, a key of `Work.flops`, and ``flops_per_product`` is 2, more
@@ -163,14 +165,14 @@ class Gemm:
 
 
 def gemms(op: Op) -> tuple[Gemm, ...]:
-    """Return the matrix products of an operation, including those in fusions.
+    """Return the matrix products of an operation or fusion.
 
     A convolution whose window is a point, as TPU compilers write dots, counts as a product. Raises
     `CostError` for a library call whose configuration cannot be read. Loops and branches are not
     opened, and a ``ragged_dot``, whose matrix sizes depend on data, is left out.
     """
     if op.kind == "async_start":
-        return tuple([gemm for inner in started_ops(op) for gemm in gemms(inner)])
+        return tuple(chain.from_iterable(map(gemms, started_ops(op))))
     writer, tile = GemmWriter.DOT, ()
     if isinstance(op.attrs, FusionAttrs):
         kind = op.attrs.backend_kind
@@ -247,7 +249,10 @@ def _gemm_of_sizes(
 
 
 def _scale_bits(op: Op, first: int) -> float:
-    """Return the scale bits per weight; scales are operands from ``first``."""
+    """Return the scale bits per weight.
+
+    The scales are the operands from ``first``.
+    """
     scales = sum(size_bytes(value.type) for value in op.operands[first:])
     return 8 * scales / max(1, operand(op, 1).element_count)
 

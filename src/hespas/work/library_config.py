@@ -135,7 +135,7 @@ class AuthorCost(msgspec.Struct, frozen=True):
 
 
 class MosaicConfig(msgspec.Struct, frozen=True):
-    """A TPU kernel: MLIR bytecode in base64 and its author's cost."""
+    """A TPU kernel: MLIR in base64, and stated work."""
 
     body: str = ""
     cost_estimate: AuthorCost | None = None
@@ -198,7 +198,7 @@ def flash_config(op: Op) -> FlashConfig:
 
 
 def author_cost(op: Op) -> AuthorCost | None:
-    """Return the work that a custom kernel's author states, or None."""
+    """Return the work that a kernel's author states, or None."""
     attrs = op.attrs
     if not isinstance(attrs, CustomCallAttrs):
         return None
@@ -216,12 +216,12 @@ def mosaic_config(op: Op) -> MosaicConfig:
 
 
 def block_config(op: Op) -> BlockConfig:
-    """Return the tiles of a fusion's results, or an empty configuration."""
+    """Return a fusion's result tiles, or an empty configuration."""
     fusion = _configs_of(op).fusion_backend_config
     return BlockConfig() if fusion is None else fusion.block_level_fusion_config
 
 
-def _present(op: Op, found: S | None, name: str) -> S:
-    if found is None:
+def _present(op: Op, config: S | None, name: str) -> S:
+    if config is None:
         raise CostError(f"its backend_config holds no {name}", location=op.location)
-    return found
+    return config

@@ -1,9 +1,9 @@
-"""Model sorts on GPUs: the library's radix sort or XLA's network.
+"""Model sorts on GPUs.
 
-The library's kernels look at a few bits of the keys per pass, and each pass moves all data. XLA's
-own kernels form a network that compares elements at distances of powers of two: one kernel compares
-all distances within a tile in shared memory, every longer distance takes a kernel that moves all
-data.
+XLA sorts by the library's radix sort or by its own network. The library's kernels look at a few
+bits of the keys per pass, and each pass moves all data. XLA's own kernels form a network that
+compares elements at distances of powers of two: one kernel compares all distances within a tile in
+shared memory, every longer distance takes a kernel that moves all data.
 
 Source: openxla/xla, ``SortRewriter`` (xla/service/gpu/transforms) and ``EmitSort``
 (xla/backends/gpu/codegen), Apache License 2.0; sizes and launches from programs that jaxlib 0.10.2
@@ -93,10 +93,10 @@ def is_plain(op: Op) -> bool:
 
 
 def _has_library_types(op: Op) -> bool:
-    key, *others = [
-        value.type.element for value in op.operands if isinstance(value.type, TensorType)
+    key, *values = [
+        operand.type.element for operand in op.operands if isinstance(operand.type, TensorType)
     ]
-    return not others or (key.name in _PAIRED_KEYS and others[0].bits in _PAIRED_BITS)
+    return not values or (key.name in _PAIRED_KEYS and values[0].bits in _PAIRED_BITS)
 
 
 def _is_long_enough(key_bits: int, elements: int, length: int) -> bool:
@@ -110,10 +110,9 @@ def _is_long_enough(key_bits: int, elements: int, length: int) -> bool:
 def sort_launches(op: Op) -> int:
     """Return the number of kernels of a sorting network.
 
-    They run one after another, and each moves all data.
-
-    With 2^n elements in a padded row and 2^t in a tile, one kernel sorts tiles; then stages of 1 to
-    n - t longer distances follow, each with one more kernel for all distances in a tile.
+    They run one after another, and each moves all data. With 2^n elements in a padded row and 2^t
+    in a tile, one kernel sorts tiles; then stages of 1 to n - t longer distances follow, each with
+    one more kernel for all distances in a tile.
     """
     levels, of_tile = _levels(op)
     longer = levels - of_tile
@@ -166,9 +165,8 @@ def shared_accesses(op: Op) -> tuple[float, float]:
 def launches_of(op: Op) -> tuple[int, int]:
     """Return an operation's kernel count and its traffic factor.
 
-    The factor is how often the kernels move all data of the operation's work.
-
-    Operations other than sorts are one kernel. The work of a library sort includes its passes.
+    The factor is how often the kernels move all data of the operation's work. Operations other than
+    sorts are one kernel. The work of a library sort includes its passes.
     """
     if op.kind == "sort":
         count = sort_launches(op)
@@ -183,7 +181,7 @@ def launches_of(op: Op) -> tuple[int, int]:
 
 
 def radix_sort(op: Op) -> Work:
-    """Count n log2 n comparisons and the memory traffic of all passes.
+    """Count n log2 n comparisons, and all passes' traffic.
 
     A single row: each pass reads and writes all data, and a histogram of all digits reads the keys
     once more. Several rows: each pass reads the keys once more, for its own histogram.

@@ -1,9 +1,10 @@
-"""Count a Triton custom call from the module in its configuration."""
+"""Count a Triton custom call from its module."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import lru_cache
 from math import prod
 
@@ -63,13 +64,10 @@ def triton_work(op: Op) -> tuple[Work, str]:
         raise _no_model_error(op, error.message) from error
     works = [_work(inner, kernel, op) for inner in kernel.operations]
     total = summed(works) * programs
-    read = min(total.bytes_read, bytes_of(op.operands))
-    written = min(total.bytes_written, bytes_of(op.results))
-    work = Work(
-        flops=total.flops,
-        transcendentals=total.transcendentals,
-        bytes_read=read,
-        bytes_written=written,
+    work = replace(
+        total,
+        bytes_read=min(total.bytes_read, bytes_of(op.operands)),
+        bytes_written=min(total.bytes_written, bytes_of(op.results)),
     )
     return work, "; ".join(f"kernel {kernel.name}: {note}" for note in kernel.notes)
 
@@ -150,9 +148,8 @@ def _elementwise(inner: TritonOp) -> Work:
 
 def _reduction(inner: TritonOp) -> Work:
     """Count the body once per element that is reduced away."""
-    steps = _elements(inner.operands[0]) - _elements(inner.results[0])
-    if inner.name == "tt.scan":
-        steps = _elements(inner.operands[0])
+    results = 0 if inner.name == "tt.scan" else _elements(inner.results[0])
+    steps = _elements(inner.operands[0]) - results
     bodies = [body_op for body_op in inner.body if body_op.name in _ARITHMETIC]
     return summed(_elementwise(body_op) * steps for body_op in bodies)
 

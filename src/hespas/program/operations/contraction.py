@@ -37,7 +37,7 @@ Shape = tuple[int, ...]
 
 @frozen
 class Multiplier:
-    """The product type of the hardware and the FLOPs per multiply-accumulate.
+    """The hardware's product type, and FLOPs per multiply-accumulate.
 
     ``type_name`` is a key of `Work.flops`.
     """
@@ -49,9 +49,8 @@ class Multiplier:
 def dot(op: Op) -> Work:
     """Count 2 m n k FLOPs.
 
-    Each result element is a sum over the contracted dimensions.
-
-    Operands are read once, the result is written once.
+    Each result element is a sum over the contracted dimensions. Operands are read once, the result
+    is written once.
     """
     attrs = op.attrs
     if not isinstance(attrs, DotAttrs):
@@ -81,9 +80,7 @@ def ragged_dot(op: Op) -> Work:
     filled, used = Fraction(1), Fraction(groups_with_rows(rows, count), count)
     if attrs.group_rows:
         filled = Fraction(sum(attrs.group_rows), max(1, rows))
-        used = Fraction(
-            sum(1 for rows_in_group in attrs.group_rows if rows_in_group), len(attrs.group_rows)
-        )
+        used = Fraction(sum(map(bool, attrs.group_rows)), len(attrs.group_rows))
     share = filled / count if attrs.is_divided else filled
     lhs_bytes, rhs_bytes, counts, *scales = [memory_bytes(value.type) for value in op.operands]
     of_matrices = (filled if attrs.is_divided else used) * (rhs_bytes + sum(scales))
@@ -98,9 +95,8 @@ def ragged_dot(op: Op) -> Work:
 def groups_with_rows(rows: int, groups: int) -> int:
     """Return the expected number of groups that have a row.
 
-    Each row chooses every group with equal probability.
-
-    A group is empty with probability ``(1 - 1 / groups) ** rows``.
+    Each row chooses every group with equal probability: a group is empty with probability
+    ``(1 - 1 / groups) ** rows``.
 
     >>> groups_with_rows(64, 128), groups_with_rows(4096, 128), groups_with_rows(1, 128)
     (51, 128, 1)
@@ -109,7 +105,7 @@ def groups_with_rows(rows: int, groups: int) -> int:
 
 
 def convolution(op: Op) -> Work:
-    """Count 2 FLOPs per product of a kernel and a real input element."""
+    """Count 2 FLOPs per product with a real input element."""
     attrs = op.attrs
     if not isinstance(attrs, ConvolutionAttrs):
         raise CostError("the window of a convolution is not known", location=op.location)
@@ -246,10 +242,8 @@ class WindowAxis:
 def real_pairs(axis: WindowAxis) -> int:
     """Count the multiplications with real input elements along an axis.
 
-    Each is a pair of an output and a kernel position.
-
-    Padding and the holes of a dilated input are not elements and cost no multiplication. XLA's
-    HloCostAnalysis counts the same for a convolution, with a loop.
+    Each is a pair of an output and a kernel position. Padding and the holes of a dilated input are
+    not elements and cost no multiplication. XLA's HloCostAnalysis counts the same, with a loop.
 
     >>> sizes = {"input_size": 4, "kernel_size": 3, "output_size": 4}
     >>> dense = {"stride": 1, "input_dilation": 1, "kernel_dilation": 1}
@@ -326,7 +320,7 @@ def _below(axis: WindowAxis, limit: int) -> int:
 
 
 def floor_sum(terms: int, divisor: int, slope: int, offset: int) -> int:
-    """Sum ``(slope * j + offset) // divisor`` for j below ``terms``.
+    """Sum ``(slope * j + offset) // divisor`` over j < ``terms``.
 
     Whole parts of slope and offset are summed directly. The remainder counts the lattice points
     under a line of slope below 1, which turned by a right angle is the same problem with divisor

@@ -23,32 +23,32 @@ from hespas.program.operations.traits import (
     result,
     traffic,
 )
-from hespas.program.types import NumberKind, TensorType, tensors
+from hespas.program.types import NumberKind, tensors
 from hespas.program.work import ZERO, Work, flop_counts
 
 if TYPE_CHECKING:
     from hespas.program.program import Op
 
 
-def cholesky_work(op: Op, matrix: TensorType) -> Work:
-    """Count the FLOPs and roots of Cholesky factorisations.
-
-    (n^3 - n) / 3 + n (n - 1) / 2 FLOPs and n roots for each n x n matrix.
-
-    Column j subtracts j products from each of its n - j entries, 2 j (n - j) FLOPs, which add
-    up to (n^3 - n) / 3; it takes one root, and divides the n - j - 1 entries below it.
-    """
-    size = matrix.shape[-1]
-    count = prod(matrix.shape[:-2])
-    flops = (size**3 - size) // 3 + size * (size - 1) // 2
-    scale = 4 if matrix.element.kind is NumberKind.COMPLEX else 1
-    name = arithmetic_type(matrix.element)
-    return traffic(op, flops=flop_counts(name, scale * count * flops), transcendentals=count * size)
+def _solved(op: Op, flops: int, roots: int = 0) -> Work:
+    """Count FLOPs of the first operand's type; a complex one is four."""
+    element = operand(op, 0).element
+    scale = 4 if element.kind is NumberKind.COMPLEX else 1
+    counts = flop_counts(arithmetic_type(element), scale * flops)
+    return traffic(op, flops=counts, transcendentals=roots)
 
 
 def cholesky(op: Op) -> Work:
-    """Count a Cholesky factorisation of each matrix of a batch."""
-    return cholesky_work(op, operand(op, 0))
+    """Count the FLOPs and roots of Cholesky factorisations.
+
+    (n^3 - n) / 3 + n (n - 1) / 2 FLOPs and n roots for each n x n matrix. Column j subtracts j
+    products from each of its n - j entries, 2 j (n - j) FLOPs, which add up to (n^3 - n) / 3; it
+    takes one root, and divides the n - j - 1 entries below it.
+    """
+    *batch, _, size = operand(op, 0).shape
+    count = prod(batch)
+    flops = (size**3 - size) // 3 + size * (size - 1) // 2
+    return _solved(op, count * flops, roots=count * size)
 
 
 def triangular_solve(op: Op) -> Work:
@@ -57,58 +57,44 @@ def triangular_solve(op: Op) -> Work:
     Unknown i subtracts i products and divides once: 2 i + 1 FLOPs, which add up to n^2. The
     solution has n unknowns for each right-hand side, so it is n FLOPs for each element.
     """
-    size = operand(op, 0).shape[-1]
-    solution = result(op)
-    scale = 4 if solution.element.kind is NumberKind.COMPLEX else 1
-    count = scale * size * solution.element_count
-    return traffic(op, flops=flop_counts(arithmetic_type(solution.element), count))
+    return _solved(op, operand(op, 0).shape[-1] * result(op).element_count)
 
 
 def lu_decomposition(op: Op) -> Work:
     """Count the FLOPs of LU factorisations.
 
-    n^2 (m - n / 3) for each m x n matrix, m not less than n.
-
-    Step j divides m - j entries and subtracts j's row from the rest: 2 (m - j) (n - j). Source:
-    Golub and Van Loan, "Matrix Computations", section 3.4.
+    n^2 (m - n / 3) for each m x n matrix, m not less than n. Step j divides m - j entries and
+    subtracts j's row from the rest: 2 (m - j) (n - j). Source: Golub and Van Loan, "Matrix
+    Computations", section 3.4.
     """
     count, rows, columns = _oblong(op)
-    return _factored(op, count * round(columns**2 * (rows - columns / 3)))
+    return _solved(op, count * round(columns**2 * (rows - columns / 3)))
 
 
 def householder(op: Op) -> Work:
     """Count the FLOPs of Householder reflectors.
 
-    2 n^2 (m - n / 3) for each m x n matrix, m not less than n.
-
-    It holds for the reflectors of a QR decomposition and for their product. Source: Golub and
-    Van Loan, "Matrix Computations", section 5.2.
+    2 n^2 (m - n / 3) for each m x n matrix, m not less than n. It holds for the reflectors of a QR
+    decomposition and for their product. Source: Golub and Van Loan, "Matrix Computations", section
+    5.2.
     """
     count, rows, columns = _oblong(op)
-    return _factored(op, count * round(2 * columns**2 * (rows - columns / 3)))
+    return _solved(op, count * round(2 * columns**2 * (rows - columns / 3)))
 
 
 def _oblong(op: Op) -> tuple[int, int, int]:
-    matrix = operand(op, 0)
-    *_, rows, columns = matrix.shape
-    return prod(matrix.shape[:-2]), max(rows, columns), min(rows, columns)
-
-
-def _factored(op: Op, flops: int) -> Work:
-    element = operand(op, 0).element
-    scale = 4 if element.kind is NumberKind.COMPLEX else 1
-    return traffic(op, flops=flop_counts(arithmetic_type(element), scale * flops))
+    *batch, rows, columns = operand(op, 0).shape
+    return prod(batch), max(rows, columns), min(rows, columns)
 
 
 def fft(op: Op) -> Work:
-    """Count 5 N log2 N FLOPs per complex transform of N points.
+    """Count 5 N log2 N FLOPs per transform of N points.
 
-    A real transform takes half.
-
-    Each of log2 N stages has N / 2 butterflies of a complex product (6 FLOPs) and two complex
-    sums (2 each). A transform over several dimensions has the stages of all of them, and passes
-    over memory once for each: what lies between two passes is complex. Source: Cooley and Tukey
-    1965; the figure by which FFT libraries state their speed; cuFFT's documentation.
+    A real transform takes half. Each of log2 N stages has N / 2 butterflies of a complex product (6
+    FLOPs) and two complex sums (2 each). A transform over several dimensions has the stages of all
+    of them, and passes over memory once for each: what lies between two passes is complex. Source:
+    Cooley and Tukey 1965; the figure by which FFT libraries state their speed; cuFFT's
+    documentation.
     """
     attrs = op.attrs
     if not isinstance(attrs, FftAttrs):
@@ -126,9 +112,10 @@ def fft(op: Op) -> Work:
 
 
 def batch_norm_inference(op: Op) -> Work:
-    """Count 3 FLOPs per element: (x - mean) * factor + offset.
+    """Count 3 FLOPs per element.
 
-    For each feature, factor = scale * rsqrt(variance + epsilon).
+    These are (x - mean) * factor + offset. For each feature, factor = scale * rsqrt(variance +
+    epsilon).
     """
     return _normalisation(op, each_element=3, each_feature=2)
 
@@ -136,10 +123,9 @@ def batch_norm_inference(op: Op) -> Work:
 def batch_norm_training(op: Op) -> Work:
     """Count 7 FLOPs per element.
 
-    3 normalise the element, 4 are its part in the mean and the variance.
-
-    The mean adds x (1); the variance adds (x - mean)^2 (3). For each feature: two divisions,
-    and scale * rsqrt(variance + epsilon).
+    3 normalise the element, 4 are its part in the mean and the variance. The mean adds x (1); the
+    variance adds (x - mean)^2 (3). For each feature: two divisions, and scale * rsqrt(variance +
+    epsilon).
     """
     return _normalisation(op, each_element=3 + 4, each_feature=4)
 
@@ -207,10 +193,8 @@ RANDOM_TRAITS = {
 def top_k(op: Op) -> Work:
     """Count ceil(log2(k + 1)) comparisons per element.
 
-    A heap keeps the k largest or smallest of each row.
-
-    An element that enters a heap of k passes its ceil(log2(k + 1)) levels. The k values and their
-    indices, the second result, are written.
+    A heap keeps the k largest or smallest of each row. An element that enters a heap of k passes
+    its ceil(log2(k + 1)) levels. The k values and their indices, the second result, are written.
     """
     source = operand(op, 0)
     comparisons = source.element_count * ceil_log2(first_result(op).shape[-1] + 1)
@@ -240,7 +224,7 @@ SORTING_TRAITS = {
 
 
 def moved_bytes(op: Op) -> Work:
-    """Return the work of kernels known by bytes, and maybe FLOPs."""
+    """Return the work of kernels known by bytes."""
     if not isinstance(op.attrs, KernelAttrs):
         return ZERO
     return Work(

@@ -1,4 +1,4 @@
-"""Count the bytes of operations that move data and compute nothing.
+"""Count the bytes of operations that only move data.
 
 Bytes are those the operation has to touch. A slice reads the slice, not its source. The bodies of
 loops, calls and fusions are counted where `hespas.work.expand` opens them. For collectives only the
@@ -63,7 +63,10 @@ def dynamic_update_slice(op: Op) -> Work:
 
 
 def pad(op: Op) -> Work:
-    """Count the operand read, less negative padding, and the result written."""
+    """Count a padded operand read and the result written.
+
+    Negative padding is not read.
+    """
     padded, padded_result = operand(op, 0), result(op)
     read = in_memory(padded, min(padded.size_bytes, padded_result.size_bytes))
     return Work(
@@ -163,23 +166,16 @@ def all_reduce(op: Op) -> Work:
 
 
 def reduce_scatter(op: Op) -> Work:
-    """Count (p - 1) N / p FLOPs: inputs less outputs.
+    """Count (p - 1) N / p FLOPs, inputs less outputs.
 
-    Each of the device's N / p results sums p contributions.
-
-    XLA's HloCostAnalysis counts nothing here.
+    Each of the device's N / p results sums p contributions. XLA's HloCostAnalysis counts nothing.
     """
-    pairs = zip(op.operands, op.results, strict=True)
-    types = [(tensor(op, source), tensor(op, scattered)) for source, scattered in pairs]
-    return summed(
-        Work(
-            flops=flop_counts(
-                arithmetic_type(source.element),
-                max(0, source.element_count - scattered.element_count),
-            )
-        )
-        for source, scattered in types
-    )
+    works: list[Work] = []
+    for operand_value, result_value in zip(op.operands, op.results, strict=True):
+        source, scattered = tensor(op, operand_value), tensor(op, result_value)
+        additions = max(0, source.element_count - scattered.element_count)
+        works.append(Work(flops=flop_counts(arithmetic_type(source.element), additions)))
+    return summed(works)
 
 
 _COLLECTIVE = Traits(category=Category.COLLECTIVE, work=nothing, kernel_name="collective")

@@ -36,7 +36,7 @@ def _repeated_body(op: Op, body: Work, times: int) -> Work:
 
 
 def reduce(op: Op, bodies: Bodies) -> Work:
-    """Count inputs less outputs: n - 1 applications reduce n elements.
+    """Count n - 1 applications to reduce n elements.
 
     The initial value is not counted as an input (XLA's HloCostAnalysis). A reduction of no elements
     returns it.
@@ -59,18 +59,17 @@ def reduce_window(op: Op, bodies: Bodies) -> Work:
       their applications", 1990. JAX and XLA write it as n windows of n.
     """
     attrs = _window(op)
+    lengths, results = operand(op, 0).shape, result(op).shape
     axes = [
         _WindowAxis(
-            length=length,
-            results=results,
+            length=lengths[dimension],
+            results=results[dimension],
             size=attrs.size[dimension],
             stride=attrs.strides[dimension],
             padding_low=attrs.padding[dimension][0],
             is_dilated=attrs.base_dilation[dimension] != 1 or attrs.window_dilation[dimension] != 1,
         )
-        for dimension, (length, results) in enumerate(
-            zip(operand(op, 0).shape, result(op).shape, strict=True)
-        )
+        for dimension in range(len(lengths))
     ]
     return _repeated_body(op, bodies[0], _applications(axes))
 
@@ -122,7 +121,7 @@ def _applications(axes: list[_WindowAxis]) -> int:
 
 
 def select_and_scatter(op: Op, bodies: Bodies) -> Work:
-    """Count the selects of each window and one scatter per source element.
+    """Count each window's selects and a scatter per source.
 
     A window takes one select for each position but one.
     """
@@ -144,26 +143,22 @@ def scatter(op: Op, bodies: Bodies) -> Work:
     elements are written. The rest of the operand is not touched.
     """
     count = (len(op.operands) - 1) // 2
-    updates = op.operands[count + 1 :]
-    touched = sum(
-        in_memory(
-            operand(op, position),
-            min(operand(op, position).size_bytes, operand(op, count + 1 + position).size_bytes),
-        )
-        for position in range(count)
-    )
+    touched = 0
+    for position in range(count):
+        target, update = operand(op, position), operand(op, count + 1 + position)
+        touched += in_memory(target, min(target.size_bytes, update.size_bytes))
     read_targets = 0 if only_replaces(op, count) else touched
     arithmetic = bodies[0].arithmetic * operand(op, -1).element_count
     return Work(
         flops=arithmetic.flops,
         transcendentals=arithmetic.transcendentals,
-        bytes_read=bytes_of((op.operands[count], *updates)) + read_targets,
+        bytes_read=bytes_of(op.operands[count:]) + read_targets,
         bytes_written=touched,
     )
 
 
 def updates_of(op: Op) -> tuple[Value, ...]:
-    """Return the values that an update writes into its first operands."""
+    """Return the values that an update writes."""
     first = op.traits.written_operand
     return op.operands[1:2] if first == 1 else op.operands[len(op.operands) // 2 + 1 :]
 

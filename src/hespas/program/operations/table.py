@@ -48,7 +48,7 @@ TRAITS: Mapping[str, Traits] = MappingProxyType(
 
 
 def traits_of(kind: str) -> Traits:
-    """Return the traits of a kind; `UNKNOWN` if it has no record.
+    """Return a kind's traits; `UNKNOWN` without a record.
 
     >>> traits_of("tanh").category.value, traits_of("dot_general").is_fusible
     ('elementwise', False)
@@ -61,6 +61,6 @@ def kinds_of(*categories: Category) -> frozenset[str]:
     return kinds_where(lambda traits: traits.category in categories)
 
 
-def kinds_where(is_wanted: Callable[[Traits], bool]) -> frozenset[str]:
+def kinds_where(condition: Callable[[Traits], bool]) -> frozenset[str]:
     """Return the kinds of operations whose traits meet a condition."""
-    return frozenset(kind for kind, traits in TRAITS.items() if is_wanted(traits))
+    return frozenset(kind for kind, traits in TRAITS.items() if condition(traits))

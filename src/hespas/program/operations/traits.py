@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Category(Enum):
-    """The class of an operation by its effect on its operands."""
+    """The class of an operation by its effect."""
 
     ELEMENTWISE = "elementwise"
     """Computes each element of the result from the operands' elements at the same place."""
@@ -74,7 +74,7 @@ class Category(Enum):
 
 @frozen
 class Instructions:
-    """Instructions of a TPU's vector unit per register, by its parts."""
+    """Instructions of a TPU's vector unit per register."""
 
     arithmetic: float = 1.0
     functions: float = 0.0
@@ -117,17 +117,17 @@ class Traits:
 
     @property
     def is_elementwise(self) -> bool:
-        """Whether each element depends on the operands' elements at its position."""
+        """Whether each element depends on those at its position."""
         return self.category is Category.ELEMENTWISE
 
     @property
     def runs_operations(self) -> bool:
-        """Whether it runs its regions' or a function's operations as kernels."""
+        """Whether it runs a region's or function's operations."""
         return self.category in (Category.CONTROL, Category.CALL)
 
     @property
     def reads_around(self) -> bool:
-        """Whether its regions may read values of the block around it."""
+        """Whether its regions may read outer values."""
         return self.category not in (Category.FUSION, Category.ASYNCHRONOUS, Category.COLLECTIVE)
 
     @property
@@ -140,7 +140,7 @@ class Traits:
 
     @property
     def is_of_library(self) -> bool:
-        """Whether a library or an author's kernel runs it outside fusions."""
+        """Whether a library or a custom kernel runs it."""
         return self.category in (Category.PRODUCT, Category.CUSTOM_CALL)
 
     @property
@@ -184,14 +184,14 @@ def tensor(op: Op, value: Value) -> TensorType:
     raise CostError(f"{kind} stands where a tensor should be", location=op.location)
 
 
-def operand(op: Op, at: int) -> TensorType:
+def operand(op: Op, index: int) -> TensorType:
     """Return the type of an operand."""
-    return tensor(op, op.operands[at])
+    return tensor(op, op.operands[index])
 
 
-def result(op: Op, at: int = 0) -> TensorType:
-    """Return the type of a result."""
-    return tensor(op, op.results[at])
+def result(op: Op) -> TensorType:
+    """Return the type of the first result."""
+    return tensor(op, op.results[0])
 
 
 def first_result(op: Op) -> TensorType:
@@ -220,22 +220,17 @@ def arithmetic_type(element: ElementType) -> str:
 
 
 def wider(left: ElementType, right: ElementType) -> ElementType:
-    """Return the wider of two element types, the left if equal.
+    """Return the wider of two element types.
 
     >>> from hespas.program.types import element_type
     >>> wider(element_type("bf16"), element_type("f32")).name
     'f32'
     """
-    if (left.bits, _RANK[left.kind]) >= (right.bits, _RANK[right.kind]):
-        return left
-    return right
+    return max(left, right, key=lambda element: (element.bits, _RANK[element.kind]))
 
 
 def memory_bytes(kind: Type) -> int:
-    """Return the bytes of a value in device memory.
-
-    A value elsewhere takes none.
-    """
+    """Return the bytes of a value in device memory, or 0."""
     match kind:
         case TensorType():
             return kind.size_bytes if kind.is_in_device_memory else 0
@@ -256,7 +251,7 @@ def bytes_of(values: Iterable[Value]) -> int:
 
 
 def traffic(op: Op, *, flops: FlopCounts = (), transcendentals: int = 0) -> Work:
-    """Return work that reads each operand and writes each result once."""
+    """Return work that reads operands and writes results once."""
     return Work(
         flops=flops,
         transcendentals=transcendentals,

@@ -1,4 +1,4 @@
-"""Count a Mosaic kernel over its whole grid: products, vectors, blocks.
+"""Count a Mosaic kernel over its whole grid.
 
 `kernel` finds the kernel in a custom call, adds it up, and counts the blocks that move between
 memory and chip; `walk` runs its body over all steps at once, with the numbers (`scalars`) that

@@ -23,7 +23,7 @@ from hespas.base.frozen import frozen
 from hespas.errors import CostError, HespasError, ProgramError, UnsupportedError, option
 from hespas.program.attrs import MOSAIC, CustomCallAttrs, DeviceTables, Table
 from hespas.program.experts import grouped_product, steps_of_tiles
-from hespas.program.kernels import KernelOp, MosaicKernel, Window, kernel_ops
+from hespas.program.kernels import MosaicKernel, Window, kernel_ops
 from hespas.program.operations.contraction import Multiplier, multiplier_of
 from hespas.program.operations.traits import arithmetic_type
 from hespas.program.program import Op
@@ -38,16 +38,17 @@ from hespas.xla.mlir.kernels import read_mosaic
 
 @frozen
 class Moved:
-    """The blocks moved for one array; bytes end at the array's edge."""
+    """The blocks of an array moved, and their bytes."""
 
     blocks: int
     size_bytes: float
 
 
 def moved(walk: Walk, window: Window, array: TensorType) -> Moved:
-    """Return the blocks of an array that move over the whole grid.
+    """Return the blocks moved over the whole grid.
 
-    Raises `CostError` if the blocks and the array have different ranks.
+    Bytes beyond the array's edge do not count. Raises `CostError` if the blocks and the array have
+    different ranks.
     """
     if window.indices is None:
         return Moved(blocks=1, size_bytes=array.size_bytes)
@@ -78,9 +79,7 @@ def _elements_inside(index: Scalar, bound: int, length: int, *, by_element: bool
 def _changes(indices: Sequence[Scalar], grid: tuple[int, ...]) -> Numbers:
     """Return the steps whose block differs from the previous step's.
 
-    The axes of the result are those of the grid.
-
-    The last dimension of the grid varies fastest.
+    The axes of the result are those of the grid, whose last dimension varies fastest.
     """
     rank = max((index.numbers.ndim for index in indices), default=len(grid))
     shape = (*grid, *(1,) * (rank - len(grid)))
@@ -169,9 +168,9 @@ def kernel_load(op: Op) -> KernelLoad:
 
 
 def _slowest(loads: Sequence[KernelLoad], devices: Sequence[int]) -> KernelLoad:
-    """Return the load of the busiest device; the others wait for it.
+    """Return the load of the busiest device.
 
-    ``devices`` is the number of devices with each of ``loads``.
+    The others wait for it. ``devices`` is the number of devices with each of ``loads``.
     """
     flops = [load.work.total_flops for load in loads]
     index = flops.index(max(flops))
@@ -186,7 +185,7 @@ def _slowest(loads: Sequence[KernelLoad], devices: Sequence[int]) -> KernelLoad:
 
 
 class _Groups(msgspec.Struct, frozen=True, kw_only=True):
-    """The known rows of a grouped product; ``room`` rows fit in all."""
+    """The rows of each group; ``room`` rows fit in all."""
 
     rows: tuple[int, ...]
     room: int
@@ -283,18 +282,14 @@ def _shortest_table(kernel: MosaicKernel, axis: int) -> int:
             if op.name == "arith.index_cast" and op.operands[0] in axis_values:
                 axis_values.update(op.results)
             elif op.name == "memref.load" and op.operands[0] in tables:
-                lengths += _indexed_by(kernel, op, axis_values)
+                table, *indices = op.operands
+                sizes = zip(indices, kernel.types[table].shape, strict=True)
+                lengths += [length for index, length in sizes if index in axis_values]
     if not lengths:
         raise UnsupportedError(
             f"how long dimension {axis} of the grid of kernel {kernel.name} is depends on data"
         )
     return min(lengths)
-
-
-def _indexed_by(kernel: MosaicKernel, load: KernelOp, same: set[int]) -> list[int]:
-    table, *indices = load.operands
-    shape = kernel.types[table].shape
-    return [length for index, length in zip(indices, shape, strict=True) if index in same]
 
 
 def _tables(
@@ -331,9 +326,10 @@ def _array_arguments(kernel: MosaicKernel) -> tuple[int, ...]:
 def _traffic(
     walk: Walk, tally: Tally, arrays: Sequence[TensorType], inputs: int
 ) -> tuple[float, float]:
-    """Return the bytes read and written by the pipeline and by copies.
+    """Return the bytes read and written.
 
-    A kernel without a grid gets each array whole, except those that it copies itself.
+    They are those of the pipeline and of explicit copies. A kernel without a grid gets each array
+    whole, except those that it copies itself.
     """
     kernel = walk.kernel
     read, written = sum(tally.read.values()), sum(tally.written.values())

@@ -1,4 +1,4 @@
-"""Compute a kernel's scalars for all steps of its grid at once.
+"""Compute a kernel's scalars for all grid steps at once.
 
 A number that depends on data is opaque: a mark represents it, equal for the same function of the
 same arguments, and taken to differ everywhere else.
@@ -19,7 +19,7 @@ Numbers = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Scalar:
-    """A number at each step: an array with one axis per dimension.
+    """A number at each step, one axis per dimension.
 
     An axis along which it is constant has length 1.
     """
@@ -34,7 +34,7 @@ def number(value: int, rank: int) -> Scalar:
 
 
 def opaque(mark: int, rank: int, arguments: Sequence[Scalar] = ()) -> Scalar:
-    """Return a mark for a function of ``arguments`` that depends on data."""
+    """Return the mark of a function that depends on data."""
     mixed = np.full((1,) * rank, mark, dtype=np.uint64)
     for argument in arguments:
         mixed = mixed * np.uint64(0x9E3779B97F4A7C15) + argument.numbers.astype(np.uint64)
@@ -50,7 +50,7 @@ def counting(length: int, axis: int, rank: int) -> Numbers:
 
 
 def _quotient(left: Numbers, right: Numbers) -> Numbers:
-    """Divide towards zero, as processors do; division by zero gives 0.
+    """Divide towards zero; division by zero gives 0.
 
     Only steps that never run divide by zero.
     """
@@ -61,18 +61,6 @@ def _quotient(left: Numbers, right: Numbers) -> Numbers:
 
 def _remainder(left: Numbers, right: Numbers) -> Numbers:
     return left - _quotient(left, right) * right
-
-
-def _floor_quotient(left: Numbers, right: Numbers) -> Numbers:
-    return left // np.where(right == 0, 1, right)
-
-
-def _ceiling_quotient(left: Numbers, right: Numbers) -> Numbers:
-    return -(-left // np.where(right == 0, 1, right))
-
-
-def _left_shift(left: Numbers, right: Numbers) -> Numbers:
-    return left << np.clip(right, 0, 63)
 
 
 def _right_shift(left: Numbers, right: Numbers) -> Numbers:
@@ -89,12 +77,12 @@ _TWO_OPERANDS: Mapping[str, Function] = {
     "arith.divui": _quotient,
     "arith.remsi": _remainder,
     "arith.remui": _remainder,
-    "arith.floordivsi": _floor_quotient,
-    "arith.ceildivsi": _ceiling_quotient,
+    "arith.floordivsi": lambda left, right: left // np.where(right == 0, 1, right),
+    "arith.ceildivsi": lambda left, right: -(-left // np.where(right == 0, 1, right)),
     "arith.andi": np.bitwise_and,
     "arith.ori": np.bitwise_or,
     "arith.xori": np.bitwise_xor,
-    "arith.shli": _left_shift,
+    "arith.shli": lambda left, right: left << np.clip(right, 0, 63),
     "arith.shrsi": _right_shift,
     "arith.shrui": _right_shift,
     "arith.maxsi": np.maximum,
@@ -140,11 +128,9 @@ def constant(text: str, rank: int) -> Scalar:
 
 
 def computed(name: str, attributes: Mapping[str, str], operands: Sequence[Scalar]) -> Scalar | None:
-    """Return an operation's result on known numbers; None without a rule."""
+    """Return an operation's result on known numbers, or None."""
     numbers = [operand.numbers for operand in operands]
-    if name in UNCHANGED:
-        return Scalar(numbers[0])
-    if name == "arith.extsi":
+    if name in UNCHANGED or name == "arith.extsi":
         return Scalar(numbers[0])
     if name == "arith.select":
         return Scalar(np.where(numbers[0] != 0, numbers[1], numbers[2]))
@@ -186,5 +172,5 @@ def _equals(scalar: Scalar, value: int | None) -> bool:
 
 
 def same(left: Scalar, right: Scalar) -> bool:
-    """Return whether two numbers are equal at every step, known or opaque."""
+    """Return whether two numbers are equal at every step."""
     return left.is_known == right.is_known and bool(np.array_equal(left.numbers, right.numbers))

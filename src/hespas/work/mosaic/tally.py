@@ -28,7 +28,10 @@ class Unit(Enum):
 
 
 class VectorUse(msgspec.Struct, frozen=True, kw_only=True):
-    """A unit's work on a vector; ``is_arithmetic`` if FLOPs or functions."""
+    """A unit's work on a vector.
+
+    ``is_arithmetic`` marks FLOPs and transcendental functions.
+    """
 
     unit: Unit
     kind: KernelType
@@ -110,7 +113,7 @@ _RULES = {name: _KINDS[kind] for kind, names in OPERATIONS["vectors"].items() fo
 
 
 def uses(name: str, operands: Types, results: Types) -> list[VectorUse] | None:
-    """Return the units that a vector operation uses; None if unknown.
+    """Return a vector operation's units; None if unknown.
 
     >>> row = KernelType(element="f32", shape=(8, 128), is_vector=True)
     >>> [use.unit.value for use in uses("arith.divf", [row, row], [row])]
@@ -145,7 +148,7 @@ def element_bits(kind: KernelType) -> int:
 
 
 class KernelProduct(msgspec.Struct, frozen=True, kw_only=True):
-    """A matrix product of a step: ``batch`` times (m x k) (k x n).
+    """``batch`` matrix products, (m x k) by (k x n).
 
     ``is_full_precision`` marks products of f32 that must not be rounded to bf16.
     """
@@ -170,7 +173,7 @@ def _counts() -> defaultdict[int, float]:
 
 @dataclass(slots=True, kw_only=True)
 class Tally:
-    """Counts of products and vector operations, and bytes of explicit copies.
+    """Counts of operations, and bytes of explicit copies.
 
     The keys of ``read`` and ``written`` are the kernel's arguments for the arrays in memory.
     """
@@ -180,13 +183,13 @@ class Tally:
     read: defaultdict[int, float] = field(default_factory=_counts)
     written: defaultdict[int, float] = field(default_factory=_counts)
 
-    def add(self, other: Tally, times: float = 1.0) -> None:
+    def add(self, tally: Tally, times: float = 1.0) -> None:
         """Add another tally ``times`` times."""
-        for product, count in other.products.items():
+        for product, count in tally.products.items():
             self.products[product] += count * times
-        for use, count in other.vectors.items():
+        for use, count in tally.vectors.items():
             self.vectors[use] += count * times
-        for totals, added in ((self.read, other.read), (self.written, other.written)):
+        for totals, added in ((self.read, tally.read), (self.written, tally.written)):
             for number, count in added.items():
                 totals[number] += count * times
 
@@ -212,11 +215,8 @@ def product_of(op: KernelOp, left: KernelType, right: KernelType) -> KernelProdu
     contracted, batched = _dimensions(op)
     if len(contracted) != 2 or len(batched) != 2:
         raise CostError(f"the dimensions of {op.name} cannot be read", location=op.place)
-    sizes = [
-        prod(left.shape[dimension] for dimension in dimensions[0])
-        for dimensions in (contracted, batched)
-    ]
-    k, batch = sizes
+    k = prod(left.shape[dimension] for dimension in contracted[0])
+    batch = prod(left.shape[dimension] for dimension in batched[0])
     return KernelProduct(
         batch=batch,
         m=prod(left.shape) // (k * batch),
@@ -248,12 +248,11 @@ def _dimensions_of_maps(attributes: Mapping[str, str]) -> tuple[Dimensions, Dime
     if len(names) != 3:
         return [], []
     left, right, result = names
-    contracted, batched = (
-        [name for name in left if name in right and (name in result) is is_kept]
-        for is_kept in (False, True)
-    )
+    shared = [name for name in left if name in right]
+    contracted = [name for name in shared if name not in result]
+    batched = [name for name in shared if name in result]
     sides = (left, right)
     return (
-        [tuple([side.index(name) for name in contracted]) for side in sides],
-        [tuple([side.index(name) for name in batched]) for side in sides],
+        [tuple(map(side.index, contracted)) for side in sides],
+        [tuple(map(side.index, batched)) for side in sides],
     )

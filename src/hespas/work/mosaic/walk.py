@@ -1,4 +1,4 @@
-"""Run a kernel's body on all grid steps at once and tally it."""
+"""Run a kernel's body on all grid steps at once."""
 
 from __future__ import annotations
 
@@ -88,7 +88,10 @@ class Walk:
         self.roots.update(zip(tables, entry, strict=False))
 
     def total(self) -> Tally:
-        """Return the tally of all steps; `CostError` for an unknown operation."""
+        """Return the tally of all steps.
+
+        Raises `CostError` for an unknown operation.
+        """
         tally = Tally()
         self._block(self.kernel.body, np.ones((1,) * self.rank), tally)
         return tally
@@ -175,7 +178,7 @@ class Walk:
         self.values.update(zip(op.results, values, strict=False))
 
     def _scalar(self, op: KernelOp) -> None:
-        """Compute a number, or trace a memory reference to its argument."""
+        """Compute a number, or trace a reference to its argument."""
         if op.operands and op.operands[0] in self.roots:
             for result in op.results:
                 self.roots[result] = self.roots[op.operands[0]]
@@ -196,7 +199,7 @@ class Walk:
             self.values[result] = self._opaque(op, operands) if outcome is None else outcome
 
     def _loaded(self, op: KernelOp) -> Scalar:
-        """Read a known table, else return a mark of table and index."""
+        """Read a known table, or return a mark."""
         table, *index_values = op.operands
         root = self.roots.get(table, table)
         indices = [self._value(value) for value in index_values]
@@ -217,7 +220,7 @@ class Walk:
         return Scalar(table_numbers.reshape(shape)[clamped_indices])
 
     def _copy(self, op: KernelOp, weights: Weights, tally: Tally) -> None:
-        """Count a copy between memory and chip once, at its wait."""
+        """Count a copy to or from the chip, at its wait."""
         if op.name == "tpu.enqueue_indirect_dma":
             self._raise_no_model(op)
         if op.name != ("tpu.wait_dma2" if self.waits else "tpu.enqueue_dma"):
@@ -262,7 +265,7 @@ class Walk:
         for region in op.regions:
             tallies.append(Tally())
             self._block(region, weights, tallies[-1])
-        heaviest = max(tallies, key=lambda each: each.size)
+        heaviest = max(tallies, key=lambda branch: branch.size)
         if any(heaviest.size):
             self.notes[
                 f"kernel {self.kernel.name}: conditions that depend on data are taken to hold"
