@@ -1,4 +1,4 @@
-"""Machines in SI units: devices and systems, from presets or own files.
+"""Machines in SI units, from presets or own files.
 
 In goes a name or a path, out comes a `device.Device` (one accelerator's rates), a `system.System`
 (a cluster: network dimensions and how collectives run) or a `links.Link` (bandwidth, latency and

@@ -1,4 +1,4 @@
-"""Imperfections of a cluster: slow devices, bad links, jitter, several programs."""
+"""Imperfections of a cluster: devices, links, jitter, several programs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hespas.errors import ConfigError, HardwareError, option
 
 
 class Distribution(Enum):
-    """How the factors on durations are distributed; ``sigma`` is their width."""
+    """The distribution of factors on durations; ``sigma`` is its width."""
 
     LOGNORMAL = "lognormal"
     UNIFORM = "uniform"
@@ -38,7 +38,7 @@ class Jitter(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     distribution: Distribution = Distribution.LOGNORMAL
 
     def factors(self, device: int) -> Iterator[float]:
-        """Yield the factors of a device's computations, one after the other."""
+        """Yield the factors of a device's computations."""
         from random import Random  # noqa: PLC0415 - few clusters have jitter
 
         random = Random(f"{self.seed} {device}")  # noqa: S311 - no secret
@@ -67,7 +67,7 @@ class LinkOverride(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     @property
     def is_dead(self) -> bool:
-        """Whether nothing can be sent over it: messages go around it."""
+        """Whether messages go around it."""
         return self.bandwidth_scale == 0
 
 
@@ -144,9 +144,8 @@ def _counted(count: int, name: str) -> str:
 
 
 def _range(figures: Sequence[str]) -> str:
-    """Return the first and last of ordered figures, once if equal."""
-    first, last = figures[0], figures[-1]
-    return first if first == last else f"{first} to {last}"
+    """Return the first and last figure, once if equal."""
+    return " to ".join(dict.fromkeys((figures[0], figures[-1])))
 
 
 # The file's entries name node types, sets of devices and paths relative to the file; a `Cluster`
@@ -218,21 +217,21 @@ def read_cluster(name: str | Path) -> Cluster:
     )  # fmt: skip
 
 
-def _numbers(given: int | str | list[int], location: str) -> tuple[int, ...]:
-    """Return the devices of ``3``, ``[0, 1]`` or ``"0-3, 7"``, each once, ascending."""
-    if isinstance(given, int):
-        return (given,)
-    if isinstance(given, list):
-        return tuple(sorted(set(given)))
+def _numbers(entry: int | str | list[int], location: str) -> tuple[int, ...]:
+    """Return devices of ``3``, ``[0, 1]`` or ``"0-3, 7"``, ascending."""
+    if isinstance(entry, int):
+        return (entry,)
+    if isinstance(entry, list):
+        return tuple(sorted(set(entry)))
     devices: set[int] = set()
-    for part in given.split(","):
+    for part in entry.split(","):
         first, dash, last = part.strip().partition("-")
         if not first.isdecimal() or (dash and not last.isdecimal()):
-            message = f"the devices are {given!r}"
+            message = f"the devices are {entry!r}"
             raise ConfigError(message, location=location, hint='write them as "0-3, 7"')
         for number in (first, last or first):
             if len(number) > MOST_DIGITS or int(number) >= MOST_DEVICES:
-                message = f"the devices are {given[:60]!r}"
+                message = f"the devices are {entry[:60]!r}"
                 hint = f"give numbers below {MOST_DEVICES}"
                 raise ConfigError(message, location=location, hint=hint)
         devices.update(range(int(first), int(last or first) + 1))

@@ -1,4 +1,4 @@
-"""One accelerator: its peak rates, and the factors that calibrate measured kernel times."""
+"""An accelerator's peak rates and calibration."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from hespas.program.types import ELEMENT_TYPES, PRECISIONS, PRODUCT_TYPES, Eleme
 
 
 def parse_rates(text: str) -> dict[str, float]:
-    """Read ``bf16=312e12,f16=312TFLOP/s``, or a JSON object of numbers: FLOP/s by type.
+    """Read FLOP/s by type: ``bf16=312e12,f16=312TFLOP/s``, or a JSON object.
 
     >>> parse_rates("bf16=312e12,f16=1 TFLOP/s")
     {'bf16': 312000000000000.0, 'f16': 1000000000000.0}
@@ -61,7 +61,7 @@ def parse_rates(text: str) -> dict[str, float]:
 
 
 class TensorCore(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The TensorCores of a device: ``tensor_core`` of ``node.json``, which has their sources.
+    """The TensorCores of a device: ``tensor_core`` of ``node.json``.
 
     ``cores`` make one device together. A matrix unit takes tiles of ``matrix_unit_size`` on a side.
     In each cycle a core's vector unit does so many operations on registers of 8 x 128 numbers of 32
@@ -96,7 +96,7 @@ class TensorCore(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 def faster(core: TensorCore, factor: float) -> TensorCore:
-    """Return the same with vector units of scaled throughput per cycle."""
+    """Return TensorCores with scaled throughput of vector units."""
     return structs.replace(
         core,
         arithmetic=core.arithmetic * factor,
@@ -130,12 +130,12 @@ _KIND_FACTORS = ("all", "gemm", "attention", "kernels")
 
 
 def table_of(type_name: str) -> str:
-    """Return the type whose table serves a type; itself if only scaled."""
+    """Return the type whose measured table serves a type."""
     return _TABLE_OF_TYPE.get(type_name, type_name)
 
 
 def factor_of(type_name: str) -> str:
-    """Return the name of a calibration's factor for products of a type.
+    """Return the name of the factor for a type's products.
 
     Integers have their own, since measurements of floats do not apply to them.
 
@@ -147,7 +147,7 @@ def factor_of(type_name: str) -> str:
 
 @cache
 def factor_names() -> tuple[str, ...]:
-    """Return all factor names: overall, by kernel category, by product type."""
+    """Return the names of all factors of a calibration."""
     of_types = sorted({factor_of(name) for name in PRODUCT_TYPES})
     return (*_KIND_FACTORS, *of_types)
 
@@ -211,7 +211,7 @@ _OF_FLOATS[6] = _OF_FLOATS[4]
 
 
 def _converted(type_name: str, *, is_tpu: bool) -> tuple[str, ...]:
-    """Return the types that an unsupported type is converted to, best first.
+    """Return the conversions of an unsupported type, best first.
 
     Sources: the products that XLA writes for GPUs that lack bf16 or floats of 8 bits; the cycles of
     libtpu 0.0.42, which are those of bf16 for f16, i4, i8 and floats of 4 and 8 bits on v3, and but
@@ -230,7 +230,7 @@ def _converted(type_name: str, *, is_tpu: bool) -> tuple[str, ...]:
 
 @frozen
 class Device:
-    """Dense peak rates of one accelerator, from its vendor's datasheet, in SI.
+    """Dense peak rates of one accelerator, from its datasheet.
 
     ``per_datatype_flops`` has keys as MLIR spells types; products of f32 may have one for each
     precision, ``tf32``, ``f32_high`` and ``f32_highest``. ``peak_flops`` (FLOP/s) serves every
@@ -294,7 +294,7 @@ class Device:
         return self.tdp_w if self.power_limit_w is None else self.power_limit_w
 
     def named_rate(self, type_name: str) -> float | None:
-        """Return the peak rate of a type, in FLOP/s, where ``per_datatype_flops`` names it.
+        """Return a type's FLOP/s, if ``per_datatype_flops`` names it.
 
         Where it names none, that of the type which serves it; a TPU takes several passes for f32.
 
@@ -307,17 +307,17 @@ class Device:
         return None if served is None else self.per_datatype_flops[served] / self._passes(type_name)
 
     def _passes(self, type_name: str) -> int:
-        """Return how many products of the serving type one product takes."""
+        """Return the products of the serving type per product."""
         return _PASSES.get(type_name, 1) if self.served_by(type_name) == "bf16" else 1
 
     def names(self, type_name: str) -> bool:
-        """Return whether ``per_datatype_flops`` names a type, or what a precision of f32 is."""
+        """Return whether ``per_datatype_flops`` names a type or its precision."""
         names = (type_name, *_PRECISIONS.get(type_name, ()))
         is_passed = self._passes(type_name) > 1
         return is_passed or any(name in self.per_datatype_flops for name in names)
 
     def served_by(self, type_name: str) -> str | None:
-        """Return the type that sets the rate: itself, or its conversion's.
+        """Return the type whose rate serves a type, if any.
 
         None for a type that nothing multiplies, which is priced at ``peak_flops``.
 
@@ -331,7 +331,7 @@ class Device:
         return next((name for name in (type_name, *names) if name in rates), None)
 
     def multiplied_as(self, type_name: str) -> str:
-        """Return the type that the device multiplies a type as; itself by default.
+        """Return the type that a type is multiplied as.
 
         A product of f32 that takes several passes keeps its name, for it has a rate of its own.
         """
@@ -352,8 +352,8 @@ class Device:
         if self.measured is None:
             return 1.0
         factors = self.measured.factors
-        named = next((factors[name] for name in names if name in factors), 1.0)
-        return named * factors.get("all", 1.0)
+        first = next((factors[name] for name in names if name in factors), 1.0)
+        return first * factors.get("all", 1.0)
 
     def rate(self, type_name: str) -> float:
         """Return a type's peak in FLOP/s; ``peak_flops`` by default.
@@ -367,7 +367,7 @@ class Device:
 
 
 def at_fastest(device: Device) -> Device:
-    """Return the device with its fastest rate for unlisted types, for lower bounds."""
+    """Return the device with its fastest rate for unlisted types."""
     rates = (device.peak_flops, *device.per_datatype_flops.values())
     return replace(device, peak_flops=max(rates))
 
@@ -377,7 +377,7 @@ HARDWARE = "$.perf_estimator.hardware"
 
 
 class Hardware(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What ``hardware`` may hold whatever the method is; ``power_limit_w`` is of its board."""
+    """The keys of ``hardware`` that all methods have."""
 
     num_npus: Count | None = None
     power_limit_w: Positive | None = None
@@ -422,7 +422,7 @@ class NodeHardware(Hardware, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class EstimatorKeys(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``perf_estimator`` as the file holds it: the method decides what ``hardware`` may hold."""
+    """``perf_estimator``; its method decides what ``hardware`` may hold."""
 
     method: str
     hardware: dict[str, object] = {}

@@ -1,4 +1,4 @@
-"""A system whose links are faster or slower than its own."""
+"""Scale the links of a system."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class LinkFactors:
 
 
 def with_links(system: System, factors: LinkFactors, *, dimension: int | None = None) -> System:
-    """Return a system with scaled links, all or along one dimension.
+    """Return a system with scaled links, of one dimension or all.
 
     >>> from hespas.hardware.presets import load_system
     >>> system = load_system("A100_SXM_40GB_4GPU")
@@ -53,8 +53,8 @@ def with_links(system: System, factors: LinkFactors, *, dimension: int | None = 
 
     def scaled(dimensions: tuple[Dimension, ...]) -> tuple[Dimension, ...]:
         return tuple([
-            _scaled(one, factors) if dimension in {None, index} else one
-            for index, one in enumerate(dimensions)
+            _scaled(entry, factors) if dimension in {None, number} else entry
+            for number, entry in enumerate(dimensions)
         ])  # fmt: skip
 
     changed = system.with_dimensions(scaled)
@@ -70,18 +70,18 @@ def with_links(system: System, factors: LinkFactors, *, dimension: int | None = 
 
 
 def _scaled(value: _T, factors: LinkFactors) -> _T:
-    """Return a description with every rate and every latency in it multiplied."""
+    """Return a description with all its rates and latencies scaled."""
     scaled: object = value
     if isinstance(value, tuple):
-        scaled = tuple([_scaled(one, factors) for one in cast("tuple[object, ...]", value)])
+        scaled = tuple([_scaled(entry, factors) for entry in cast("tuple[object, ...]", value)])
     elif isinstance(value, Mapping):
         entries = cast("Mapping[object, object]", value).items()
-        scaled = MappingProxyType({key: _scaled(one, factors) for key, one in entries})
+        scaled = MappingProxyType({key: _scaled(entry, factors) for key, entry in entries})
     elif isinstance(value, msgspec.Struct):
         names = value.__struct_fields__
         scaled = msgspec.structs.replace(value, **_changes(value, names, factors))
     elif is_dataclass(value) and not isinstance(value, type):
-        names = [one.name for one in fields(value)]
+        names = [field.name for field in fields(value)]
         scaled = replace(value, **_changes(value, names, factors))
     return cast("_T", scaled)
 
@@ -103,9 +103,9 @@ def _changes(value: object, names: Iterable[str], factors: LinkFactors) -> dict[
 
 
 def with_link_bandwidths(system: System, changes: Sequence[LinkBandwidth]) -> System:
-    """Change a system's link bandwidths, and note it as an assumption.
+    """Change a system's link bandwidths, with notes.
 
-    A system that has been changed so before is returned as it is. Raises `HardwareError` for
+    A system with the same changes is returned as it is. Raises `HardwareError` for
     dimensions that the system doesn't have, or that have one device.
 
     >>> from hespas.hardware.sized import find_system
@@ -115,52 +115,49 @@ def with_link_bandwidths(system: System, changes: Sequence[LinkBandwidth]) -> Sy
     >>> slow.assumptions[-1]
     'links along dimension 1 (2 devices): 25 GB/s each, x0.5 of 50 GB/s'
     """
-    wanted = tuple(changes)
-    if not wanted or wanted == system.changed_links:
+    changed_links = tuple(changes)
+    if not changed_links or changed_links == system.changed_links:
         return system
-    for change in wanted:
+    for change in changed_links:
         system = _with_link_bandwidth(system, change)
-    return replace(system, changed_links=wanted)
+    return replace(system, changed_links=changed_links)
 
 
 def _with_link_bandwidth(system: System, change: LinkBandwidth) -> System:
-    own, at = interconnect_of(system).dimensions, change.dimension
+    dimensions, number = interconnect_of(system).dimensions, change.dimension
     where = f"{option('link_bandwidth')} {change}"
-    if not own:
+    if not dimensions:
         raise HardwareError(
             f"the network of {system.name} has no dimensions",
             location=where,
             hint=f"give the links in its description, or in a file with {option('imperfect')}",
         )
-    sizes = [dimension.size for dimension in own]
-    if at >= len(sizes) or sizes[at] == 1:
-        has = "has one device, so that it has no links" if at < len(sizes) else "is not there"
-        known = ", ".join(f"{n} ({size} devices)" for n, size in enumerate(sizes) if size > 1)
+    sizes = [dimension.size for dimension in dimensions]
+    if number >= len(sizes) or sizes[number] == 1:
+        is_there = number < len(sizes)
+        reason = "has one device, so that it has no links" if is_there else "is not there"
+        linked = ", ".join(f"{n} ({size} devices)" for n, size in enumerate(sizes) if size > 1)
         raise HardwareError(
-            f"dimension {at} of {system.name} {has}",
+            f"dimension {number} of {system.name} {reason}",
             location=where,
-            hint=f"give one of these: {known}" if known else "drop it",
+            hint=f"give one of these: {linked}" if linked else "drop it",
         )
-    before = own[at].bandwidth_bytes_per_s
+    before = dimensions[number].bandwidth_bytes_per_s
     after = change.bytes_per_s or before * change.factor
     note = (
-        f"links along dimension {at} ({sizes[at]} devices): {format_quantity(after, 'B/s')} each, "
+        f"links along dimension {number} ({sizes[number]} devices): "
+        f"{format_quantity(after, 'B/s')} each, "
         f"x{after / before:.4g} of {format_quantity(before, 'B/s')}"
     )
 
     def exact(dimensions: tuple[Dimension, ...]) -> tuple[Dimension, ...]:
-        own = [
-            replace(
-                one,
-                parameters=msgspec.structs.replace(
-                    one.parameters, bandwidth_bytes_per_s=change.bytes_per_s
-                ),
-            )
-            for one in dimensions[at : at + 1]
-        ]
-        return (*dimensions[:at], *own, *dimensions[at + 1 :])
+        changed = list(dimensions)
+        for dimension in dimensions[number : number + 1]:
+            link = msgspec.structs.replace(dimension.parameters, bandwidth_bytes_per_s=after)
+            changed[number] = replace(dimension, parameters=link)
+        return tuple(changed)
 
-    changed = with_links(system, LinkFactors(bandwidth=after / before), dimension=at)
+    scaled = with_links(system, LinkFactors(bandwidth=after / before), dimension=number)
     if change.bytes_per_s is not None:
-        changed = changed.with_dimensions(exact)
-    return replace(changed, assumptions=(*system.assumptions, note))
+        scaled = scaled.with_dimensions(exact)
+    return replace(scaled, assumptions=(*system.assumptions, note))

@@ -1,4 +1,4 @@
-"""How a cluster's devices are wired, from infragraph's YAML or JSON.
+"""Read how devices are wired from infragraph's YAML or JSON.
 
 infragraph (MIT, infragraph.dev) describes devices with components, instances of devices, and edges
 between them by slices of their names. `read_infragraph` reads version 3.1.0 of its files without
@@ -101,7 +101,7 @@ class _Infrastructure(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 @dataclass(slots=True, kw_only=True)
 class _Expanded:
-    """Nodes with their kinds, in order, and links by the pair of nodes."""
+    """The nodes with their kinds, and links by ends."""
 
     location: str
     devices: Mapping[str, _Device]
@@ -123,18 +123,20 @@ def read_infragraph(path: Path, figures: MachineFile) -> Graph:
         if getattr(figures, name) is not None:
             message = f"{name} has no effect on links that have names"
             raise HardwareError(message, location=str(path), hint="give it in links")
-    whole = decode(read_document(path), _Infrastructure, location=str(path))
-    graph = _Expanded(location=str(path), devices={one.name: one for one in whole.devices})
-    counts = {one.name: one.count for one in whole.instances}
-    device_of = {one.name: _device(one.device, graph) for one in whole.instances}
-    for instance in whole.instances:
+    file = decode(read_document(path), _Infrastructure, location=str(path))
+    devices = {device.name: device for device in file.devices}
+    graph = _Expanded(location=str(path), devices=devices)
+    counts = {instance.name: instance.count for instance in file.instances}
+    device_of = {instance.name: _device(instance.device, graph) for instance in file.instances}
+    for instance in file.instances:
         _check_count(instance.count, instance.name, graph)
         for index in range(instance.count):
             _add_device(f"{instance.name}.{index}", device_of[instance.name], graph, within=())
-    links = {link.name: link for link in whole.links}
-    for edge in whole.edges:
-        ends = [_of_instances(one, counts, device_of, graph) for one in (edge.ep1, edge.ep2)]
-        _connect(ends[0], ends[1], edge, links, graph)
+    links = {link.name: link for link in file.links}
+    for edge in file.edges:
+        sources = _of_instances(edge.ep1, counts, device_of, graph)
+        targets = _of_instances(edge.ep2, counts, device_of, graph)
+        _connect(sources, targets, edge, links, graph)
     return _machine(graph, figures)
 
 
@@ -165,21 +167,23 @@ def _add_device(prefix: str, device: _Device, graph: _Expanded, *, within: tuple
                 graph.nodes[name] = component.choice
     links = {link.name: link for link in device.links}
     for edge in device.edges:
-        ends = [_of_components(prefix, device, one, graph) for one in (edge.ep1, edge.ep2)]
-        _connect(ends[0], ends[1], edge, links, graph)
+        sources = _of_components(prefix, device, edge.ep1, graph)
+        targets = _of_components(prefix, device, edge.ep2, graph)
+        _connect(sources, targets, edge, links, graph)
 
 
 def _of_components(prefix: str, device: _Device, end: _Endpoint, graph: _Expanded) -> list[str]:
-    """Return the nodes that an end names by components, such as ``nic[0:2].port[0]``."""
+    """Return the nodes of an end such as ``nic[0:2].port[0]``."""
     text = end.component if end.device is None else f"{end.device}.{end.component}"
     names = [prefix]
     inner: _Device | None = device
     for part in text.split("."):
-        by_name = {} if inner is None else {one.name: one for one in inner.components}
-        name, indices = _indices(part, {key: one.count for key, one in by_name.items()}, graph)
-        names = [f"{each}.{name}.{index}" for each in names for index in indices]
-        is_device = by_name[name].choice == "device"
-        inner = _device(name, graph) if is_device else None
+        components = () if inner is None else inner.components
+        counts = {component.name: component.count for component in components}
+        choices = {component.name: component.choice for component in components}
+        name, indices = _indices(part, counts, graph)
+        names = [f"{outer}.{name}.{index}" for outer in names for index in indices]
+        inner = _device(name, graph) if choices[name] == "device" else None
     return names
 
 
@@ -205,10 +209,10 @@ def _indices(text: str, counts: Mapping[str, int], graph: _Expanded) -> tuple[st
     if part is None or part[1] not in counts:
         raise graph.error(f"an edge goes to {text!r}, which is not there", "name a component of it")
     name, numbers = part[1], part[2] or ":"
-    given = _SLICE.fullmatch(numbers)
-    if given is None:
+    match = _SLICE.fullmatch(numbers)
+    if match is None:
         raise graph.error(f"{text!r} has no slice of numbers", "give one number, or start:stop")
-    start, stop, step = (None if each is None else int(each) for each in given.groups())
+    start, stop, step = (None if bound is None else int(bound) for bound in match.groups())
     count = counts[name]
     if ":" in numbers:
         return name, range(count)[slice(start, stop, step)]
@@ -272,63 +276,70 @@ def _machine(graph: _Expanded, figures: MachineFile) -> Graph:
         },
         devices,
     )
-    both = [way for edge in _with_figures(edges, graph, figures) for way in (edge, edge.reversed)]
-    ends_of = dict.fromkeys(edge.source for edge in both)
-    switches = tuple([name for name in graph.nodes if name in ends_of and name not in {*devices}])
-    return Graph(devices=devices, switches=switches, edges=tuple(both))
+    pairs = ((edge, edge.reversed) for edge in _with_figures(edges, graph, figures))
+    directed = tuple([edge for pair in pairs for edge in pair])
+    switches = {edge.source for edge in directed} - {*devices}
+    return Graph(
+        devices=devices,
+        switches=tuple([name for name in graph.nodes if name in switches]),
+        edges=directed,
+    )
 
 
 def _between_devices(
     edges: Mapping[tuple[str, str], _Link], devices: Sequence[str]
 ) -> dict[tuple[str, str], _Link]:
-    """Leave out what leads nowhere: memory, and ports that nothing is plugged into."""
+    """Leave out links that lead nowhere, as to memory."""
     near: dict[str, set[str]] = {}
     for source, target in edges:
         near.setdefault(source, set()).add(target)
         near.setdefault(target, set()).add(source)
-    kept = {*devices}
-    pending = [name for name, others in near.items() if len(others) == 1 and name not in kept]
+    ends = {*devices}
+    pending = [name for name, near_names in near.items() if len(near_names) == 1]
     while pending:
         name = pending.pop()
-        for other in near.pop(name):
-            near[other].discard(name)
-            if len(near[other]) == 1 and other not in kept:
-                pending.append(other)
+        if name in ends:
+            continue
+        for neighbour in near.pop(name):
+            near[neighbour].discard(name)
+            if len(near[neighbour]) == 1:
+                pending.append(neighbour)
     return {ends: link for ends, link in edges.items() if all(end in near for end in ends)}
 
 
 def _with_figures(
     edges: Mapping[tuple[str, str], _Link], graph: _Expanded, figures: MachineFile
 ) -> Iterator[Edge]:
-    """Yield edges with the options' or the file's bandwidth and latency."""
+    """Yield edges with their bandwidths and latencies."""
     is_latency_used = False
     for ends, link in edges.items():
-        given = figures.links.get(link.name)
-        bandwidth = _bandwidth(link) if given is None else given.bandwidth_bytes_per_s
+        override = figures.links.get(link.name)
+        bandwidth = _bandwidth(link) if override is None else override.bandwidth_bytes_per_s
         if bandwidth is None:
             hint = f'give it in links: {{"{link.name}": {{"bandwidth_bytes_per_s": ..}}}}'
             raise graph.error(f"it does not say how fast the link {link.name!r} is", hint)
-        late = None if given is None else given.latency_s
-        late = _latency(link) if late is None else late
-        if late is None:
-            late, is_latency_used = figures.link_latency_s, True
-        if late is None:
+        latency_s = None if override is None else override.latency_s
+        latency_s = _latency_s(link) if latency_s is None else latency_s
+        if latency_s is None:
+            latency_s, is_latency_used = figures.link_latency_s, True
+        if latency_s is None:
             message = f"it does not say the latency of the link {link.name!r}"
             raise graph.error(message, "give link_latency_s, that of links without one")
-        yield Edge(*ends, bandwidth, late)
+        yield Edge(*ends, bandwidth, latency_s)
     if figures.link_latency_s is not None and not is_latency_used:
         raise graph.error("link_latency_s has no effect: all links have a latency", "drop it")
 
 
 def _bandwidth(link: _Link) -> float | None:
-    """Return bytes per second in one direction; transfers have no stated width."""
-    given = link.physical.bandwidth
-    if given.gigabits_per_second is not None:
-        return given.gigabits_per_second * 1e9 / 8
-    return None if given.gigabytes_per_second is None else given.gigabytes_per_second * 1e9
+    """Return bytes/s in one direction; transfers lack a width."""
+    bandwidth = link.physical.bandwidth
+    if bandwidth.gigabits_per_second is not None:
+        return bandwidth.gigabits_per_second * 1e9 / 8
+    gigabytes = bandwidth.gigabytes_per_second
+    return None if gigabytes is None else gigabytes * 1e9
 
 
-def _latency(link: _Link) -> float | None:
-    given = link.physical.latency
-    scaled = ((given.ms, 1e-3), (given.us, 1e-6), (given.ns, 1e-9))
+def _latency_s(link: _Link) -> float | None:
+    latency = link.physical.latency
+    scaled = ((latency.ms, 1e-3), (latency.us, 1e-6), (latency.ns, 1e-9))
     return next((value * unit for value, unit in scaled if value is not None), None)

@@ -1,4 +1,4 @@
-"""The network between devices as hespas' own network model sees it."""
+"""The network between devices, for hespas' own network model."""
 
 from __future__ import annotations
 
@@ -10,11 +10,7 @@ from types import MappingProxyType
 
 from msgspec import Struct
 
-from hespas.base.figures import (
-    Count,
-    NotNegative,
-    Positive,
-)
+from hespas.base.figures import Count, NotNegative, Positive
 from hespas.base.frozen import frozen
 from hespas.errors import HardwareError
 from hespas.hardware.links import Link, LinkParameters
@@ -48,7 +44,7 @@ class Routing(Enum):
 
 @frozen
 class Dimension:
-    """``size`` devices along one dimension, in which each has its own links.
+    """``size`` devices along one dimension, each with own links.
 
     A line is a ring without the link that would close it. A fat tree has leaf switches of
     ``leaf_size`` devices; the uplinks of one together have ``leaf_size / oversubscription`` times
@@ -107,7 +103,7 @@ class Dimension:
 
 
 def dimension_of(shape: Shape, size: int, bandwidth: float, latency_s: float) -> Dimension:
-    """Return a dimension whose links have a bandwidth, in bytes/s, and a latency."""
+    """Return a dimension of links, with bandwidth in bytes/s."""
     link = LinkParameters(bandwidth_bytes_per_s=bandwidth, latency_s=latency_s)
     return Dimension(shape=shape, size=size, parameters=link)
 
@@ -129,11 +125,11 @@ class Dimensions:
 
 
 class DragonflyRouting(Enum):
-    """Which groups a message passes: those of its ends, or one more.
+    """The groups that a message passes.
 
-    ``VALIANT``: a hash of both ends and a seed chooses a group between, so that the messages of two
-    groups spread over all links. Source: J. Kim et al., Technology-Driven, Highly-Scalable
-    Dragonfly Topology, ISCA 2008.
+    ``MINIMAL``: those of its ends. ``VALIANT``: a hash of both ends and a seed chooses a group
+    between, so that the messages of two groups spread over all links. Source: J. Kim et al.,
+    Technology-Driven, Highly-Scalable Dragonfly Topology, ISCA 2008.
     """
 
     MINIMAL = "minimal"
@@ -142,7 +138,7 @@ class DragonflyRouting(Enum):
 
 @frozen
 class Dragonfly:
-    """Groups of routers: all connected inside, one link between two groups.
+    """Connected groups of connected routers, one link between groups.
 
     ``seed`` is that of the hash of `DragonflyRouting.VALIANT`.
     """
@@ -200,25 +196,22 @@ class Interconnect:
 
     @property
     def dimensions(self) -> tuple[Dimension, ...]:
-        """The dimensions that devices are numbered along; none where it has another form."""
+        """The dimensions that devices are numbered along, if any."""
         return self.fabric.dimensions if isinstance(self.fabric, Dimensions) else ()
 
 
 def without_collisions(interconnect: Interconnect) -> Interconnect:
-    """Return the network with each leaf's hashed uplinks merged into one."""
+    """Return the network with each leaf's uplinks merged."""
     if not any(dimension.is_hashed for dimension in interconnect.dimensions):
         return interconnect
-    one = [replace(dimension, spines=None) for dimension in interconnect.dimensions]
-    return replace(interconnect, fabric=Dimensions(dimensions=tuple(one)))
+    merged = [replace(dimension, spines=None) for dimension in interconnect.dimensions]
+    return replace(interconnect, fabric=Dimensions(dimensions=tuple(merged)))
 
 
 def switched(devices: int, *, bandwidth_bytes_per_s: float, latency_s: float) -> Interconnect:
-    """Return devices around one switch, given a link's figures in one direction."""
+    """Return devices around one switch, by one direction's figures."""
     dimension = dimension_of(Shape.SWITCH, devices, bandwidth_bytes_per_s, latency_s)
     return Interconnect(name="switch", fabric=Dimensions(dimensions=(dimension,)))
-
-
-# The file names links where the values above hold their figures, so its form is a separate one.
 
 
 _MULTI_AXIS, _LOOP = "multi-axis-rings", "hamiltonian-ring"
@@ -226,7 +219,7 @@ _TOGETHER = 2
 
 
 class Slice(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``slice`` of a TPU's ``node.json``: the links of one device, in bytes/s and direction.
+    """``slice`` of ``node.json``: a TPU's links, in bytes/s and direction.
 
     An axis closes to a ring where its length is a multiple of ``closed_axis``, or (``cube``) all
     lengths are multiples of ``cube``. ``on_chip_bandwidth`` joins the devices of one chip, where it
@@ -264,7 +257,7 @@ class Slice(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 def slice_network(
     part: Slice, sides: Sequence[int], *, name: str, on_chip: int = 1
 ) -> Interconnect:
-    """Return the network of a slice with so many chips along each axis.
+    """Return the network of a slice, ``sides`` in chips.
 
     Devices are numbered along the devices of a chip, then the axes.
     """

@@ -38,7 +38,7 @@ from hespas.hardware.machine_links import Edge, Graph, MachineFile, read_machine
 
 
 class _DimensionFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An entry of ``dimensions``; ``link`` is a preset's name, a path, or parameters.
+    """An entry of ``dimensions``; ``link`` has parameters, or names them.
 
     ``latency_s`` and ``reduces_in_switch`` replace those of the link. With ``spines`` a leaf has
     an uplink to each, and ``routing`` and ``seed`` choose the one that a message takes.
@@ -68,7 +68,7 @@ class _DragonflyFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class _LeafSpineFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``oversubscription`` is that of a leaf, and says the bandwidth of its uplinks."""
+    """Leaf switches and spines; ``oversubscription`` is a leaf's."""
 
     leaves: DeviceCount
     devices_per_leaf: DeviceCount
@@ -114,10 +114,10 @@ class _NetworkFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 def read_interconnect(path: Path, *, name: str) -> Interconnect:
-    """Return the network that a ``network.json`` describes; paths in it are relative to it.
+    """Return the network that a ``network.json`` describes.
 
-    Raises `ConfigError` for an invalid file, `HardwareError` for figures that are missing or
-    contradict each other.
+    Paths in it are relative to it. Raises `ConfigError` for an invalid file, `HardwareError` for
+    figures that are missing or contradict each other.
     """
     file = decode(read_json(path), _NetworkFile, location=str(path))
     fabric = _fabric(file, path)
@@ -139,15 +139,15 @@ def read_interconnect(path: Path, *, name: str) -> Interconnect:
 
 
 def _fabric(file: _NetworkFile, path: Path) -> Fabric:
-    networks = (file.dimensions, file.dragonfly, file.leaf_spine, file.graph, file.machine)
-    given = [network for network in networks if network is not None]
-    if len(given) != 1:
+    forms = (file.dimensions, file.dragonfly, file.leaf_spine, file.graph, file.machine)
+    networks = [form for form in forms if form is not None]
+    if len(networks) != 1:
         hint = "give one of dimensions, dragonfly, leaf_spine, graph and machine"
-        raise HardwareError(f"{len(given)} networks are given", location=str(path), hint=hint)
+        raise HardwareError(f"{len(networks)} networks are given", location=str(path), hint=hint)
     try:
-        match given[0]:
-            case list() as dimensions:
-                return Dimensions(dimensions=tuple([_dimension(one, path) for one in dimensions]))
+        match networks[0]:
+            case list() as entries:
+                return Dimensions(dimensions=tuple([_dimension(entry, path) for entry in entries]))
             case _DragonflyFile() as dragonfly:
                 return Dragonfly(
                     groups=dragonfly.groups,
@@ -201,9 +201,9 @@ def _dimension(file: _DimensionFile, path: Path) -> Dimension:
     if file.reduces_in_switch is not None:
         parameters = msgspec.structs.replace(parameters, reduces_in_switch=file.reduces_in_switch)
     if link is not None and file.topology is Shape.FULLY_CONNECTED and file.size > 2:
-        # A preset states what all links of a device carry; here each of them goes to one device.
-        each = parameters.bandwidth_bytes_per_s / (file.size - 1)
-        parameters = msgspec.structs.replace(parameters, bandwidth_bytes_per_s=each)
+        # A preset states the bandwidth of all links of a device; here each goes to one device.
+        bandwidth = parameters.bandwidth_bytes_per_s / (file.size - 1)
+        parameters = msgspec.structs.replace(parameters, bandwidth_bytes_per_s=bandwidth)
     if file.spines is None and (file.routing is not None or file.seed is not None):
         message = "routing and seed have no effect without spines"
         raise HardwareError(message, location=str(path), hint="add spines: 8")
@@ -220,15 +220,15 @@ def _dimension(file: _DimensionFile, path: Path) -> Dimension:
     )
 
 
-def _link(given: str | LinkParameters, path: Path) -> tuple[Link | None, LinkParameters]:
-    """Return the link that ``given`` names, if any, and the parameters."""
-    if isinstance(given, LinkParameters):
-        check_protocols(given, str(path))
-        return None, given
-    link = load_link(given if given in link_names() else path.parent / given)
+def _link(entry: str | LinkParameters, path: Path) -> tuple[Link | None, LinkParameters]:
+    """Return the link that an entry names, and its parameters."""
+    if isinstance(entry, LinkParameters):
+        check_protocols(entry, str(path))
+        return None, entry
+    link = load_link(entry if entry in link_names() else path.parent / entry)
     if link.parameters is None:
         hint = "add the key link to its file"
-        raise HardwareError(f"the link {given} has no parameters", location=str(path), hint=hint)
+        raise HardwareError(f"the link {entry} has no parameters", location=str(path), hint=hint)
     return link, link.parameters
 
 

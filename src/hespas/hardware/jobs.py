@@ -1,4 +1,4 @@
-"""Several jobs on one network: which devices each of them gets."""
+"""Divide a network's devices among several jobs."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class Placement(Enum):
 
 @frozen
 class Jobs:
-    """``count`` jobs of equal size that share all devices of a network."""
+    """``count`` equal jobs that share all devices of a network."""
 
     count: int = 1
     placement: Placement = Placement.PACKED
 
     def devices(self, network: Interconnect) -> tuple[tuple[int, ...], ...]:
-        """Return the devices of each job; `HardwareError` where blocks do not divide them.
+        """Return the devices of each job, else raise `HardwareError`.
 
         >>> from hespas.hardware.interconnect import switched
         >>> network = switched(6, bandwidth_bytes_per_s=1e9, latency_s=0.0)
@@ -42,9 +42,9 @@ class Jobs:
         block = self._block(network)
         if total % self.count or total % (block * self.count):
             blocks = total // block if total % self.count == 0 else total
-            what = f"nodes of {block} devices" if blocks < total else "devices"
+            noun = f"nodes of {block} devices" if blocks < total else "devices"
             raise HardwareError(
-                f"{self.count} jobs do not share {blocks} {what} evenly",
+                f"{self.count} jobs do not share {blocks} {noun} evenly",
                 location=network.name,
                 hint=f"give {option('jobs')} a divisor of {blocks}",
             )

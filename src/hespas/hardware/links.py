@@ -1,4 +1,4 @@
-"""Links: bandwidth and latency of one link, and measured times of collectives over it.
+"""Links, and measured times of collectives over them.
 
 A link preset is a file ``hespas/configs/links/<NAME>.json``; its keys are in
 docs/reference/network-models.md.
@@ -9,7 +9,6 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import field
-from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
 from typing import Literal, TypeVar
@@ -27,11 +26,12 @@ LINKS_DIRECTORY = CONFIGS / "links"
 
 
 class Protocol(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How messages of up to ``up_to_bytes`` (None: of any size) cross a link.
+    """How messages cross a link.
 
-    Each message takes ``overhead_s`` more, such as the handshake of a rendezvous, and gets
-    ``bandwidth_fraction`` of the bandwidth, as protocols that send a flag with every datum do. With
-    ``waits_for_receiver``, a message leaves only when its receive is posted.
+    It serves up to ``up_to_bytes`` (None: any size). Each message takes ``overhead_s`` more, such
+    as the handshake of a rendezvous, and gets ``bandwidth_fraction`` of the bandwidth, as protocols
+    that send a flag with every datum do. With ``waits_for_receiver``, a message leaves only when
+    its receive is posted.
     """
 
     name: Text
@@ -42,7 +42,7 @@ class Protocol(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class LinkParameters(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One direction of a link; ``latency_s`` is that of one hop.
+    """One direction of a link; ``latency_s`` is of one hop.
 
     ``step_overhead_s`` is the time that each message occupies its sender, one message after the
     other. ``protocols`` are ordered by size, the last for any size. With ``reduces_in_switch`` the
@@ -58,12 +58,12 @@ class LinkParameters(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     pipeline_bytes: Count | None = None
 
     def protocol(self, size_bytes: int) -> Protocol | None:
-        """Return the protocol of a message; None if the link has no protocols."""
+        """Return the protocol of a message, if there are any."""
         return _fitting(self.protocols, size_bytes) if self.protocols else None
 
 
 class MeasuredCollective(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A fit to measurements: ``latency_s + size / bandwidth_bytes_per_s`` up to ``up_to_bytes``.
+    """A fit to measurements: ``latency_s + size / bandwidth_bytes_per_s``.
 
     The size is the whole buffer: for an all-gather what a rank ends with, for the others what it
     begins with. ``up_to_bytes`` is None for the last fit, which holds for any larger size.
@@ -82,7 +82,7 @@ class MeasuredCollective(Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 @frozen
 class Link:
-    """A link preset; ``parameters`` is None where it holds only measurements.
+    """A link preset, with parameters, measured collectives or both.
 
     ``collectives`` gives, by kind and by group size, the fits in order of size. The kinds
     all_reduce_one_shot and all_reduce_two_shot are all-reduces by kernels that a compiler writes
@@ -99,7 +99,7 @@ class Link:
     )
 
     def measured(self, kind: str, group_size: int, size_bytes: int) -> MeasuredCollective | None:
-        """Return a collective's fit for its kind and group size, if any."""
+        """Return a collective's fit, if it was measured."""
         fits = self.collectives.get(kind, {}).get(group_size)
         return None if fits is None else _fitting(fits, size_bytes)
 
@@ -108,8 +108,8 @@ _Sized = TypeVar("_Sized", Protocol, MeasuredCollective)
 
 
 def _fitting(entries: Sequence[_Sized], size_bytes: int) -> _Sized:
-    """Return the entry for a size, of those in order of ``up_to_bytes``."""
-    limits = [one.up_to_bytes for one in entries if one.up_to_bytes is not None]
+    """Return the entry for a size, of ascending ones."""
+    limits = [entry.up_to_bytes for entry in entries if entry.up_to_bytes is not None]
     return entries[bisect_left(limits, size_bytes)]
 
 
@@ -140,7 +140,7 @@ def link_names() -> tuple[str, ...]:
 
 
 def load_link(name_or_path: str | Path) -> Link:
-    """Return a link: a preset by its name, or a file by its path.
+    """Return a link, a preset by name or a file.
 
     Raises `HardwareError` for an unknown name and for figures that contradict each other,
     `ConfigError` for an invalid file.
@@ -156,7 +156,7 @@ def load_link(name_or_path: str | Path) -> Link:
 
 
 def read_link(path: Path) -> Link:
-    """Return the link that a file describes. Raises as `load_link` does."""
+    """Return the link that a file describes, as `load_link`."""
     location = str(path)
     file = decode(read_json(path), _LinkFile, location=location)
     tables: dict[str, Mapping[int, tuple[MeasuredCollective, ...]]] = {}
@@ -203,16 +203,16 @@ def _as_measured_on(
     if name == file.name or name not in link_names():
         hint = suggestion(name, link_names())
         raise HardwareError(f"no other link preset is named {name!r}", location=where, hint=hint)
-    other = load_link(name)
-    if other.parameters is None or not other.collectives:
+    base = load_link(name)
+    if base.parameters is None or not base.collectives:
         raise HardwareError(f"{name} has no measured collectives", location=where)
-    ratio = file.link.bandwidth_bytes_per_s / other.parameters.bandwidth_bytes_per_s
+    ratio = file.link.bandwidth_bytes_per_s / base.parameters.bandwidth_bytes_per_s
     return {
         kind: MappingProxyType({
             size: tuple([_scaled(fit, ratio) for fit in fits])
             for size, fits in by_size.items()
         })
-        for kind, by_size in other.collectives.items()
+        for kind, by_size in base.collectives.items()
     }  # fmt: skip
 
 
@@ -226,14 +226,14 @@ def _scaled(fit: MeasuredCollective, ratio: float) -> MeasuredCollective:
 
 
 def check_protocols(parameters: LinkParameters, location: str) -> None:
-    """Raise `HardwareError` unless protocols ascend in size, and the last holds for any size."""
-    _check_limits([one.up_to_bytes for one in parameters.protocols], f"{location}: protocols")
+    """Raise `HardwareError` unless protocols ascend and cover any size."""
+    limits = [protocol.up_to_bytes for protocol in parameters.protocols]
+    _check_limits(limits, f"{location}: protocols")
 
 
 def _check_limits(limits: list[int | None], location: str) -> None:
-    """Raise `HardwareError` unless sizes ascend and the last, and only it, is None."""
+    """Raise `HardwareError` unless sizes ascend and end with None."""
     sizes = [limit for limit in limits if limit is not None]
-    is_ordered = all(one < other for one, other in pairwise(sizes))
-    if limits and (limits[-1] is not None or len(sizes) != len(limits) - 1 or not is_ordered):
+    if limits and limits != [*sorted(set(sizes)), None]:
         hint = "let up_to_bytes ascend, and give null for the last"
         raise HardwareError(f"up_to_bytes is {limits}", location=location, hint=hint)

@@ -1,4 +1,4 @@
-"""How a machine's devices are wired, from files of NCCL or hwloc.
+"""Read how devices are wired from NCCL's or hwloc's files.
 
 `read_machine_links` reads NCCL's topology (``NCCL_TOPO_DUMP_FILE``) and hwloc's
 (``lstopo machine.xml``). Devices that all have NVLinks are connected by these alone, others by PCIe
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """A link from one node to another, by their names; one direction."""
+    """A link from one node to another, by name."""
 
     source: str
     target: str
@@ -43,10 +43,10 @@ class Edge:
 
 @frozen
 class Graph:
-    """Devices and switches by name, and links between them. Devices are numbered as listed.
+    """Devices and switches by name, and links between them.
 
-    A message takes a path of fewest links; of several, always the same for the same two ends, by a
-    hash of both and of ``seed``.
+    Devices are numbered as listed. A message takes a path of fewest links; of several, always the
+    same for the same two ends, by a hash of both and of ``seed``.
     """
 
     devices: tuple[str, ...]
@@ -61,14 +61,14 @@ class Graph:
 
 
 class LinkFigures(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A link in one direction; without a latency the file's applies."""
+    """A link in one direction; the file has other latencies."""
 
     bandwidth_bytes_per_s: Positive
     latency_s: NotNegative | None = None
 
 
 class MachineFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A file that NCCL or hwloc wrote (XML), or one of infragraph (YAML, JSON).
+    """A file of NCCL or hwloc (XML), or of infragraph.
 
     ``link_latency_s`` is that of each link of which the file does not say it. Of XML, the
     bandwidths are of one NVLink, and of the link from one socket to another, in one direction. Of
@@ -102,7 +102,7 @@ Source: PCI Express Base Specification, 6.0: 8b/10b and 128b/130b, and packets o
 
 @dataclass(slots=True, kw_only=True)
 class _Machine:
-    """What a file says: a PCIe tree of devices, and their NVLinks."""
+    """A PCIe tree of devices, and their NVLinks."""
 
     location: str
     order: dict[str, int] = field(default_factory=dict[str, int])
@@ -165,18 +165,18 @@ def _root(path: Path) -> ElementTree.Element:
 
 
 def _read_nccl(root: ElementTree.Element, machine: _Machine) -> None:
-    """Read ``<system>`` of ``<cpu>`` of nested ``<pci>`` with ``<gpu>`` and ``<nvlink>``."""
+    """Read ``<cpu>`` of nested ``<pci>`` with ``<gpu>`` and ``<nvlink>``."""
     for number, cpu in enumerate(root.iterfind("cpu")):
         socket = f"socket{cpu.get('numaid', number)}"
         if socket in machine.sockets:
             raise machine.error(f"{socket} is there twice", "give the topology of one machine")
         machine.sockets.append(socket)
-        pending = [(socket, each) for each in cpu.iterfind("pci")]
+        pending = [(socket, child) for child in cpu.iterfind("pci")]
         while pending:
             parent, pci = pending.pop()
             name = _bus(pci.get("busid"), machine)
             machine.above[name] = (parent, _nccl_bandwidth(pci))
-            pending += [(name, each) for each in pci.iterfind("pci")]
+            pending += [(name, child) for child in pci.iterfind("pci")]
             for gpu in pci.iterfind("gpu"):
                 machine.order[name] = _number(gpu, "dev", machine)
                 _read_nvlinks(name, gpu, machine)
@@ -184,8 +184,8 @@ def _read_nccl(root: ElementTree.Element, machine: _Machine) -> None:
 
 def _bus(name: str | None, machine: _Machine) -> str:
     if not name or name in machine.above:
-        what = f"bus {name} is there twice" if name else "a <pci> has no busid"
-        raise machine.error(what, "give the topology of one machine")
+        message = f"bus {name} is there twice" if name else "a <pci> has no busid"
+        raise machine.error(message, "give the topology of one machine")
     return name
 
 
@@ -223,13 +223,13 @@ def _nccl_bandwidth(pci: ElementTree.Element) -> float | None:
 
 def _read_hwloc(root: ElementTree.Element, machine: _Machine) -> None:
     """Read nested ``<object>``: packages, bridges and PCI devices."""
-    if any("NVLink" in each.get("name", "") for each in root):
+    if any("NVLink" in element.get("name", "") for element in root):
         raise UnsupportedError(
             "the machine has NVLinks, of which hwloc says too little",
             location=machine.location,
             hint="give the topology that NCCL writes (NCCL_TOPO_DUMP_FILE)",
         )
-    pending = [("", each) for each in root.iterfind("object")]
+    pending = [("", child) for child in root.iterfind("object")]
     while pending:
         parent, element = pending.pop()
         name = parent
@@ -238,15 +238,19 @@ def _read_hwloc(root: ElementTree.Element, machine: _Machine) -> None:
                 name = f"socket{len(machine.sockets)}"
                 machine.sockets.append(name)
             case "Bridge" if element.get("bridge_type", "").startswith("1"):
-                name = _bus(element.get("pci_busid"), machine)
-                machine.above[name] = (parent, _hwloc_bandwidth(element, machine))
+                name = _add_hwloc(element, parent, machine)
             case "PCIDev" if _is_accelerator(element):
-                name = _bus(element.get("pci_busid"), machine)
-                machine.above[name] = (parent, _hwloc_bandwidth(element, machine))
+                name = _add_hwloc(element, parent, machine)
                 machine.order[name] = 0
             case _:
                 pass
-        pending += [(name, each) for each in element.iterfind("object")]
+        pending += [(name, child) for child in element.iterfind("object")]
+
+
+def _add_hwloc(element: ElementTree.Element, parent: str, machine: _Machine) -> str:
+    name = _bus(element.get("pci_busid"), machine)
+    machine.above[name] = (parent, _hwloc_bandwidth(element, machine))
+    return name
 
 
 def _is_accelerator(element: ElementTree.Element) -> bool:
@@ -255,7 +259,7 @@ def _is_accelerator(element: ElementTree.Element) -> bool:
 
 
 def _hwloc_bandwidth(element: ElementTree.Element, machine: _Machine) -> float | None:
-    """Return bytes per second in one direction, from hwloc's GB/s; 0 is unknown."""
+    """Return bytes/s in one direction; hwloc's 0 is unknown."""
     text = element.get("pci_link_speed", "0")
     if not re.fullmatch(r"[0-9]{1,4}(\.[0-9]{1,9})?", text):
         raise machine.error(f"pci_link_speed is {text!r}", "write it again")
@@ -302,14 +306,12 @@ def _by_pcie(machine: _Machine, figures: MachineFile) -> _Rates:
             rates[name, parent] = rates[parent, name] = bandwidth
     sockets = [name for name in needed if name in machine.sockets]
     between = figures.socket_bandwidth_bytes_per_s
-    if (len(sockets) > 1) != (between is not None):
-        what = (
-            "does not say how fast sockets are connected" if between is None else "has one socket"
-        )
-        verb = "give" if between is None else "drop"
-        raise machine.error(f"it {what}", f"{verb} socket_bandwidth_bytes_per_s")
-    rates |= dict.fromkeys(permutations(sockets, 2), between or 0.0)
-    return rates
+    if len(sockets) > 1 and between is None:
+        hint = "give socket_bandwidth_bytes_per_s"
+        raise machine.error("it does not say how fast sockets are connected", hint)
+    if len(sockets) <= 1 and between is not None:
+        raise machine.error("it has one socket", "drop socket_bandwidth_bytes_per_s")
+    return rates | dict.fromkeys(permutations(sockets, 2), between or 0.0)
 
 
 def _path(device: str, machine: _Machine) -> Iterator[str]:

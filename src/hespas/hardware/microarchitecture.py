@@ -9,10 +9,7 @@ from msgspec import Struct, structs
 from hespas.base.decode import decode, read_json
 from hespas.base.figures import Count, Fraction, NotNegative, Positive, Text
 from hespas.errors import HardwareError
-from hespas.hardware.device import (
-    Device,
-    check_clock,
-)
+from hespas.hardware.device import Device, check_clock
 from hespas.hardware.power import check_sources
 from hespas.hardware.presets import MICROARCHITECTURE, load_device
 
@@ -58,7 +55,7 @@ class Microarchitecture(
 
 
 def load_microarchitecture(device: Device | str | Path) -> Microarchitecture:
-    """Return the microarchitecture of a device, also by name or path.
+    """Return a device's microarchitecture, also by name or path.
 
     Raises `HardwareError` for an unknown name, and for a device without this description.
 
@@ -76,7 +73,7 @@ def load_microarchitecture(device: Device | str | Path) -> Microarchitecture:
 
 
 def read_microarchitecture(file: Path) -> Microarchitecture:
-    """Return the figures of a file. Raises `HardwareError` if a figure has no source."""
+    """Return a file's figures, else `HardwareError` without sources."""
     gpu = decode(read_json(file), Microarchitecture, location=str(file))
     check_clock(gpu.clock_hz, location=str(file))
     names = {field.encode_name for field in structs.fields(Microarchitecture)} - {"sources"}
@@ -86,7 +83,7 @@ def read_microarchitecture(file: Path) -> Microarchitecture:
 
 
 def launching_in_graphs(gpu: Microarchitecture) -> Microarchitecture:
-    """Return a GPU whose kernels take what they do in CUDA graphs."""
+    """Return a GPU that launches kernels in CUDA graphs."""
     launch_s = gpu.launch_s if gpu.graph_launch_s is None else gpu.graph_launch_s
     return structs.replace(gpu, launch_s=launch_s)
 
@@ -94,7 +91,7 @@ def launching_in_graphs(gpu: Microarchitecture) -> Microarchitecture:
 def microarchitecture_at(
     gpu: Microarchitecture, *, arithmetic: float, launch: float
 ) -> Microarchitecture:
-    """Return a GPU with scaled launches and pipelines, except loads and stores.
+    """Return a GPU with scaled launches and arithmetic pipelines.
 
     >>> gpu = load_microarchitecture("H100_80GB")
     >>> other = microarchitecture_at(gpu, arithmetic=2.0, launch=0.0)

@@ -1,4 +1,4 @@
-"""The power of a GPU's board, by its work and clock.
+"""The power of a GPU's board, by work and clock.
 
     power = idle + (busy + energy per FLOP x FLOP/s) x v^2 + energy per byte x bytes/s
 
@@ -70,7 +70,7 @@ class BoardPower(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 @frozen
 class Draw:
-    """What a GPU does in some time: its power follows from it.
+    """A GPU's work in some time, which decides its power.
 
     ``clocked_s`` of ``time_s`` is in inverse proportion to the clock. ``flops`` are of products, by
     the types of `BoardPower`.
@@ -102,7 +102,7 @@ class BoardEnergy:
 
 @frozen
 class Sustained:
-    """A computation's share of the boost clock, and its board's power.
+    """A computation's clock, relative to boost, and power.
 
     ``power_w`` is the mean over the computation, ``at_boost_w`` that at the boost clock.
     """
@@ -130,9 +130,10 @@ def slowed(draw: Draw, factor: float) -> Draw:
 
 
 def energy(power: BoardPower, draw: Draw, clock: float) -> BoardEnergy:
-    """Return the energy of a GPU's work at a fraction of its boost clock.
+    """Return the energy of a GPU's work at a clock.
 
-    Arithmetic of types without a figure is in what busy multiprocessors draw.
+    ``clock`` is a fraction of the boost clock. Arithmetic of types without a figure is in what busy
+    multiprocessors draw.
     """
     products_j = sum(power.flop_j.get(name, 0.0) * flops for name, flops in draw.flops.items())
     busy_j = power.busy_w * clock * draw.time_s
@@ -144,15 +145,15 @@ def energy(power: BoardPower, draw: Draw, clock: float) -> BoardEnergy:
 
 
 def mean_w(power: BoardPower, draw: Draw, clock: float) -> float:
-    """Return the mean power of a GPU's work; 0 without time."""
+    """Return the mean power of a GPU's work."""
     return energy(power, draw, clock).total_j / draw.time_s if draw.time_s > 0 else 0.0
 
 
 def sustained_clock(power: BoardPower, at_boost: Draw, limit_w: float) -> float:
-    """Return the largest clock, relative to boost, within the power limit.
+    """Return the largest clock within the power limit.
 
-    ``at_boost`` is what is done at the boost clock. Rounded down to a thousandth, and at most 1.
-    Raises `HardwareError` where even the slowest clock draws more.
+    ``at_boost`` is the work at the boost clock. The clock is a fraction of that, rounded down to a
+    thousandth, and at most 1. Raises `HardwareError` where even the slowest clock draws more.
 
     >>> from hespas.hardware.presets import load_device
     >>> h100 = load_device("H100_80GB").power
@@ -185,7 +186,7 @@ _LOOP_S = (0.5e-3, 16e-3)
 
 
 def clock_in_loop(power: BoardPower, time_s: float) -> float:
-    """Return the clock at which a table's product was measured, from its time.
+    """Return the clock of a table's product, by its time.
 
     Tables come from a few runs of a product behind each other: over before power limits act where
     it is short. Between, the clock falls in a line with the logarithm of the time. `python
@@ -237,9 +238,9 @@ def check_sources(figures: AbstractSet[str], sources: AbstractSet[str], *, locat
 
 
 def read_power(file: Path) -> BoardPower:
-    """Return the figures of a file. Raises `HardwareError` if a figure has no source."""
+    """Return a file's figures, else `HardwareError` without sources."""
     power = decode(read_json(file), BoardPower, location=str(file))
-    figures = {each.name for each in fields(BoardPower)} - {"sources", "host", "flop_j"}
+    figures = {field.name for field in fields(BoardPower)} - {"sources", "host", "flop_j"}
     figures |= {f"flop_j.{name}" for name in power.flop_j}
     if power.host is not None:
         figures |= {f"host.{name}" for name in asdict(power.host)}

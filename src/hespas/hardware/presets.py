@@ -1,4 +1,4 @@
-"""Load devices and systems by name, from the presets in ``hespas/configs``, or by path."""
+"""Load devices and systems, presets by name or files."""
 
 from __future__ import annotations
 
@@ -87,11 +87,11 @@ def system_names() -> tuple[str, ...]:
 
 @cache
 def _directories_with(home: Path, inside: Path) -> tuple[str, ...]:
-    return tuple(sorted(each.name for each in home.iterdir() if (each / inside).exists()))
+    return tuple(sorted(path.name for path in home.iterdir() if (path / inside).exists()))
 
 
 def load_device(name_or_path: str | Path) -> Device:
-    """Return a device, a preset by name or a roofline configuration by path.
+    """Return a device, a preset by name or a file.
 
     The path is that of the file, or of a directory with ``roofline/config.json``. ``node.json``,
     ``microarchitecture.json`` and ``power.json`` beside it say more. Raises `HardwareError` for an
@@ -103,12 +103,6 @@ def load_device(name_or_path: str | Path) -> Device:
     """
     file = device_file(name_or_path)
     return _preset_device(file) if file.is_relative_to(_NODES) else _read_device(file)
-
-
-@cache
-def _preset_device(file: Path) -> Device:
-    """Read a preset once: files of the package stay as they are."""
-    return _read_device(file)
 
 
 def _read_device(file: Path) -> Device:
@@ -138,13 +132,17 @@ def _read_device(file: Path) -> Device:
     )
 
 
+# Files of the package stay as they are: a preset is read once.
+_preset_device = cache(_read_device)
+
+
 def load_hardware(name_or_path: str | Path) -> RooflineHardware:
-    """Return a device's file, with its options about unknown types; raises as `load_device`."""
+    """Return a device's configuration, as `load_device` finds it."""
     return read_roofline(device_file(name_or_path))
 
 
 def node_directory(name_or_path: str | Path) -> Path:
-    """Return a node's directory: a preset's, or a configuration's by path.
+    """Return a node's directory, by a preset's name or path.
 
     Raises `HardwareError` for an unknown name, and for a node without ``node.json``.
     """
@@ -163,7 +161,7 @@ def _home(file: Path) -> Path:
 
 
 def device_file(name_or_path: str | Path) -> Path:
-    """Return the file with a device's rates; `HardwareError` for an unknown name."""
+    """Return the file of a device's rates, else raise `HardwareError`."""
     path = _path_of(name_or_path, device_names()) or _NODES / node_name(str(name_or_path))
     if not path.is_dir():
         return path
@@ -178,7 +176,7 @@ def device_file(name_or_path: str | Path) -> Path:
 
 
 def device_of(hardware: RooflineHardware, *, name: str) -> Device:
-    """Return the device that the roofline ``hardware`` of a configuration describes."""
+    """Return the device that a roofline configuration describes."""
     return Device(
         name=name,
         peak_flops=hardware.peak_flops,
@@ -191,12 +189,12 @@ def device_of(hardware: RooflineHardware, *, name: str) -> Device:
 
 
 def node_info(name_or_path: str | Path) -> NodeInfo:
-    """Return a node's ``node.json``, by a preset's name or a path."""
+    """Return a node's ``node.json``, by a preset's name or path."""
     return _node(node_directory(name_or_path))[0]
 
 
 def load_system(name_or_path: str | Path) -> System:
-    """Return a system: a preset by name, or a directory by path.
+    """Return a system, a preset by name or a directory.
 
     The directory holds ``system.json``, ``network.yml`` and ``remote_memory.json``, or a directory
     ``astra-sim`` with them; and, for hespas' own model, ``hespas/network.json``, which needs no
@@ -212,24 +210,18 @@ def load_system(name_or_path: str | Path) -> System:
         return _read_system(path)
     name = _system_name(str(name_or_path))
     part = next(device for device in device_names() if name.startswith(f"{device}_"))
-    return replace(_preset_system(name), part=part)
-
-
-@cache
-def _preset_system(name: str) -> System:
-    """Read a preset once, as `_preset_device` does."""
-    return _read_system(_SYSTEMS / name)
+    return replace(_preset_system(_SYSTEMS / name), part=part)
 
 
 def _read_system(directory: Path) -> System:
     inner = directory / _ASTRA_SIM
     home = inner if inner.is_dir() else directory
-    named = home.resolve()
+    resolved = home.resolve()
     own = directory / _OWN
     if own.is_file() and not inner.is_dir() and not (home / "system.json").is_file():
-        return bare_system(named.name, interconnect=read_interconnect(own, name=named.name))
+        return bare_system(resolved.name, interconnect=read_interconnect(own, name=resolved.name))
     system = read_system(
-        name=named.parent.name if named.name == _ASTRA_SIM else named.name,
+        name=resolved.parent.name if resolved.name == _ASTRA_SIM else resolved.name,
         system_file=home / "system.json",
         network_file=home / "network.yml",
         remote_memory_file=home / "remote_memory.json",
@@ -243,10 +235,13 @@ def _read_system(directory: Path) -> System:
     return replace(system, interconnect=interconnect, described=system.dimensions)
 
 
-def part_of(device: Device | str | Path) -> str | None:
-    """Return the device preset of a name, an alias or a device.
+_preset_system = cache(_read_system)
 
-    None for one's own device by its path, and for a device of another name.
+
+def part_of(device: Device | str | Path) -> str | None:
+    """Return the preset that a device is, if any.
+
+    Devices by their path, and those of other names, have none.
 
     >>> part_of("H100_SXM_80GB"), part_of(load_device("V100_32GB")), part_of(Path("mine"))
     ('H100_80GB', 'V100_32GB', None)
@@ -257,7 +252,7 @@ def part_of(device: Device | str | Path) -> str | None:
 
 
 def is_tpu(device: Device | str | Path) -> bool | None:
-    """Return whether a device is a TPU, not a GPU; None if unknown.
+    """Return whether a device is a TPU, if known.
 
     The target in its ``node.json`` says it, and for GPUs without one the preset.
 
@@ -289,7 +284,7 @@ def system_directory(name_or_path: str | Path) -> Path:
 
 
 def presets_that_fit(device_count: int) -> tuple[str, ...]:
-    """Return the names of the system presets of exactly ``device_count`` devices, sorted."""
+    """Return the sorted system presets of ``device_count`` devices."""
     if device_count < 1:
         raise DeviceCountError(f"the device count is {device_count}", hint="give 1 or more")
     return tuple(name for name in system_names() if prod(preset_sizes(name)) == device_count)
@@ -297,13 +292,13 @@ def presets_that_fit(device_count: int) -> tuple[str, ...]:
 
 @cache
 def preset_sizes(name: str) -> tuple[int, ...]:
-    """Return the sizes of a system preset's dimensions, without loading it whole."""
+    """Return the sizes of a system preset's dimensions."""
     network = read_network(_SYSTEMS / name / _ASTRA_SIM / "network.yml")
     return tuple(dimension.size for dimension in network)
 
 
-def found_path(path: Path) -> Path:
-    """Return where a path leads: documented ones, ``configs/...``, lead to presets everywhere.
+def resolve_path(path: Path) -> Path:
+    """Return the preset's file for ``configs/...``, else the path.
 
     A file of that name in the working directory goes before the preset's.
     """
@@ -314,17 +309,17 @@ def found_path(path: Path) -> Path:
 
 
 def _path_of(name_or_path: str | Path, presets: tuple[str, ...]) -> Path | None:
-    """Return the path, or None for a preset's name, which takes precedence."""
+    """Return the path; None for a preset, which takes precedence."""
     if isinstance(name_or_path, Path):
-        return found_path(name_or_path)
+        return resolve_path(name_or_path)
     if name_or_path in presets:
         return None
     looks_like_a_path = "/" in name_or_path or Path(name_or_path).exists()
-    return found_path(Path(name_or_path)) if looks_like_a_path else None
+    return resolve_path(Path(name_or_path)) if looks_like_a_path else None
 
 
 def node_name(name: str) -> str:
-    """Return a device preset's name, given it or an alias; else `HardwareError`."""
+    """Return the preset of a name, else raise `HardwareError`."""
     if name in device_names():
         return name
     names = _device_names_and_aliases()
@@ -356,11 +351,6 @@ def _node(home: Path) -> tuple[NodeInfo, MeasuredTables | None]:
     return _preset_node(home) if home.is_relative_to(_NODES) else _read_node(home)
 
 
-@cache
-def _preset_node(home: Path) -> tuple[NodeInfo, MeasuredTables | None]:
-    return _read_node(home)
-
-
 def _read_node(home: Path) -> tuple[NodeInfo, MeasuredTables | None]:
     location = str(home / "node.json")
     node = decode(read_json(home / "node.json"), NodeInfo, location=location)
@@ -369,11 +359,14 @@ def _read_node(home: Path) -> tuple[NodeInfo, MeasuredTables | None]:
     return node, MeasuredTables(part=node.tables, location=location, factors=node.calibration)
 
 
+_preset_node = cache(_read_node)
+
+
 _MEMORY_SIZE = re.compile(r"_\d+GB$")
 
 
 def family_of(part: str) -> str:
-    """Return what parts that differ in their memory only have in common.
+    """Return the name that parts of different memory share.
 
     >>> family_of("A100_SXM_40GB") == family_of("A100_SXM_80GB")
     True
@@ -382,7 +375,7 @@ def family_of(part: str) -> str:
 
 
 def part_warnings(device: Device | str | Path | None, system: System | None) -> tuple[str, ...]:
-    """Return a warning for a device on another part's system preset.
+    """Warn of a device on another part's system preset.
 
     Parts that differ in their memory only are alike. Nothing is known of one's own devices and
     systems, so there is none for them. Raises `ConfigError` for a TPU on a system of GPUs, and for
@@ -409,9 +402,9 @@ def part_warnings(device: Device | str | Path | None, system: System | None) -> 
 
 
 def _matching(name: str, *, of_tpu: bool, part: str | None, system: System) -> str:
-    """Return which systems fit the device, and which device fits the system."""
-    fitting = [other for other in system_names() if part and other.startswith(f"{part}_")]
-    same_size = [other for other in fitting if other in presets_that_fit(system.device_count)]
+    """Return a hint on systems and devices that fit."""
+    fitting = [preset for preset in system_names() if part and preset.startswith(f"{part}_")]
+    same_size = [preset for preset in fitting if preset in presets_that_fit(system.device_count)]
     shown = ", ".join((same_size or fitting)[:4])
     systems = (
         f"{option('system')} {shown}" if shown else f"a system of {'TPUs' if of_tpu else 'GPUs'}"

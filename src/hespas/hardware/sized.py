@@ -1,10 +1,11 @@
-"""Systems of any number of devices of a part: ``32xH100_80GB``, ``256xTPUv5e``, ``TPUv6e_2x4``.
+"""Systems of any size of a part.
 
-GPUs stand in nodes, as many as the largest node of the part's presets has; the links in the node
-and between nodes are those of the presets. Of each NVL72 rack 72 devices are used, or 64 where the
-count is a multiple of 64 alone. TPUs make a slice, of the shape that libtpu's compiler
-takes for the number, or of a named one; ``4x256xTPUv5e`` are four slices. The figures of links are
-the presets' and the nodes': there are none here.
+Examples are ``32xH100_80GB``, ``256xTPUv5e`` and ``TPUv6e_2x4``. GPUs stand in nodes, as many as
+the largest node of the part's presets has; the links in the node and between nodes are those of the
+presets. Of each NVL72 rack 72 devices are used, or 64 where the count is a multiple of 64 alone.
+TPUs make a slice, of the shape that libtpu's compiler takes for the number, or of a named one;
+``4x256xTPUv5e`` are four slices. The figures of links are the presets' and the nodes': there are
+none here.
 """
 
 from __future__ import annotations
@@ -17,12 +18,7 @@ from typing import TypeVar
 
 from hespas.base.figures import MOST_DEVICES, MOST_DIGITS
 from hespas.errors import DeviceCountError, HardwareError, option
-from hespas.hardware.interconnect import (
-    Dimension,
-    Shape,
-    dimension_of,
-    slice_network,
-)
+from hespas.hardware.interconnect import Dimension, Shape, dimension_of, slice_network
 from hespas.hardware.presets import (
     device_names,
     family_of,
@@ -47,26 +43,27 @@ _MOST_CHIPS = {"v4": 4096, "v5e": 256, "v5p": 8960, "v6e": 256, "tpu7x": 9216}
 
 
 def find_system(name_or_path: str | Path) -> System:
-    """Return a system: ``COUNTxPART``, ``PART_SHAPE``, or several slices of TPUs of either form.
+    """Return the system of a name or path.
 
-    Others are what `hespas.hardware.presets.load_system` takes. Raises `DeviceCountError` for a
-    number of devices that doesn't fill nodes or make a slice.
+    Names are ``COUNTxPART``, ``PART_SHAPE``, ``SLICESx`` one of both, and those that
+    `hespas.hardware.presets.load_system` takes. Raises `DeviceCountError` for a number of devices
+    that doesn't fill nodes or make a slice.
 
-    >>> [one.size for one in find_system("512xH100_80GB").dimensions]
+    >>> [dimension.size for dimension in find_system("512xH100_80GB").dimensions]
     [8, 64]
-    >>> [one.size for one in find_system("512xGB200_186GB").dimensions]
+    >>> [dimension.size for dimension in find_system("512xGB200_186GB").dimensions]
     [64, 8]
-    >>> [one.size for one in find_system("64xTPUv5e").dimensions]
+    >>> [dimension.size for dimension in find_system("64xTPUv5e").dimensions]
     [8, 8]
-    >>> [one.size for one in find_system("4xTPUv6e_2x4").dimensions]
+    >>> [dimension.size for dimension in find_system("4xTPUv6e_2x4").dimensions]
     [2, 4, 4]
     """
     if isinstance(name_or_path, Path) or Path(name_or_path).exists():
         return load_system(name_or_path)
     sized = SIZED.fullmatch(name_or_path)
     if sized is None:
-        known = name_or_path in system_names()
-        return (None if known else _shaped(name_or_path)) or load_system(name_or_path)
+        is_preset = name_or_path in system_names()
+        return (None if is_preset else _shaped(name_or_path)) or load_system(name_or_path)
     digits = sized[1]
     if len(digits) > MOST_DIGITS or not 1 <= int(digits) <= MOST_DEVICES:
         raise DeviceCountError(
@@ -82,7 +79,7 @@ def find_system(name_or_path: str | Path) -> System:
 
 
 def names_system(name: str) -> bool:
-    """Return whether a name has a system's form, not a part's.
+    """Return whether a name has a system's form.
 
     >>> names_system("32xH100_80GB"), names_system("TPUv6e_2x4"), names_system("TPUv6e")
     (True, True, False)
@@ -91,14 +88,14 @@ def names_system(name: str) -> bool:
 
 
 def _presets(part: str) -> dict[str, tuple[int, ...]]:
-    """Return the preset sizes of a part and its variants in memory."""
+    """Return the preset sizes of a part's family, by name."""
     own = [name for name in system_names() if name.startswith(f"{part}_")]
     alike = [name for name in system_names() if name.startswith(f"{family_of(part)}_")]
     return {name: preset_sizes(name) for name in dict.fromkeys([*own, *alike])}
 
 
 def _nodes(part: str, count: int) -> System:
-    """Return full nodes of a part's GPUs, or a part of one node."""
+    """Return nodes of a part's GPUs, or some of one."""
     presets = _presets(part)
     nodes = {name: prod(sizes) for name, sizes in presets.items() if len(sizes) == 1}
     if not nodes:
@@ -108,18 +105,18 @@ def _nodes(part: str, count: int) -> System:
         as_many = count if count in nodes.values() else size
         name = next(name for name, devices in nodes.items() if devices == as_many)
         return _of_part(load_system(name), part, (count,))
-    clusters = [name for name, each in presets.items() if each[:1] == (size,) and len(each) == 2]
+    clusters = [name for name, sizes in presets.items() if sizes[:1] == (size,) and len(sizes) == 2]
     if not clusters:
         raise HardwareError(
             f"how nodes of {part} are connected is not known: one has {size} devices",
             hint=f"give {size} or fewer, or {_DESCRIBE}",
         )
-    used = _used_of_each(part, count, size)
-    return _of_part(load_system(clusters[0]), part, (used, count // used))
+    node_devices = _node_devices(part, count, size)
+    return _of_part(load_system(clusters[0]), part, (node_devices, count // node_devices))
 
 
-def _used_of_each(part: str, count: int, size: int) -> int:
-    """Return a system's devices per node: all, or the largest power of two."""
+def _node_devices(part: str, count: int, size: int) -> int:
+    """Return the devices used per node, all or a power."""
     uses = dict.fromkeys((size, 1 << (size.bit_length() - 1)))
     for used in uses:
         if count % used == 0:
@@ -127,31 +124,30 @@ def _used_of_each(part: str, count: int, size: int) -> int:
     below = max(count // used * used for used in uses)
     above = min(-(-count // used) * used for used in uses)
     raise DeviceCountError(
-        f"{count} devices do not fill {_word(size)}s of {' or '.join(map(str, uses))} {part}",
+        f"{count} devices do not fill {_enclosure(size)}s of {' or '.join(map(str, uses))} {part}",
         hint=f"give {below} or {above}",
     )
 
 
-def _word(size: int) -> str:
-    """Return the enclosure of devices around one switch; nodes have 16 GPUs at most."""
+def _enclosure(size: int) -> str:
     return "node" if size <= _MOST_IN_NODE else "rack"
 
 
 def _of_part(preset: System, part: str, sizes: tuple[int, ...]) -> System:
-    """Return a system whose reductions read ``part``'s memory, and a note on links."""
+    """Return a preset resized for ``part``, with a note."""
     system = _resized(preset, sizes)
     size, *counts = sizes
-    whole = preset.dimensions[0].size
-    word = _word(whole)
-    nodes = f"{counts[0]} {word}s of {size}" if counts else f"one {word} of {size}"
+    node_size = preset.dimensions[0].size
+    noun = _enclosure(node_size)
+    nodes = f"{counts[0]} {noun}s of {size}" if counts else f"one {noun} of {size}"
     note = f"cluster: {nodes} {part}"
-    if counts and size < whole:
-        note += f" ({size} of the {whole} in each)"
+    if counts and size < node_size:
+        note += f" ({size} of the {node_size} in each)"
     note += f", linked as in the preset {preset.name}"
     if preset.interconnect is not None:
         note += f": {preset.interconnect.source.partition(';')[0]}"
     if counts and counts[0] > preset.dimensions[1].size:
-        note += f", with one switch a rail however many {word}s there are"
+        note += f", with one switch a rail however many {noun}s there are"
     if preset.part != part:
         bandwidth = load_device(part).memory_bandwidth_bytes_per_s
         system = replace(system, local_memory_bandwidth_bytes_per_s=bandwidth)
@@ -160,20 +156,20 @@ def _of_part(preset: System, part: str, sizes: tuple[int, ...]) -> System:
 
 def _slice(part: str, count: int, generation: str) -> System:
     if node_info(part).slice is None:
-        every = {name: prod(sizes) for name, sizes in _presets(part).items()}
-        for name, devices in every.items():
+        presets = {name: prod(sizes) for name, sizes in _presets(part).items()}
+        for name, devices in presets.items():
             if devices == count:
                 return load_system(name)
         raise HardwareError(
             f"how {count} {part} are connected is not known",
-            hint=f"give {' or '.join(map(str, every.values()))}, or {_DESCRIBE}",
+            hint=f"give {' or '.join(map(str, presets.values()))}, or {_DESCRIBE}",
         )
     most = _MOST_CHIPS[generation] * TPU_GENERATIONS[generation].devices_per_chip
     shape = _shape_of(count, generation)
     if shape is None or count > most:
         powers = [2**power for power in range(most.bit_length())]
         sizes = [size for size in powers if _shape_of(size, generation) is not None]
-        near = [*[size for size in sizes if size < count][-1:]]
+        near = [size for size in sizes if size < count][-1:]
         near += [size for size in sizes if size > count][:1]
         hint = f"give {' or '.join(map(str, near))}"
         if near[-1] < count and count % most == 0:
@@ -205,7 +201,7 @@ def _of_shape(part: str, sides: tuple[int, ...], generation: str) -> System:
 
 
 def _shaped(name: str) -> System | None:
-    """Return the slice that ``TPUv6e_2x4`` names; None for a name of another form."""
+    """Return the slice of a name like ``TPUv6e_2x4``, if any."""
     match = _SHAPED.fullmatch(name)
     if match is None or match[1] not in device_names():
         return None
@@ -234,7 +230,7 @@ def _shaped(name: str) -> System | None:
 
 
 def _several(name: str, count: int, inner: System) -> System:
-    """Return several slices, joined by the network of the data centre."""
+    """Return several slices, joined by the data centre's network."""
     part = inner.part
     described = None if part is None else node_info(part).slice
     dimensions = () if inner.interconnect is None else inner.interconnect.dimensions
@@ -268,7 +264,7 @@ def _several(name: str, count: int, inner: System) -> System:
 
 
 def _nearest_slice(part: str, on_chip: int, count: int) -> str:
-    """Return the largest slice preset within the devices, or else the smallest."""
+    """Return the largest fitting slice preset, else the smallest."""
     first = (on_chip,) if on_chip > 1 else ()
     presets = {
         name: prod(sizes)
@@ -289,29 +285,29 @@ def _shape_of(count: int, generation: str) -> tuple[int, ...] | None:
 
 
 def _resized(system: System, sizes: tuple[int, ...]) -> System:
-    """Return a system with other sizes; additional dimensions repeat the last."""
-    many = len(sizes)
+    """Return a resized system; new dimensions repeat the last."""
+    count = len(sizes)
 
     def resized(dimensions: tuple[Dimension, ...]) -> tuple[Dimension, ...]:
-        links = zip(_as_many(dimensions, many), sizes, strict=True)
-        return tuple([replace(one, size=size) for one, size in links])
+        pairs = zip(_as_many(dimensions, count), sizes, strict=True)
+        return tuple([replace(dimension, size=size) for dimension, size in pairs])
 
     system = system.with_dimensions(resized)
     interconnect = system.interconnect
     if interconnect is not None:
         algorithms = {
-            kind: named if len(named) == 1 else _as_many(named, many)
-            for kind, named in interconnect.algorithms.items()
+            kind: names if len(names) == 1 else _as_many(names, count)
+            for kind, names in interconnect.algorithms.items()
         }
         interconnect = replace(interconnect, algorithms=algorithms)
     implementations = {
-        kind: _as_many(named, many) for kind, named in system.implementations.items()
+        kind: _as_many(names, count) for kind, names in system.implementations.items()
     }
     return replace(system, implementations=implementations, interconnect=interconnect)
 
 
-def _as_many(values: tuple[_T, ...], many: int) -> tuple[_T, ...]:
-    return (*values[:many], *values[-1:] * (many - len(values)))
+def _as_many(values: tuple[_T, ...], count: int) -> tuple[_T, ...]:
+    return (*values[:count], *values[-1:] * (count - len(values)))
 
 
 _DESCRIBE = f"describe the network in a directory and give it with {option('system')}"

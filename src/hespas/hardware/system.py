@@ -1,4 +1,4 @@
-"""A cluster: its devices' network and how collectives run on it, in ASTRA-sim's terms.
+"""A cluster: its network and collectives, in ASTRA-sim's terms.
 
 Source of every field and default: ASTRA-sim's analytical simulators, which read them from
 ``system.json``, ``network.yml`` and ``remote_memory.json``, as `read_system` does.
@@ -57,7 +57,7 @@ def astra_name(shape: Shape) -> str:
 
 @frozen
 class LinkBandwidth:
-    """A replaced link bandwidth of a dimension; 0 is the nearest.
+    """A dimension's replaced link bandwidth; dimension 0 is nearest.
 
     It is their own times ``factor``, or ``bytes_per_s`` in one direction of one link.
 
@@ -81,7 +81,7 @@ _FORM = "DIM=xFACTOR or DIM=RATE, as in 1=x0.5 or 1=25GB/s; the nearest dimensio
 def parse_link_bandwidths(texts: Iterable[str]) -> tuple[LinkBandwidth, ...]:
     """Read ``DIM=xFACTOR`` and ``DIM=RATE``; `ConfigError` for anything else.
 
-    >>> [str(each) for each in parse_link_bandwidths(["0=x2", "1=25GB/s"])]
+    >>> [str(change) for change in parse_link_bandwidths(["0=x2", "1=25GB/s"])]
     ['0=x2', '1=2.5e+10B/s']
     """
     name = "link_bandwidth"
@@ -188,7 +188,7 @@ class System:
     def with_dimensions(
         self, change: Callable[[tuple[Dimension, ...]], tuple[Dimension, ...]]
     ) -> System:
-        """Return the system with other dimensions, in both of its descriptions."""
+        """Return the system with other dimensions, in both descriptions."""
         own, dimensions = self.interconnect, change(self.dimensions)
         if own is not None and isinstance(own.fabric, Dimensions):
             own = replace(own, fabric=Dimensions(dimensions=change(own.fabric.dimensions)))
@@ -219,7 +219,7 @@ def bare_system(
     dimensions: tuple[Dimension, ...] = (),
     interconnect: Interconnect | None = None,
 ) -> System:
-    """Return a system with a network and ASTRA-sim's defaults for everything else.
+    """Return a system of a network and ASTRA-sim's defaults.
 
     >>> ring = dimension_of(Shape.RING, 8, bandwidth=1e9, latency_s=0.0)
     >>> bare_system("a ring", dimensions=(ring,)).device_count
@@ -266,7 +266,7 @@ class _SystemFile(
     forbid_unknown_fields=True,
     rename="kebab",
 ):
-    """``system.json``: first the keys that a `System` has fields for, then its options."""
+    """``system.json``: keys with fields in `System`, then its options."""
 
     preferred_dataset_splits: Annotated[int, Meta(ge=1, le=MOST_CHUNKS)]
     # ASTRA-sim's own defaults.
@@ -379,7 +379,7 @@ def read_network(path: Path) -> tuple[Dimension, ...]:
 
 
 def read_remote_memory(path: Path | None) -> RemoteMemory:
-    """Return the remote memory that ``path`` describes; none at all for None.
+    """Return the remote memory that a file describes, if any.
 
     Raises `ConfigError` for a figure that its ``memory-type`` needs and the file lacks.
     """

@@ -1,4 +1,4 @@
-"""How much equal devices differ in speed, and a group's slowest duration.
+"""How equal devices differ in speed, and a group's slowest.
 
 The slowest of n independent draws from a distribution F is one draw of ``F^-1(u^(1/n))`` with u
 uniform: a group of 100,000 devices costs as much as one of two.
@@ -32,14 +32,14 @@ Deviation = Annotated[float, Meta(ge=0, lt=0.5)]
 
 
 class SlowDevices(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A share of the devices that take ``factor`` times as long as the others."""
+    """A share of devices, slower by ``factor``."""
 
     share: Annotated[float, Meta(gt=0, lt=0.5)]
     factor: Annotated[float, Meta(ge=1, le=100)]
 
 
 class Variation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Deviations of durations relative to a typical device; see each field.
+    """Deviations of durations relative to a typical device.
 
     ``sigma`` is that of what arithmetic bounds, ``memory_sigma`` of what memory bounds,
     ``device_sigma`` of all computation, all for good; ``step_sigma`` varies from step to step,
@@ -63,7 +63,7 @@ EQUAL = Variation(source=NONE)
 
 
 def read_variation(name: str | Path) -> Variation:
-    """Return the variation of a preset or a file, or ``none``; else `ConfigError`.
+    """Return the variation of a preset, a file or ``none``.
 
     >>> read_variation("GPU_SC22").sigma
     0.0148
@@ -75,7 +75,7 @@ def read_variation(name: str | Path) -> Variation:
 
 
 class Slowest:
-    """The distribution of the slowest device's duration factor in a group."""
+    """The distribution of the slowest duration factor in a group."""
 
     def __init__(self, *, sigma: float, slow: SlowDevices | None = None) -> None:
         import numpy as np  # noqa: PLC0415 - few clusters vary
@@ -83,25 +83,23 @@ class Slowest:
         most = 1.0 if slow is None else slow.factor
         reach = _REACH * sigma
         factors = np.linspace(1.0 - reach, most * (1.0 + reach), _POINTS)
-        if sigma > 0:
-            normal = [erfc((factor - 1.0) / sigma / sqrt(2.0)) / 2.0 for factor in factors]
-        else:
-            normal = [float(factor < 1.0) for factor in factors]
-        beyond = np.array(normal)
+
+        def slower(typical: float) -> Floats:
+            """Return the share of devices slower than each factor."""
+            if sigma > 0:
+                deviations = [(factor / typical - 1.0) / sigma for factor in factors]
+                return np.array([erfc(deviation / sqrt(2.0)) / 2.0 for deviation in deviations])
+            return np.array([float(factor < typical) for factor in factors])
+
+        beyond = slower(1.0)
         if slow is not None:
-            scaled = [
-                erfc((factor / most - 1.0) / sigma / sqrt(2.0)) / 2.0
-                if sigma > 0
-                else float(factor < most)
-                for factor in factors
-            ]
-            beyond = (1.0 - slow.share) * beyond + slow.share * np.array(scaled)
+            beyond = (1.0 - slow.share) * beyond + slow.share * slower(slow.factor)
         self._factors = factors
         # np.interp wants ascending numbers: the rarer, the larger.
         self._rarity = -np.log(np.maximum(beyond, 1e-300))
 
     def factors(self, uniform: Floats, count: int, *, without: float = 0.0) -> Floats:
-        """Return the factors of the slowest of ``count``, one for each uniform draw.
+        """Return the slowest of ``count`` factors for each uniform draw.
 
         ``without`` is the share of slowest devices that is excluded before.
         """
@@ -125,7 +123,7 @@ class Slowest:
 
 
 def latest_of(count: int) -> float:
-    """Return the mean of the latest of ``count`` exponential delays of mean 1.
+    """Return the mean maximum of ``count`` unit exponential delays.
 
     >>> latest_of(2)
     1.5

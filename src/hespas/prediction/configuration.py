@@ -11,7 +11,7 @@ import msgspec
 from hespas.base.decode import decode, read_json
 from hespas.base.fields import Layer, options_in
 from hespas.hardware.device import HARDWARE, EstimatorKeys
-from hespas.hardware.presets import found_path
+from hespas.hardware.presets import resolve_path
 from hespas.prediction.options import PredictOptions
 from hespas.price.methods import method_named
 
@@ -43,7 +43,7 @@ def read_configuration(path: str | Path, kind: type = PredictOptions) -> Layer:
     a method that there isn't.
     """
     location = str(path)
-    found = found_path(Path(path))
+    found = resolve_path(Path(path))
     file: Any = decode(read_json(found), configuration_form(kind), location=location)
     read: dict[str, object] = {
         name: value for name in file.__struct_fields__ if (value := getattr(file, name)) is not None

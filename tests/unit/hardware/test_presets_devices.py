@@ -14,10 +14,10 @@ from hespas.hardware.device import read_roofline
 from hespas.hardware.presets import (
     PRESETS_DIRECTORY,
     device_names,
-    found_path,
     load_device,
     load_system,
     node_info,
+    resolve_path,
 )
 from hespas.prediction.configuration import read_configuration
 
@@ -364,12 +364,12 @@ def test_documented_paths_lead_to_presets_where_there_is_no_checkout(
     assert load_device(documented) == load_device("H100_80GB")
     assert load_device(str(documented.parent.parent)) == load_device("H100_80GB")
     assert load_system("configs/systems/H100_80GB_4GPU").device_count == 4
-    assert found_path(Path("configs/nodes/H100_80GB/no.json")) == Path(
+    assert resolve_path(Path("configs/nodes/H100_80GB/no.json")) == Path(
         "configs/nodes/H100_80GB/no.json"
     )
     documented.parent.mkdir(parents=True)
     documented.write_text("{}")
-    assert found_path(documented) == documented
+    assert resolve_path(documented) == documented
 
 
 def test_paths_in_messages_lead_to_presets() -> None:
@@ -380,7 +380,7 @@ def test_paths_in_messages_lead_to_presets() -> None:
     plain = {name for name in named if not re.search("NODE|SYSTEM", name)}
     assert plain
     for name in plain:
-        assert found_path(Path(name)).exists(), name
+        assert resolve_path(Path(name)).exists(), name
 
 
 def test_a_bandwidth_to_the_host_in_another_unit_is_refused(tmp_path: Path) -> None:
