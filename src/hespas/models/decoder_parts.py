@@ -1,4 +1,4 @@
-"""The parts of a decoder that most families' configurations say alike.
+"""Read the parts of a decoder that most families' configurations name alike.
 
 Source: the configuration and modelling files of transformers 5.24.
 """
@@ -14,7 +14,7 @@ from hespas.base.frozen import frozen
 from hespas.errors import ConfigError
 from hespas.models.architecture import Activation, LayerKind, RotaryScaling, Sizes, Style
 from hespas.models.decoder_layers import Layers, windowed
-from hespas.models.fields import Fields
+from hespas.models.fields import MISSING, Fields
 from hespas.models.language import LanguageModel
 from hespas.models.model import MeshAxes
 from hespas.models.runs import Prefill
@@ -36,8 +36,21 @@ ACTIVATIONS: dict[str, Activation] = {
 }
 
 
-def sizes_of(fields: Fields, **changed: int) -> Sizes:
-    """Return the sizes that most families name alike."""
+Reader = Callable[[Fields], LanguageModel]
+Part = Callable[[Fields, Sizes], Any]
+"""A reader of a part of a `LanguageModel`; None for a model that hasn't it."""
+
+
+def read_facts(fields: Fields, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return facts by name; those that are readers are read."""
+    return {name: fact(fields) if callable(fact) else fact for name, fact in facts.items()}
+
+
+def sizes_of(fields: Fields, **changed: Any) -> Sizes:
+    """Return the sizes that most families name alike.
+
+    ``changed`` are sizes, or readers of sizes, that a family names otherwise.
+    """
     embedding = fields.size("hidden_size", "n_embd", "n_embed", "d_model")
     heads = fields.size("num_attention_heads", "n_head", "n_heads")
     head_size = fields.size("head_dim", "attention_head_dim", default=embedding // heads)
@@ -48,7 +61,7 @@ def sizes_of(fields: Fields, **changed: int) -> Sizes:
             location=fields.location,
             hint="give head_dim",
         )
-    found = {
+    shared = {
         "embedding": embedding,
         "heads": heads,
         "kv_heads": fields.size("num_key_value_heads", default=heads),
@@ -58,36 +71,30 @@ def sizes_of(fields: Fields, **changed: int) -> Sizes:
         "head_size": head_size,
         "rope_theta": rope_of(fields).theta,
     }
-    return Sizes(**(found | changed))
+    return Sizes(**(shared | read_facts(fields, changed)))
+
+
+def sized(**changed: Any) -> Callable[[Fields], Sizes]:
+    """Return a reader of sizes, ``changed`` as in `sizes_of`."""
+    return lambda fields: sizes_of(fields, **changed)
 
 
 def style_of(fields: Fields, **facts: Any) -> Style:
     """Return the style that most families share, with a family's own facts."""
     names = ("hidden_act", "hidden_activation", "mlp_hidden_act", "activation_function")
     epsilons = ("rms_norm_eps", "norm_eps", "layer_norm_eps", "layernorm_epsilon")
-    epsilon = fields.number(*epsilons, "layer_norm_epsilon", default=1e-5)
     rope = rope_of(fields)
-    found: dict[str, Any] = {
+    shared: dict[str, Any] = {
         "activation": activation_named(fields, *names, default="silu"),
-        "epsilon": epsilon,
+        "epsilon": fields.number(*epsilons, "layer_norm_epsilon", default=1e-5),
         "tied": fields.flag("tie_word_embeddings"),
         "rotary_scaling": rope.scaling,
         "attention_biases": "all" if fields.flag("attention_bias") else "none",
         "mlp_biases": fields.flag("mlp_bias"),
     }
     if rope.share != 1:
-        sizes = sizes_of(fields)
-        head = sizes.head_size
-        found["rotary_size"] = int(head * rope.share)
-    given: dict[str, Any] = {
-        name: fact(fields) if callable(fact) else fact for name, fact in facts.items()
-    }
-    return Style(**(found | given))
-
-
-Reader = Callable[[Fields], LanguageModel]
-Part = Callable[[Fields, Sizes], Any]
-"""What reads a part of a `LanguageModel`; None for a model that hasn't it."""
+        shared["rotary_size"] = int(sizes_of(fields).head_size * rope.share)
+    return Style(**(shared | read_facts(fields, facts)))
 
 
 def family(
@@ -102,11 +109,11 @@ def family(
     known: Sequence[str] = (),
     **facts: Any,
 ) -> Reader:
-    """Return the reader of a family: Llama's layers but for some parts.
+    """Return the reader of a family: Llama's but for some parts.
 
     ``layers`` reads their kinds, which differ in windows where it is not given. ``only`` has the
-    values that fields may have, ``known`` the fields that say nothing of cost. ``facts`` are those
-    of the `Style`, or what reads them from fields.
+    values that fields may have, ``known`` the fields that change no cost. ``facts`` are fields of
+    `Style`, or readers of these.
     """
     parts = {"routing": experts, "latent": latent, "delta": delta, "state_space": state_space}
 
@@ -165,15 +172,15 @@ class _Rope:
     scaling: RotaryScaling | None
 
 
-def rope_of(fields: Fields, of: str = "") -> _Rope:
-    """Return the rotary positions; in ``rope_parameters`` types ``of`` layers have their own."""
+def rope_of(fields: Fields, layer_type: str = "") -> _Rope:
+    """Return the rotary positions, or those of one type of layer."""
     share = fields.number("partial_rotary_factor", default=1.0)
     theta = fields.number("rope_theta", default=10000.0)
     scaling: RotaryScaling | None = None
     for name in ("rope_scaling", "rope_parameters"):
         part = fields.part(name)
-        if of in part.values:
-            part = part.part(of)
+        if layer_type in part.values:
+            part = part.part(layer_type)
         if not part.values or isinstance(next(iter(part.values.values())), dict):
             continue
         theta = part.number("rope_theta", default=theta)
@@ -183,7 +190,7 @@ def rope_of(fields: Fields, of: str = "") -> _Rope:
 
 
 def _scaling(fields: Fields, part: Fields) -> RotaryScaling | None:
-    """Return how rotary positions are scaled; None where nothing of short sequences is."""
+    """Return how rotary positions are scaled, if short sequences are."""
     kind = part.text("rope_type", "type", default="default")
     if kind not in _ROPE_TYPES:
         raise ConfigError(
@@ -221,22 +228,22 @@ def amplitude_of(factor: float, scale: float) -> float:
     return 1.0 if factor <= 1 else 0.1 * scale * math.log(factor) + 1.0
 
 
-# What reads facts of a style.
+# Readers of facts.
 
 
 def flag(*names: str, default: bool = False) -> Callable[[Fields], bool]:
-    """Return what reads a truth value."""
+    """Return a reader of a truth value."""
     return lambda fields: fields.flag(*names, default=default)
 
 
 def number(*names: str, default: float = 1.0) -> Callable[[Fields], float]:
-    """Return what reads a number."""
+    """Return a reader of a number."""
     return lambda fields: fields.number(*names, default=default)
 
 
-def size(name: str, *, default: int) -> Callable[[Fields], int]:
-    """Return what reads a whole number of 1 or more."""
-    return lambda fields: fields.size(name, default=default)
+def size(*names: str, default: Any = MISSING, least: int = 1) -> Callable[[Fields], int]:
+    """Return a reader of a whole number of ``least`` or more."""
+    return lambda fields: fields.size(*names, default=default, least=least)
 
 
 def biases_if(name: str, where: str = "all", *, default: bool = False) -> Callable[[Fields], str]:
@@ -245,7 +252,7 @@ def biases_if(name: str, where: str = "all", *, default: bool = False) -> Callab
 
 
 def activation(*names: str, default: str) -> Callable[[Fields], Activation]:
-    """Return what reads an activation by the library's name."""
+    """Return a reader of an activation by the library's name."""
     return lambda fields: activation_named(fields, *names, default=default)
 
 

@@ -1,4 +1,4 @@
-"""Readers of families of decoders that are more than Llama's layers with other facts.
+"""Read families of decoders that differ from Llama by more than facts.
 
 Source: the configuration and modelling files of transformers 5.24; of chatglm, hunyuan and
 bailing_moe the files that come with the weights.
@@ -17,15 +17,18 @@ from hespas.models.architecture import (
     RoutingStyle,
     Sizes,
 )
+from hespas.models.decoder_experts import (
+    LLAMA4_EXPERTS,
+    deepseek_experts,
+    latent_of,
+    states_of,
+    where_given,
+)
 from hespas.models.decoder_layers import (
     alike,
     behind_dense,
     check_types,
-    experts_of,
-    experts_of_deepseek,
-    latent_of,
     rotating,
-    states_of,
     windowed,
 )
 from hespas.models.decoder_parts import (
@@ -46,15 +49,16 @@ from hespas.models.language import LanguageModel
 
 LATENT_ORDER = ("rope_interleave", "indexer_rope_interleave", "qk_head_dim")
 """The order of what turns, and the sum of both parts of a head."""
+_EXPERTS = ("n_routed_experts", "num_local_experts", "num_experts")
 
 
 def latent_family(gate: Literal["softmax", "sigmoid"], *, indexed: bool = False) -> Reader:
-    """Return the reader of a family with latent attention, as DeepSeek's."""
+    """Return the reader of a family with latent attention."""
     return family(
         sizes=latent_sizes,
         layers=_latent_layers,
         latent=partial(latent_of, indexed=indexed),
-        experts=partial(_latent_experts, gate=gate),
+        experts=where_given(_EXPERTS, deepseek_experts(gate)),
         only={"scoring_func": (gate,)},
         known=LATENT_ORDER,
         rotary_size=0,
@@ -63,28 +67,18 @@ def latent_family(gate: Literal["softmax", "sigmoid"], *, indexed: bool = False)
 
 
 def latent_sizes(fields: Fields) -> Sizes:
-    """Return sizes whose heads are those of queries, without what turns."""
+    """Return sizes whose heads leave out rotary numbers."""
     return sizes_of(fields, kv_heads=0, head_size=fields.size("qk_nope_head_dim"))
-
-
-def _has_experts(fields: Fields) -> bool:
-    return fields.given("n_routed_experts", "num_local_experts", "num_experts") is not None
 
 
 def _latent_layers(fields: Fields, sizes: Sizes) -> tuple[LayerKind, ...]:
     check_types(fields, fields.texts("layer_types"), ("full_attention", "indexed_attention"))
     check_types(fields, fields.texts("indexer_types"), ("full",))
-    return (behind_dense if _has_experts(fields) else alike)(fields, sizes)
-
-
-def _latent_experts(
-    fields: Fields, sizes: Sizes, *, gate: Literal["softmax", "sigmoid"]
-) -> Routing | None:
-    return experts_of_deepseek(fields, sizes, gate=gate) if _has_experts(fields) else None
+    return (behind_dense if fields.given(*_EXPERTS) else alike)(fields, sizes)
 
 
 def _latent_scale(fields: Fields) -> float:
-    """Return what multiplies queries: YaRN's amplitude squared, in some; else 0."""
+    """Return the factor of queries, with YaRN's amplitude squared, or 0."""
     scaling = rope_of(fields).scaling
     parts = (fields.part(name) for name in ("rope_scaling", "rope_parameters"))
     mscale = sum(part.number("mscale_all_dim", default=0.0) for part in parts)
@@ -96,7 +90,7 @@ def _latent_scale(fields: Fields) -> float:
 
 
 def embedding_root(fields: Fields) -> float:
-    """Return the root of the width, by which Gemma's embeddings are multiplied."""
+    """Return the factor of Gemma's embeddings, the root of their width."""
     return sizes_of(fields).embedding ** 0.5
 
 
@@ -121,7 +115,7 @@ gemma2 = family(layers=partial(windowed, every=2), **_CAPPED)
 
 
 def gemma3(fields: Fields) -> LanguageModel:
-    """Read Gemma 3, whose windowed layers have periods of their own."""
+    """Read Gemma 3; its windowed layers have periods of their own."""
     if fields.given("rope_theta") is None and fields.given("rope_parameters") is None:
         fields = fields.with_values(rope_theta=1000000.0)
     sizes = sizes_of(fields, rope_theta=rope_of(fields, "full_attention").theta)
@@ -192,7 +186,7 @@ def gemma4(fields: Fields) -> LanguageModel:
 def _sharing_keys(
     fields: Fields, sizes: Sizes, kinds: tuple[LayerKind, ...]
 ) -> tuple[LayerKind, ...]:
-    """Return the kinds of layers; the last ones share earlier layers' keys."""
+    """Let the last layers share keys of earlier ones."""
     count = fields.size("num_kv_shared_layers", default=0, least=0)
     mlp = 2 * sizes.mlp if fields.flag("use_double_wide_mlp") else 0
     own, shared = kinds[: len(kinds) - count], kinds[len(kinds) - count :]
@@ -204,11 +198,11 @@ def _sharing_keys(
             hint="give fewer",
         )
     last = {window: index for index, window in enumerate(windows)} if shared else {}
-    kept = (
+    owners = (
         replace(kind, keys="kept" if last.get(kind.window) == index else "own")
         for index, kind in enumerate(own)
     )
-    return (*kept, *(replace(kind, keys="shared", mlp=mlp) for kind in shared))
+    return (*owners, *(replace(kind, keys="shared", mlp=mlp) for kind in shared))
 
 
 _NEMOTRON_LAYERS = {
@@ -234,13 +228,13 @@ _NEMOTRON_EXPERTS = (
 
 
 def nemotron_h(fields: Fields) -> LanguageModel:
-    """Read Nemotron-H, whose layers have a mixer or a feed-forward each."""
+    """Read Nemotron-H; a layer has a mixer or a feed-forward."""
     pattern = fields.text("hybrid_override_pattern")
     types = fields.texts("layers_block_type", "layer_types")
     check_types(fields, types, tuple(_NEMOTRON_NAMES))
-    letters = [_NEMOTRON_NAMES[each] for each in types] or list(pattern)
+    letters = [_NEMOTRON_NAMES[layer_type] for layer_type in types] or list(pattern)
     check_types(fields, letters, tuple(_NEMOTRON_LAYERS))
-    kinds = tuple(_NEMOTRON_LAYERS[each] for each in letters)
+    kinds = tuple(_NEMOTRON_LAYERS[letter] for letter in letters)
     fields.known("sliding_window", *_NEMOTRON_EXPERTS)
     fields.one_of("mamba_hidden_act", ("silu",))
     layers = fields.size("num_hidden_layers", default=len(kinds))
@@ -254,7 +248,7 @@ def nemotron_h(fields: Fields) -> LanguageModel:
     parts: dict[str, Any] = {"state_space": states_of(fields, heads, head, chunk=128)}
     if any(kind.is_routed for kind in kinds):
         parts["routing"] = replace(
-            experts_of_deepseek(fields, sizes),
+            deepseek_experts()(fields, sizes),
             shared_mlp=fields.size("moe_shared_expert_intermediate_size"),
             latent_size=fields.size("moe_latent_size", default=0, least=0),
         )
@@ -263,7 +257,7 @@ def nemotron_h(fields: Fields) -> LanguageModel:
 
 
 def llama4(fields: Fields) -> LanguageModel:
-    """Read Llama 4: rotated layers attend to chunks; some have experts."""
+    """Read Llama 4; its rotated layers attend to chunks."""
     sizes = sizes_of(fields)
     every = fields.size("interleave_moe_layer_step", default=1)
     chunk = fields.size("attention_chunk_size", default=0, least=0)
@@ -273,19 +267,17 @@ def llama4(fields: Fields) -> LanguageModel:
     check_types(fields, fields.texts("layer_types"), ("full_attention", "chunked_attention"))
     kinds = tuple(
         LayerKind(
-            rotates=bool(rotates[index]),
+            rotates=rotates[index],
             chunk=chunk if rotates[index] else 0,
             is_routed=index in with_experts,
         )
         for index in range(sizes.layers)
     )
-    style = RoutingStyle(normalised=False, scales_inputs=True)
-    routing = experts_of(fields, sizes, shared_experts=1, gate="sigmoid", style=style)
     return described(
         fields,
         sizes=replace(sizes, mlp=width),
         kinds=kinds,
-        parts={"routing": routing},
+        parts={"routing": LLAMA4_EXPERTS(fields, sizes)},
         norms_after_rotation=flag("use_qk_norm", default=True),
     )
 
@@ -320,7 +312,7 @@ def mpt(fields: Fields) -> LanguageModel:
 
 
 def falcon(fields: Fields) -> LanguageModel:
-    """Read Falcon: an older and a newer architecture by one name."""
+    """Read Falcon, an older and a newer architecture."""
     is_new = fields.flag("new_decoder_architecture")
     is_beside = fields.flag("parallel_attn", default=True) or is_new
     norms = fields.size("num_ln_in_parallel_attn", default=2 if is_new else 1)
@@ -387,32 +379,8 @@ def chatglm_sizes(fields: Fields) -> Sizes:
     )
 
 
-def bailing_biases(fields: Fields) -> str:
-    """Return which products of Bailing's attention have biases."""
-    inputs = "inputs" if fields.flag("use_qkv_bias") else "none"
-    return "all" if fields.flag("use_bias") else inputs
-
-
-def bailing_experts(fields: Fields, sizes: Sizes) -> Routing:
-    """Return the experts of Bailing, whose scores say which."""
-    fields.known("router_dtype", "norm_head", "norm_softmax", "multi_gate", "max_window_layers")
-    score = fields.text("score_function", default="softmax")
-    if score not in {"sigmoid", "softmax"}:
-        raise ConfigError(f"score_function is {score!r}", location=fields.location)
-    routing = experts_of_deepseek(
-        fields, sizes, gate="sigmoid" if score == "sigmoid" else "softmax"
-    )
-    style = replace(
-        routing.style,
-        corrected=fields.flag("moe_router_enable_expert_bias"),
-        normalised=fields.flag("norm_topk_prob", default=True),
-    )
-    shared = fields.size("moe_shared_expert_intermediate_size", default=0, least=0)
-    return replace(routing, shared_mlp=shared * routing.shared_experts, style=style)
-
-
 def _for_all_layers(fields: Fields, name: str, default: int) -> int:
-    """Return a size that is one number, or a list of equal ones."""
+    """Return a size, one number or a list of equal ones."""
     numbers = set(fields.numbers(name) or [default])
     if len(numbers) > 1:
         raise ConfigError(
@@ -434,7 +402,7 @@ _HUNYUAN = (
 
 
 def hunyuan(fields: Fields) -> LanguageModel:
-    """Read Hunyuan 1, whose sizes may be said of each layer."""
+    """Read Hunyuan 1; its sizes may be lists by layer."""
     fields.one_of("moe_layer_num_skipped", (0,))
     fields.one_of("norm_type", ("rms",))
     fields.one_of("use_rotary_pos_emb", (True,))
@@ -460,7 +428,7 @@ def hunyuan(fields: Fields) -> LanguageModel:
 
 
 def mamba2(fields: Fields) -> LanguageModel:
-    """Read Mamba-2, which has no attention: its heads are those of states."""
+    """Read Mamba-2; its heads are those of states."""
     heads, head = fields.size("num_heads"), fields.size("head_dim")
     fields.one_of("rms_norm", (True,))
     fields.known("norm_before_gate", "intermediate_size", "expand")

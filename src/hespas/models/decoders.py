@@ -1,4 +1,4 @@
-"""Families of decoders: what reads the configuration of each ``model_type``.
+"""Families of decoders: the reader of each ``model_type``.
 
 A family is Llama's layers but for some facts; those that its file doesn't say are here. Source: the
 configuration and modelling files of transformers 5.24; of baichuan, internlm2 and minicpm the files
@@ -13,27 +13,31 @@ from functools import partial
 from typing import Any
 
 from hespas.errors import ConfigError
-from hespas.models.architecture import RoutingStyle, Sizes
+from hespas.models.architecture import Sizes
+from hespas.models.decoder_experts import (
+    ERNIE_EXPERTS,
+    GPT_OSS_EXPERTS,
+    GRANITE_EXPERTS,
+    MINIMAX_EXPERTS,
+    OLMO_EXPERTS,
+    QWEN_EXPERTS,
+    bailing_experts,
+    deepseek_experts,
+    experts,
+    latent_of,
+    mamba_of,
+    qwen_delta,
+    where_given,
+)
 from hespas.models.decoder_layers import (
     ROUTED,
     alike,
     bamba_layers,
     behind_dense,
-    ernie_experts,
     ernie_layers,
-    experts_of,
-    experts_of_deepseek,
-    granite_experts,
     granite_layers,
-    hunyuan_experts,
-    hybrid_experts,
-    latent_of,
-    mamba_of,
-    minimax_experts,
-    olmo_experts,
-    qwen_delta,
+    minimax_layers,
     qwen_delta_layers,
-    qwen_experts,
     qwen_layers,
     qwen_sparse,
     routed,
@@ -53,12 +57,11 @@ from hespas.models.decoder_parts import (
     number,
     rope_of,
     size,
+    sized,
     sizes_of,
 )
 from hespas.models.decoder_readers import (
     LATENT_ORDER,
-    bailing_biases,
-    bailing_experts,
     chatglm_sizes,
     dbrx,
     embedding_root,
@@ -91,8 +94,8 @@ def _bloom_sizes(fields: Fields) -> Sizes:
 
 
 def _gpt2_sizes(fields: Fields) -> Sizes:
-    is_shared = fields.flag("multi_query")
-    return replace(_ungrouped(fields, rope_theta=0), **({"kv_heads": 1} if is_shared else {}))
+    sizes = _ungrouped(fields, rope_theta=0)
+    return replace(sizes, kv_heads=1) if fields.flag("multi_query") else sizes
 
 
 def _opt_sizes(fields: Fields) -> Sizes:
@@ -102,26 +105,19 @@ def _opt_sizes(fields: Fields) -> Sizes:
 
 
 def _hybrid_sizes(fields: Fields) -> Sizes:
-    """Return the sizes; the shared width is the dense layers' without experts."""
+    """Return the sizes; without experts, the shared width is the dense one."""
     sizes = sizes_of(fields)
     shared = fields.size("shared_intermediate_size", default=0, least=0)
-    has_experts = fields.size("num_local_experts", default=0, least=0)
-    return sizes if has_experts else replace(sizes, mlp=shared)
-
-
-def _solar_sizes(fields: Fields) -> Sizes:
-    # No layer is dense: experts' width stands for that of dense ones.
-    fields.known("first_k_dense_replace")
-    return sizes_of(fields, mlp=fields.size("moe_intermediate_size"))
+    return sizes if fields.given("num_local_experts") else replace(sizes, mlp=shared)
 
 
 # Facts of styles.
 
 
 def _inputs_and(of_inputs: str, of_outputs: str) -> Callable[[Fields], str]:
-    """Return what reads which products of attention have biases.
+    """Return a reader of which attention products have biases.
 
-    What it returns raises `ConfigError` for those of outputs alone.
+    It raises `ConfigError` for biases of outputs alone.
     """
 
     def read(fields: Fields) -> str:
@@ -165,6 +161,11 @@ def _chatglm_turning(fields: Fields) -> int:
     return fields.size("kv_channels") // 2
 
 
+def _bailing_biases(fields: Fields) -> str:
+    inputs = "inputs" if fields.flag("use_qkv_bias") else "none"
+    return "all" if fields.flag("use_bias") else inputs
+
+
 def _granite_logits(fields: Fields) -> float:
     return 1 / fields.positive("logits_scaling", default=1.0)
 
@@ -206,24 +207,24 @@ _qwen2 = family(layers=qwen_layers, **_QWEN2)
 _qwen3 = family(layers=qwen_layers, **_QWEN3)
 _qwen2_moe = family(
     layers=partial(qwen_sparse, layers=qwen_layers),
-    experts=qwen_experts,
+    experts=QWEN_EXPERTS,
     only={"qkv_bias": (True,)},
     **_QWEN2,
 )
 _qwen3_moe = family(
     layers=partial(qwen_sparse, layers=qwen_layers),
-    experts=qwen_experts,
+    experts=QWEN_EXPERTS,
     only={"use_qk_norm": (True,)},
     **_QWEN3,
 )
 _qwen_delta = family(layers=qwen_delta_layers, **_QWEN_DELTA)
 _qwen_delta_moe = family(
-    layers=partial(qwen_sparse, layers=qwen_delta_layers), experts=qwen_experts, **_QWEN_DELTA
+    layers=partial(qwen_sparse, layers=qwen_delta_layers), experts=QWEN_EXPERTS, **_QWEN_DELTA
 )
 _glm4 = family(norms_after=True, **_INPUT_BIASES)
 _glm4_moe = family(
     layers=behind_dense,
-    experts=experts_of_deepseek,
+    experts=deepseek_experts(),
     norms_of_heads=flag("use_qk_norm"),
     **_INPUT_BIASES,
 )
@@ -243,7 +244,7 @@ _cohere = family(
     tied=flag("tie_word_embeddings", "use_embedding_sharing", default=True),
     logit_scale=number("logit_scale"),
 )
-_granite_moe = family(layers=ROUTED, experts=granite_experts, **_GRANITE)
+_granite_moe = family(layers=ROUTED, experts=GRANITE_EXPERTS, **_GRANITE)
 _gpt2 = family(
     sizes=_gpt2_sizes,
     layers=alike,
@@ -278,7 +279,7 @@ _bailing = family(
     experts=bailing_experts,
     only={"use_rmsnorm": (True,)},
     norms_of_heads=flag("use_qk_norm"),
-    attention_biases=bailing_biases,
+    attention_biases=_bailing_biases,
     mlp_biases=flag("use_bias"),
 )
 
@@ -287,7 +288,7 @@ DECODERS: dict[str, Reader] = {
     "ministral": family(),
     "mistral": family(),
     "mistral4": latent_family("softmax"),
-    "mixtral": family(layers=routed(windowed), experts=experts_of),
+    "mixtral": family(layers=routed(windowed), experts=experts()),
     "qwen2": _qwen2,
     "mimo": _qwen2,
     "qwen2_vl": _qwen2,
@@ -304,7 +305,7 @@ DECODERS: dict[str, Reader] = {
     "qwen3_5_moe": _qwen_delta_moe,
     "deepseek": family(
         layers=behind_dense,
-        experts=partial(experts_of_deepseek, gate="softmax"),
+        experts=deepseek_experts("softmax"),
         only={"scoring_func": ("softmax",)},
     ),
     "deepseek_v2": latent_family("softmax"),
@@ -316,8 +317,8 @@ DECODERS: dict[str, Reader] = {
     "glm4_moe": _glm4_moe,
     "glm4v_moe": _glm4_moe,
     "minimax_m2": family(
-        layers=ROUTED,
-        experts=minimax_experts,
+        layers=minimax_layers,
+        experts=MINIMAX_EXPERTS,
         only={
             "scoring_func": ("sigmoid",),
             "qk_norm_type": ("per_layer",),
@@ -328,7 +329,7 @@ DECODERS: dict[str, Reader] = {
     ),
     "gpt_oss": family(
         layers=routed(partial(windowed, every=2)),
-        experts=partial(experts_of, style=RoutingStyle(logit_biases=True, biases=True)),
+        experts=GPT_OSS_EXPERTS,
         activation="clipped_silu",
         attention_biases="all",
         sinks=True,
@@ -343,7 +344,8 @@ DECODERS: dict[str, Reader] = {
     "granitemoehybrid": family(
         sizes=_hybrid_sizes,
         layers=granite_layers,
-        experts=hybrid_experts,
+        experts=where_given(("num_local_experts",), GRANITE_EXPERTS),
+        known=("num_experts_per_tok",),
         state_space=mamba_of,
         only={"normalization_function": ("rmsnorm",)},
         **_GRANITE,
@@ -355,7 +357,7 @@ DECODERS: dict[str, Reader] = {
     "gpt_bigcode": _gpt2,
     "dots1": family(
         layers=behind_dense,
-        experts=experts_of_deepseek,
+        experts=deepseek_experts(),
         norms_of_heads=flag("use_qk_norm", default=True),
         **_INPUT_BIASES,
     ),
@@ -367,17 +369,17 @@ DECODERS: dict[str, Reader] = {
     "cwm": family(),
     "ernie4_5": family(tied=TIED, **all_biases_if("use_bias")),
     "ernie4_5_moe": family(
-        layers=ernie_layers, experts=ernie_experts, tied=TIED, **all_biases_if("use_bias")
+        layers=ernie_layers, experts=ERNIE_EXPERTS, tied=TIED, **all_biases_if("use_bias")
     ),
     "exaone": family(),
     "exaone4": family(layers=unrotated_where_full, norms_of_heads=True, **_NORMS_BEHIND),
     "exaone_moe": family(
         layers=partial(behind_dense, layers=unrotated_where_full),
-        experts=experts_of_deepseek,
+        experts=deepseek_experts(),
         norms_of_heads=True,
     ),
     "falcon": falcon,
-    "flex_olmo": family(layers=ROUTED, experts=olmo_experts, norms_of_rows=True, **_NORMS_BEHIND),
+    "flex_olmo": family(layers=ROUTED, experts=OLMO_EXPERTS, norms_of_rows=True, **_NORMS_BEHIND),
     "gemma": family(activation="gelu", tied=TIED, embedding_scale=embedding_root),
     "glm": family(**_INPUT_BIASES),
     "glm4": _glm4,
@@ -393,14 +395,18 @@ DECODERS: dict[str, Reader] = {
     "granitemoe": _granite_moe,
     "granitemoeshared": _granite_moe,
     "helium": family(),
-    "hy_v3": family(layers=behind_dense, experts=hunyuan_experts, norms_of_heads=True),
+    "hy_v3": family(
+        layers=behind_dense,
+        experts=deepseek_experts(scale=number("router_scaling_factor", "routed_scaling_factor")),
+        norms_of_heads=True,
+    ),
     "internlm3": family(attention_biases=_inputs_and("qkv_bias", "bias"), mlp_biases=flag("bias")),
     "jais2": family(norm="layer", gated=False),
     "ministral3": family(),
     "nemotron": family(norm="layer", gated=False),
     "olmo2": family(norms_of_rows=True, **_NORMS_BEHIND),
     "olmo3": family(layers=partial(windowed, every=4), norms_of_rows=True, **_NORMS_BEHIND),
-    "olmoe": family(layers=ROUTED, experts=olmo_experts, norms_of_rows=True),
+    "olmoe": family(layers=ROUTED, experts=OLMO_EXPERTS, norms_of_rows=True),
     "opt": family(
         sizes=_opt_sizes,
         layers=alike,
@@ -415,7 +421,13 @@ DECODERS: dict[str, Reader] = {
     ),
     "seed_oss": family(attention_biases=_inputs_and("attention_bias", "attention_out_bias")),
     "smollm3": family(layers=smollm_layers, tied=TIED),
-    "solar_open": family(sizes=_solar_sizes, layers=ROUTED, experts=experts_of_deepseek),
+    "solar_open": family(
+        # No layer is dense: experts' width stands for that of dense ones.
+        sizes=sized(mlp=size("moe_intermediate_size")),
+        layers=ROUTED,
+        experts=deepseek_experts(),
+        known=("first_k_dense_replace",),
+    ),
     "stablelm": family(norm="layer", attention_biases=biases_if("use_qkv_bias", "inputs")),
     "starcoder2": family(
         only={"mlp_type": ("default",), "norm_type": ("layer_norm",)},
@@ -481,10 +493,10 @@ DECODERS: dict[str, Reader] = {
     ),
     "phimoe": family(
         layers=routed(windowed),
-        experts=experts_of,
+        experts=experts(),
         known=("input_jitter_noise",),
         norm="layer",
         head_biases=flag("lm_head_bias"),
     ),
 }
-"""What reads the configuration of each ``model_type``."""
+"""The reader of each ``model_type``."""

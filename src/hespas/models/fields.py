@@ -25,7 +25,7 @@ def ignored(of: Literal["config.json", "megatron"]) -> re.Pattern[str]:
 
 
 IGNORED = ignored("config.json")
-_MISSING = object()
+MISSING = object()
 _MOST_LAYERS = 2000
 
 
@@ -64,10 +64,10 @@ class Fields:
                 )
         return next(iter(found.values()), None)
 
-    def number(self, *names: str, default: Any = _MISSING) -> float:
+    def number(self, *names: str, default: Any = MISSING) -> float:
         """Return a number."""
         value = self.given(*names)
-        if value is None and default is not _MISSING:
+        if value is None and default is not MISSING:
             return default
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise self._wrong(names, value, "a number")
@@ -82,10 +82,10 @@ class Fields:
             raise self._wrong(names, value, "a number above 0")
         return value
 
-    def size(self, *names: str, default: Any = _MISSING, least: int = 1) -> int:
+    def size(self, *names: str, default: Any = MISSING, least: int = 1) -> int:
         """Return a whole number of ``least`` or more."""
         value = self.given(*names)
-        if value is None and default is not _MISSING:
+        if value is None and default is not MISSING:
             return default
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 2**31:
             raise self._wrong(names, value, f"a whole number of {least} or more")
