@@ -1,4 +1,4 @@
-"""The model zoo: training and inference steps in JAX, for any mesh.
+"""The model zoo: training and inference steps in JAX.
 
 `catalogue` is the public face: `catalogue.models` lists the models by name, with the settings of
 each, `catalogue.model_named` finds one, and its `model.Model.step` gives the jitted function with

@@ -1,4 +1,4 @@
-"""The values that describe a decoder: sizes, style, experts, mixers, layers.
+"""Values that describe a decoder: sizes, style, experts, mixers, layers.
 
 A reader of configurations or a family makes these values; a `hespas.models.language.LanguageModel`
 holds them.
@@ -31,7 +31,9 @@ class Sizes:
 
 @frozen
 class RotaryScaling:
-    """How rotary positions reach beyond ``original`` tokens, by the name of Hugging Face.
+    """How rotary positions reach beyond ``original`` tokens.
+
+    ``kind`` is Hugging Face's name.
 
     Periods are ``factor`` times as long: all of them (linear), or those that turn fewer than
     ``slow`` times in the original tokens, with a ramp up to those that turn ``fast`` times (llama3,
@@ -53,7 +55,7 @@ Activation = Literal["silu", "gelu", "exact_gelu", "relu", "relu_squared", "clip
 
 @frozen
 class Style:
-    """What a decoder is put together from, alike in all its layers.
+    """The style of a decoder, alike in all its layers.
 
     ``gated`` layers multiply the activation by a second product. Positions are learned for
     ``learned_positions`` tokens, slopes of scores (``alibi``), or rotary, of the first
@@ -144,7 +146,9 @@ class RoutingStyle:
 
 @frozen
 class Routing:
-    """Layers of ``experts`` behind dense ones; a router chooses for each token.
+    """Layers of ``experts``; a router chooses for each token.
+
+    The first ``dense_layers`` have none.
 
     An expert takes ``capacity_percent`` of the tokens that it would get from each device if all
     were chosen equally often, and drops others; at 100 the work is that of a router that spreads
@@ -180,18 +184,18 @@ class Routing:
 
     @property
     def shared_width(self) -> int:
-        """The width of what all tokens go through beside the experts."""
+        """The inner width of the shared experts."""
         return self.shared_mlp or self.shared_experts * self.expert_mlp
 
     @property
     def axes(self) -> tuple[str, ...]:
-        """The axes of the mesh that divide the experts, major first."""
+        """The mesh axes that divide the experts, major first."""
         return tuple(self.expert_axes.split("+"))
 
 
 @frozen
 class Latent:
-    """Attention whose keys and values come from a ``kv_rank`` vector per token.
+    """Attention whose keys and values come from one ``kv_rank`` vector.
 
     Heads have ``head_size`` without positions and ``rope_size`` with them, which all heads share in
     keys; queries are made of vectors of ``query_rank``, or of rows where that is 0. A query sees
@@ -210,7 +214,7 @@ class Latent:
 
 @frozen
 class StateSpace:
-    """A mixer without attention: each head's state decays and takes in tokens.
+    """A mixer with states that decay and take in tokens.
 
     Source: T. Dao and A. Gu, Transformers are SSMs (Mamba-2), 2024, section 7.
     """
@@ -226,7 +230,7 @@ class StateSpace:
 
 @frozen
 class Delta:
-    """A mixer without attention whose states correct a token's predicted value.
+    """A mixer whose states correct a token's predicted value.
 
     Source: S. Yang, J. Kautz and A. Hatamizadeh, Gated Delta Networks, 2024, section 3.
     """

@@ -26,7 +26,7 @@ from hespas.models.runs import Training
 
 @frozen
 class Experts:
-    """A layer of SwiGLU experts on several devices; tokens choose ``chosen`` each.
+    """A layer of SwiGLU experts; each token chooses ``chosen``.
 
     ``batch`` counts sequences per device. An expert takes ``capacity_percent`` of the tokens
     that it would get from each device if all were chosen equally often; others are dropped.
@@ -76,7 +76,7 @@ class Experts:
 
 @frozen
 class Gemm:
-    """A matrix of m x k times one of k x n, ``divided``.
+    """A product of m x k by k x n, divided.
 
     By rows nothing is communicated; by columns the result is gathered; by the contracting
     dimension it is summed, by an all-reduce, or scattered by a reduce-scatter.
@@ -108,7 +108,7 @@ class Gemm:
         return {named: self.mesh.names} if named else {}
 
     def check(self) -> None:
-        """Raise `ConfigError` for a mesh that does not divide the factors and the product."""
+        """Raise `ConfigError` for a mesh that divides no factor."""
         check_division(self.mesh, self.sizes, self.axes)
         if self.result_axes:
             check_division(self.mesh, self.sizes, self.result_axes)
@@ -177,7 +177,9 @@ def _zoo_names() -> tuple[str, ...]:
 
 
 def model_named(name: str) -> Model:
-    """Return a model by its name or a configuration's path; `ConfigError` without.
+    """Return a model by its name or a configuration's path.
+
+    Raises `ConfigError` for a name that no model has.
 
     >>> model_named("llama3-8b:decode").name
     'llama3-8b-decode'
@@ -191,7 +193,7 @@ def model_named(name: str) -> Model:
 
 
 def find_model(name: str) -> Model | None:
-    """Return a model by its name or a configuration's path, or None."""
+    """Return a model by its name or path, or None."""
     found = MODELS.get(name.removesuffix(":training"))
     base = name.rpartition(":")[0]
     if found is None and base in MODELS and configuration_of(base) is None:
@@ -201,5 +203,5 @@ def find_model(name: str) -> Model | None:
 
 
 def names() -> tuple[str, ...]:
-    """Return the names of all models, of the zoo and published."""
+    """Return the names of all models, zoo and published."""
     return (*_zoo_names(), *published())

@@ -1,4 +1,4 @@
-"""Which settings of a language model, and kernels of its attention, fit."""
+"""Check that settings of a language model fit each other."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ def _check_states(model: LanguageModel) -> None:
 
 
 def _check_tokens(model: LanguageModel) -> None:
-    """Raise `ConfigError` for sequences that parts of attention do not divide."""
+    """Raise `ConfigError` for sequences that attention cannot divide."""
     if isinstance(model.run, Decode):
         return
     sequence, devices = model.sequence, model.mesh.size("context", "sequence")
@@ -204,7 +204,7 @@ def _check_tokens(model: LanguageModel) -> None:
 
 
 def _check_types(model: LanguageModel, run: Prefill | Decode) -> None:
-    """Raise `ConfigError` for types of parts that it does not have."""
+    """Raise `ConfigError` for types of parts that it lacks."""
     _refuse(
         run.expert_dtype != "same" and model.routing is None,
         f"expert_dtype = {run.expert_dtype} has no effect: there are no experts",
@@ -220,7 +220,7 @@ def _check_types(model: LanguageModel, run: Prefill | Decode) -> None:
 
 
 def _check_stage(model: LanguageModel, run: Prefill | Decode) -> None:
-    """Raise `ConfigError` for a pipeline stage that the model doesn't have."""
+    """Raise `ConfigError` for a pipeline stage that it lacks."""
     _refuse(
         has_embedding(run) and run.first_layer > 0,
         f"first_layer = {run.first_layer} of what begins with the model's first layer",
@@ -260,7 +260,7 @@ def _check_recomputed(model: LanguageModel, run: Training) -> None:
 
 
 def _check_documents(model: LanguageModel, run: Training) -> None:
-    """Raise `ConfigError` for documents that say nothing, or that attention cannot keep apart."""
+    """Raise `ConfigError` for documents that attention cannot keep apart."""
     if not run.document_length:
         return
     _refuse(
@@ -381,7 +381,7 @@ def _check_mtp(model: LanguageModel, run: Training) -> None:
 
 
 def why_not(model: LanguageModel, kernels: str) -> str:
-    """Return why kernels of `FUSED` cannot compute attention of a model, or nothing."""
+    """Return why kernels of `FUSED` cannot compute attention, or ""."""
     style, run = model.style, model.run
     match kernels:
         case "flash" | "flash2" | "flash_triton":
@@ -409,7 +409,7 @@ def why_not(model: LanguageModel, kernels: str) -> str:
 
 
 def _lacks_of_flash(model: LanguageModel) -> list[tuple[bool, str]]:
-    """Return what FlashAttention can lack, and whether a model needs it.
+    """Return what FlashAttention lacks, and whether the model needs it.
 
     It takes scores with a cap, but how long it takes then is not known. Source:
     Dao-AILab/flash-attention, ``mha_fwd`` of ``csrc/flash_attn/flash_api.cpp``: heads up to
@@ -425,7 +425,7 @@ def _lacks_of_flash(model: LanguageModel) -> list[tuple[bool, str]]:
 
 
 def _lacks_of_flash_mla(model: LanguageModel) -> list[tuple[bool, str]]:
-    """Return what FlashMLA may lack, and whether a model needs it."""
+    """Return what FlashMLA lacks, and whether the model needs it."""
     run, latent = model.run, model.latent
     if model.is_longer_than_index and isinstance(run, Prefill):
         return []
@@ -443,7 +443,7 @@ def _lacks_of_flash_mla(model: LanguageModel) -> list[tuple[bool, str]]:
 
 
 def _lacks_over_cache(model: LanguageModel, run: Decode) -> list[tuple[bool, str]]:
-    """Return what fused kernels over a cache may lack, and whether it's needed."""
+    """Return what kernels over a cache lack, and whether needed."""
     latent = 0 if model.latent is None else model.latent.kv_rank + model.latent.rope_size
     is_small = run.cache_dtype == "f8"
     return [

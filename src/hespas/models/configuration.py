@@ -1,4 +1,4 @@
-"""Read a model from its ``config.json``, the file that comes with its weights."""
+"""Read a model from the ``config.json`` of its weights."""
 
 from __future__ import annotations
 
@@ -62,7 +62,9 @@ _DEFAULTS = SHIPPED.parent / "decoder_defaults.json"
 
 @frozen
 class Configuration:
-    """A decoder as its configuration describes it: ``model`` with the steps' own defaults.
+    """A decoder as its configuration describes it.
+
+    ``model`` has the steps' own defaults.
 
     ``longest`` are the tokens of the longest context; ``precision`` is that of the published
     weights. ``notes`` name what the model leaves out of the file.
@@ -99,7 +101,7 @@ _MARKS = ('"model_type"', '"architectures"', '"_class_name"')
 
 
 def read_configuration(path: Path) -> Configuration:
-    """Read a configuration, a file or a directory that has one.
+    """Read a configuration: a file, or a directory with one.
 
     Raises `ConfigError` for one that can't be read, that is of an unknown family, or that has a
     field which is not understood.
@@ -119,7 +121,10 @@ def read_configuration(path: Path) -> Configuration:
 
 
 def configured(values: Mapping[str, Any], *, location: str, name: str) -> Configuration:
-    """Return what the fields of a configuration describe; raises as `read_configuration`."""
+    """Return the model that the fields of a configuration describe.
+
+    Raises as `read_configuration`.
+    """
     outer = Fields(values=values, location=location)
     if _network_kind(values) in NETWORKS:
         return _network(outer, name)
@@ -176,7 +181,7 @@ def _language_part(fields: Fields) -> tuple[Fields, str]:
 
 
 def _notes_of(fields: Fields, part: Fields) -> list[str]:
-    """Return what the model leaves out of, or adds to, its configuration.
+    """Return notes on what the model leaves out or assumes.
 
     ``part`` are the fields of the language model, after they were read.
     """
@@ -217,7 +222,7 @@ def _network_kind(values: Mapping[str, Any]) -> str:
 
 
 def _network(fields: Fields, name: str) -> Configuration:
-    """Return what the fields of a network that is no decoder describe."""
+    """Return what the fields of another network describe."""
     kind = _network_kind(fields.values)
     fields.known("model_type", "_class_name")
     design = NETWORKS[kind](fields)
@@ -260,14 +265,14 @@ def _unknown_family(family: str, values: Mapping[str, Any], location: str) -> Co
 
 
 def _is_one_letter(name: str, other: str) -> bool:
-    """Return whether two names differ by one missing letter at most."""
+    """Return whether two names differ by at most one letter."""
     return abs(len(name) - len(other)) <= _TYPING_ERRORS and (
         sum((Counter(name) - Counter(other)).values()) <= _TYPING_ERRORS
     )
 
 
 def _telling(names: set[str]) -> set[str]:
-    """Return the fields that may say how a model is put together."""
+    """Return the fields that may describe a model's structure."""
     return {name for name in names if not IGNORED.fullmatch(name)} - {"model_type"}
 
 
@@ -284,7 +289,7 @@ def _shipped_fields() -> dict[str, set[str]]:
 
 
 def _runnable(model: LanguageModel) -> LanguageModel:
-    """Limit a model's tokens to its learned positions, and merge equal kinds.
+    """Limit tokens to learned positions, and merge equal kinds.
 
     Where they differ only in experts behind dense layers, their number says so.
     """
@@ -307,7 +312,7 @@ def _check_count(count: int, fields: Fields) -> None:
 
 
 def _check(model: LanguageModel, fields: Fields) -> None:
-    """Raise `ConfigError` for sizes that contradict each other or fit no machine."""
+    """Raise `ConfigError` for sizes that contradict each other."""
     _check_count(parameters(model), fields)
     try:
         model.check()

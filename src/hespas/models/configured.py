@@ -1,4 +1,4 @@
-"""Models by their configuration: published by name, or from a directory.
+"""Find models by the name or path of their configuration.
 
 A name is ``ORG/NAME``, as weights are published under, or the second part alone where one
 organisation has it; ``:prefill`` and ``:decode`` behind it are its steps of inference. A path is
@@ -63,7 +63,7 @@ _LONGEST = 4096
 
 
 def published() -> tuple[str, ...]:
-    """Return the names of the published models whose configurations are shipped.
+    """Return the names of the published models.
 
     >>> "Qwen/Qwen3-30B-A3B" in published()
     True
@@ -72,7 +72,9 @@ def published() -> tuple[str, ...]:
 
 
 def configured_model(text: str) -> Model | None:
-    """Return the step that a name or path means, None for other texts.
+    """Return the step that a name or path means.
+
+    Returns None for other texts.
 
     Raises `ConfigError` for a configuration that can't be read.
 
@@ -96,7 +98,7 @@ def _configured(
     file: Path | None,  # noqa: ARG001 - of the key
     change: tuple[int, int],  # noqa: ARG001 - of the key
 ) -> Model | None:
-    """Return the cached step of a name, or of an unchanged file."""
+    """Return the cached step of a name or unchanged file."""
     name, step = _name_and_step(text)
     found = configuration_of(name)
     if found is None and ":" in text:
@@ -115,7 +117,7 @@ def _check_spelling(text: str) -> None:
 
 
 def _of_arguments(text: str) -> Model:
-    """Return the training step that a file of Megatron-LM's arguments describes."""
+    """Return the training step that Megatron-LM's arguments describe."""
     from hespas.models.megatron import read_arguments  # noqa: PLC0415 - few workloads have them
 
     path = Path(text.removeprefix(ARGUMENTS_PREFIX)).resolve()
@@ -130,7 +132,9 @@ def _of_arguments(text: str) -> Model:
 
 
 def configuration_of(name: str) -> Configuration | None:
-    """Read the configuration of a name or path; None for other texts.
+    """Read the configuration of a name or path.
+
+    Returns None for other texts.
 
     A checkpoint whose configuration is not shipped has the sizes of the one that it is made from,
     as ``-Instruct`` and ``-FP8`` behind a name say.
@@ -195,7 +199,7 @@ def _name_and_step(text: str) -> tuple[str, str]:
 
 
 def _file(name: str) -> Path | None:
-    """Return the configuration file of a name or path, or None."""
+    """Return the configuration file of a name, or None."""
     path = Path(name)
     if path.is_dir():
         return path if (path / FILE).is_file() else None
@@ -272,7 +276,10 @@ def _check_step(model: LanguageModel | Network | ResNet, name: str, step: str) -
 
 
 def _network_run(model: Network, step: str) -> Learning | Inferring | Reading | Writing:
-    """Return a network's default run; small models are on each device."""
+    """Return a network's default run.
+
+    Small models are whole on each device.
+    """
     count = network_parameters(model)
     is_small = count * _TRAINED_BYTES < _DEVICE_BYTES / 2
     if step == "training":
@@ -285,7 +292,7 @@ def _network_run(model: Network, step: str) -> Learning | Inferring | Reading | 
 def _run(
     model: LanguageModel, configuration: Configuration, step: str
 ) -> Training | Prefill | Decode:
-    """Return a decoder's default run, on as few devices as hold it."""
+    """Return a decoder's default run, on few devices."""
     sequence = min(configuration.longest, _LONGEST)
     count = parameters(model)
     if step == "training":

@@ -1,4 +1,4 @@
-"""Read a decoder's experts, latent vectors and states from its configuration.
+"""Read a decoder's experts, latent vectors and states.
 
 Source: the configuration and modelling files of transformers 5.24.
 """
@@ -62,18 +62,24 @@ def deepseek_experts(gate: Literal["softmax", "sigmoid"] = "sigmoid", **style: A
 
 
 def where_given(names: Sequence[str], part: Part) -> Part:
-    """Return a reader of a part that files without these fields lack."""
+    """Return a reader of a part that some files lack."""
     return lambda fields, sizes: part(fields, sizes) if fields.given(*names) else None
 
 
 _QWEN_SHARED = _size_or_0("shared_expert_intermediate_size")
+
+
+def _has_shared(fields: Fields) -> bool:
+    return _QWEN_SHARED(fields) > 0
+
+
 QWEN_EXPERTS = experts(
     experts=size("num_experts", "num_local_experts"),
     expert_mlp=_WIDTH,
     shared_mlp=_QWEN_SHARED,
     style={
         "normalised": flag("norm_topk_prob"),
-        "shared_gate": lambda fields: bool(_QWEN_SHARED(fields)),
+        "shared_gate": _has_shared,
     },
 )
 """A gate, the row's product with a vector, multiplies the shared experts."""
@@ -117,7 +123,7 @@ def bailing_experts(fields: Fields, sizes: Sizes) -> Routing:
 
 
 def latent_of(fields: Fields, _: Sizes, *, indexed: bool = False) -> Latent:
-    """Return the latent vectors of keys and values, as in DeepSeek's models."""
+    """Return the latent vectors of DeepSeek's keys and values."""
     embedding, heads = fields.size("hidden_size"), fields.size("num_attention_heads")
     return Latent(
         query_rank=fields.size("q_lora_rank", default=0, least=0),

@@ -30,7 +30,7 @@ ROUTED = partial(alike, is_routed=True)
 
 
 def routed(layers: Layers) -> Layers:
-    """Return a reader that gives experts to all of these layers."""
+    """Return a reader that gives experts to these layers."""
     return lambda fields, sizes: tuple(
         replace(kind, is_routed=True) for kind in layers(fields, sizes)
     )
@@ -48,7 +48,7 @@ def check_types(fields: Fields, types: Sequence[str], known_types: Sequence[str]
 
 
 def _check_length(fields: Fields, name: str, listed: Sequence[object], sizes: Sizes) -> None:
-    """Raise `ConfigError` for a list that is not as long as the layers."""
+    """Raise `ConfigError` for a list of another length."""
     if len(listed) != sizes.layers:
         raise ConfigError(
             f"{name} has {len(listed)} layers, and num_hidden_layers is {sizes.layers}",
@@ -59,7 +59,7 @@ def _check_length(fields: Fields, name: str, listed: Sequence[object], sizes: Si
 def _by_type(
     fields: Fields, sizes: Sizes, kinds: Mapping[str, LayerKind], default: Callable[[int], str]
 ) -> Kinds:
-    """Return each layer's kind by its listed type, or ``default`` type."""
+    """Return each layer's kind by its listed type."""
     listed = fields.texts("layer_types", "layers_block_type")
     types = listed or [default(index) for index in range(sizes.layers)]
     _check_length(fields, "layer_types", types, sizes)
@@ -83,7 +83,7 @@ def windowed(fields: Fields, sizes: Sizes, *, every: int = 0, full: int = 0) -> 
 
 
 def behind_dense(fields: Fields, sizes: Sizes, layers: Layers = alike) -> Kinds:
-    """Return layers with experts by their types, or after dense ones."""
+    """Return layers with experts, listed or after dense ones."""
     fields.one_of("moe_layer_freq", (1,))
     dense = fields.size("first_k_dense_replace", default=0, least=0)
     types, kinds = fields.texts("mlp_layer_types"), layers(fields, sizes)
@@ -139,14 +139,14 @@ def qwen_layers(fields: Fields, sizes: Sizes) -> Kinds:
 
 
 def qwen_delta_layers(fields: Fields, sizes: Sizes) -> Kinds:
-    """Return layers of gated delta rules, with attention at an interval."""
+    """Return gated delta rules, with attention at an interval."""
     every = fields.size("full_attention_interval", default=4)
     kinds = {_FULL: LayerKind(), _LINEAR: LayerKind(mixer="delta")}
     return _by_type(fields, sizes, kinds, lambda index: _LINEAR if (index + 1) % every else _FULL)
 
 
 def qwen_sparse(fields: Fields, sizes: Sizes, *, layers: Layers) -> Kinds:
-    """Give experts to every n-th layer that isn't listed as dense."""
+    """Give experts to every n-th layer not listed dense."""
     every = fields.size("decoder_sparse_step", default=1)
     dense = fields.numbers("mlp_only_layers")
     return tuple(
@@ -156,7 +156,7 @@ def qwen_sparse(fields: Fields, sizes: Sizes, *, layers: Layers) -> Kinds:
 
 
 def ernie_layers(fields: Fields, sizes: Sizes) -> Kinds:
-    """Return Ernie's layers, with experts at an interval between two indices."""
+    """Return Ernie's layers, with experts at an interval."""
     first = fields.size("moe_layer_start_index", default=1, least=0)
     last = fields.number("moe_layer_end_index", default=-1)
     every = fields.size("moe_layer_interval", default=1)
@@ -168,7 +168,7 @@ def ernie_layers(fields: Fields, sizes: Sizes) -> Kinds:
 
 
 def _hybrid(attention: LayerKind) -> dict[str, LayerKind]:
-    """Return the kinds of layers of attention and of states, by type."""
+    """Return the kinds of attention and states, by type."""
     states = replace(attention, mixer="state_space")
     return {"mamba": states, _LINEAR: states, "attention": attention, _FULL: attention}
 

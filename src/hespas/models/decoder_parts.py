@@ -1,4 +1,4 @@
-"""Read the parts of a decoder that most families' configurations name alike.
+"""Read the parts of decoders that most families name alike.
 
 Source: the configuration and modelling files of transformers 5.24.
 """
@@ -80,7 +80,7 @@ def sized(**changed: Any) -> Callable[[Fields], Sizes]:
 
 
 def style_of(fields: Fields, **facts: Any) -> Style:
-    """Return the style that most families share, with a family's own facts."""
+    """Return the shared style, with a family's own facts."""
     names = ("hidden_act", "hidden_activation", "mlp_hidden_act", "activation_function")
     epsilons = ("rms_norm_eps", "norm_eps", "layer_norm_eps", "layernorm_epsilon")
     rope = rope_of(fields)
@@ -109,7 +109,7 @@ def family(
     known: Sequence[str] = (),
     **facts: Any,
 ) -> Reader:
-    """Return the reader of a family: Llama's but for some parts.
+    """Return the reader of a family like Llama.
 
     ``layers`` reads their kinds, which differ in windows where it is not given. ``only`` has the
     values that fields may have, ``known`` the fields that change no cost. ``facts`` are fields of
@@ -173,7 +173,7 @@ class _Rope:
 
 
 def rope_of(fields: Fields, layer_type: str = "") -> _Rope:
-    """Return the rotary positions, or those of one type of layer."""
+    """Return rotary positions, or those of a layer type."""
     share = fields.number("partial_rotary_factor", default=1.0)
     theta = fields.number("rope_theta", default=10000.0)
     scaling: RotaryScaling | None = None
@@ -242,7 +242,7 @@ def number(*names: str, default: float = 1.0) -> Callable[[Fields], float]:
 
 
 def size(*names: str, default: Any = MISSING, least: int = 1) -> Callable[[Fields], int]:
-    """Return a reader of a whole number of ``least`` or more."""
+    """Return a reader of a size of ``least`` or more."""
     return lambda fields: fields.size(*names, default=default, least=least)
 
 

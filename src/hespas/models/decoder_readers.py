@@ -1,4 +1,4 @@
-"""Read families of decoders that differ from Llama by more than facts.
+"""Read families of decoders that need functions of their own.
 
 Source: the configuration and modelling files of transformers 5.24; of chatglm, hunyuan and
 bailing_moe the files that come with the weights.
@@ -78,7 +78,7 @@ def _latent_layers(fields: Fields, sizes: Sizes) -> tuple[LayerKind, ...]:
 
 
 def _latent_scale(fields: Fields) -> float:
-    """Return the factor of queries, with YaRN's amplitude squared, or 0."""
+    """Return the scale of queries with YaRN's amplitude, or 0."""
     scaling = rope_of(fields).scaling
     parts = (fields.part(name) for name in ("rope_scaling", "rope_parameters"))
     mscale = sum(part.number("mscale_all_dim", default=0.0) for part in parts)
@@ -90,7 +90,7 @@ def _latent_scale(fields: Fields) -> float:
 
 
 def embedding_root(fields: Fields) -> float:
-    """Return the factor of Gemma's embeddings, the root of their width."""
+    """Return the root of Gemma's width, which scales embeddings."""
     return sizes_of(fields).embedding ** 0.5
 
 
@@ -115,7 +115,7 @@ gemma2 = family(layers=partial(windowed, every=2), **_CAPPED)
 
 
 def gemma3(fields: Fields) -> LanguageModel:
-    """Read Gemma 3; its windowed layers have periods of their own."""
+    """Read Gemma 3, with other periods in windowed layers."""
     if fields.given("rope_theta") is None and fields.given("rope_parameters") is None:
         fields = fields.with_values(rope_theta=1000000.0)
     sizes = sizes_of(fields, rope_theta=rope_of(fields, "full_attention").theta)
@@ -380,7 +380,7 @@ def chatglm_sizes(fields: Fields) -> Sizes:
 
 
 def _for_all_layers(fields: Fields, name: str, default: int) -> int:
-    """Return a size, one number or a list of equal ones."""
+    """Return a size from one number or equal ones."""
     numbers = set(fields.numbers(name) or [default])
     if len(numbers) > 1:
         raise ConfigError(

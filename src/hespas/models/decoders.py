@@ -83,7 +83,7 @@ from hespas.models.fields import Fields
 
 
 def _ungrouped(fields: Fields, **changed: int) -> Sizes:
-    """Return sizes with as many heads of keys as of queries."""
+    """Return sizes with a key head for each query head."""
     sizes = sizes_of(fields, **changed)
     return replace(sizes, kv_heads=sizes.heads)
 
@@ -105,7 +105,7 @@ def _opt_sizes(fields: Fields) -> Sizes:
 
 
 def _hybrid_sizes(fields: Fields) -> Sizes:
-    """Return the sizes; without experts, the shared width is the dense one."""
+    """Return the sizes, with the shared width without experts."""
     sizes = sizes_of(fields)
     shared = fields.size("shared_intermediate_size", default=0, least=0)
     return sizes if fields.given("num_local_experts") else replace(sizes, mlp=shared)

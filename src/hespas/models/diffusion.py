@@ -18,7 +18,7 @@ _STEPS = 1000.0
 
 
 def _chunks(net: Net, name: str, given: Any, count: int) -> list[Any]:
-    """Return what a layer is modulated by, (batch, 1, features) each."""
+    """Return what modulates a layer, (batch, 1, features) each."""
     made = net.linear(name, given, (ROW, count * given.shape[-1]))
     size = given.shape[-1]
     return [made[:, None, at * size : (at + 1) * size] for at in range(count)]
@@ -40,7 +40,7 @@ def _fed(net: Net, name: str, x: Any, width: int) -> Any:
 
 @frozen
 class Dit:
-    """Layers over patches of latents; a step and a class modulate them."""
+    """Layers over patches of latents, modulated by step and class."""
 
     IS_FIXED: ClassVar[bool] = True
     objective: ClassVar[str] = "noise"
@@ -64,7 +64,7 @@ class Dit:
         return image, Input("step", ()), Input("label", ())
 
     def forward(self, net: Net, given: Given) -> Any:
-        """Return the noise, and its variance where as many channels are made."""
+        """Return the noise, with its variance for twice the channels."""
         ops, size, patches = net.ops, self.heads * self.head_size, self.side // self.patch
         names = tuple(f"attn1.{name}" for name in ("to_q", "to_k", "to_v", "to_out.0"))
         biases = (*(self.has_biases,) * 3, True)
@@ -110,7 +110,7 @@ class Dit:
 
 @frozen
 class Flux:
-    """Two streams, text and image, with common attention, then one of both.
+    """Layers over text and image, first apart, then together.
 
     An image of ``run.image`` pixels has a row for 16 each way: 8 to a latent, 2 to a row.
     """
@@ -176,7 +176,10 @@ class Flux:
         return made
 
     def _turns(self, net: Net, text: int, rows: int) -> Any:
-        """Return each row's cosines and sines: text at 0, patches in a square."""
+        """Return each row's cosines and sines.
+
+        Text stands at 0, patches in a square.
+        """
         ops, side = net.ops, round(rows**0.5)
         column = ops.repeated(ops.places(0, side)[None], side)
         nothing = ops.reshape(column * 0, rows)

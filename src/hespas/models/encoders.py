@@ -38,7 +38,9 @@ class Tower:
 
 @frozen
 class Bert:
-    """Layers with norms behind, over tokens of some kinds; each token is guessed.
+    """Layers with norms behind; each token is guessed.
+
+    Tokens are of ``kinds`` kinds.
 
     The first ``unused`` of the positions are those of no token.
     """
@@ -98,7 +100,10 @@ class Bert:
 
 
 def _sight(net: Net, tower: Tower, x: Any, names: tuple[str, str, Heads]) -> Any:
-    """Apply pre-norm layers; ``names`` are those of norms, and the heads."""
+    """Apply pre-norm layers.
+
+    ``names`` are those of both norms, and the heads.
+    """
     first, second, heads = names
 
     def block(layer: Net, x: Any) -> Any:
@@ -110,13 +115,13 @@ def _sight(net: Net, tower: Tower, x: Any, names: tuple[str, str, Heads]) -> Any
 
 
 def _named(part: str, output: str) -> tuple[str, ...]:
-    """Return the names of attention's products in a part of a layer."""
+    """Return the names of attention's products in a layer."""
     return (f"{part}.q_proj", f"{part}.k_proj", f"{part}.v_proj", f"{part}.{output}")
 
 
 @frozen
 class Vit:
-    """Layers over patches of an image, with a class token or pooled."""
+    """Layers over patches, with a class token or pooled."""
 
     IS_FIXED: ClassVar[bool] = True
     objective: ClassVar[str] = "classes"
@@ -156,7 +161,7 @@ class Vit:
 
 @frozen
 class Siglip:
-    """A tower over patches and one over tokens, trained to match."""
+    """A tower over patches and one over tokens, matched."""
 
     IS_FIXED: ClassVar[bool] = True
     objective: ClassVar[str] = "pairs"
@@ -224,7 +229,7 @@ class Siglip:
 
 @frozen
 class T5:
-    """Encoder and decoder with RMS norms, and score biases by distance."""
+    """Encoder and decoder with score biases by distance."""
 
     IS_FIXED: ClassVar[bool] = True
     objective: ClassVar[str] = "tokens"
@@ -251,7 +256,7 @@ class T5:
         return self._through(net, "encoder", self.encoder, given["source"], None)
 
     def decoded(self, net: Net, given: Given, source: Any) -> Any:
-        """Return the logits; a token sees those before and the whole source."""
+        """Return the logits of tokens, given the encoded source."""
         x = self._through(net, "decoder", self.decoder, given["inputs"], source)
         with net.ops.scope("logits"):
             x = net.ops.last(x)
@@ -301,7 +306,7 @@ class T5:
 
 @frozen
 class Whisper:
-    """An encoder of sound by two convolutions, and a text decoder."""
+    """An encoder of sound, and a text decoder."""
 
     IS_FIXED: ClassVar[bool] = True
     objective: ClassVar[str] = "tokens"
@@ -325,7 +330,7 @@ class Whisper:
         return {"batch": 8, "sequence": self.positions}
 
     def inputs(self, run: Any) -> tuple[Input, ...]:
-        """Describe a sample: two frames of sound a row, and tokens."""
+        """Describe a sample: frames of sound, and tokens."""
         sound = Input("source", (2 * self.rows, self.bins), is_number=False)
         return sound, Input("inputs", (run.sequence,))
 
@@ -346,7 +351,7 @@ class Whisper:
             return self._layers(part, tower, x, None)
 
     def decoded(self, net: Net, given: Given, source: Any) -> Any:
-        """Return the logits; a token sees those before and all sound."""
+        """Return the logits of tokens, given the encoded sound."""
         part, tower, ops, tokens = net["model.decoder"], self.decoder, net.ops, given["inputs"]
         with ops.scope("decoder"):
             table = part.table("embed_tokens", self.vocabulary, tower.embedding, "vocabulary")

@@ -1,4 +1,4 @@
-"""Short names of language models, and training steps modelled on MaxText's.
+"""Short names of language models, and steps like MaxText's.
 
 A short name means a published configuration, or the fields of one for models that have none.
 Sources: H. Touvron et al., Llama 2, 2023, table 1; A. Grattafiori et al., The Llama 3 Herd of

@@ -1,4 +1,4 @@
-"""The fields of a configuration, each read by name and type.
+"""Read the fields of a configuration by name and type.
 
 Fields have the names of Hugging Face's transformers. A field that says what is computed and is not
 known is an error that names it; what tokenizers, initial values and sampling need changes nothing.
@@ -19,7 +19,7 @@ from hespas.errors import ConfigError
 
 
 def ignored(of: Literal["config.json", "megatron"]) -> re.Pattern[str]:
-    """Return the names of fields that change nothing of what a step costs."""
+    """Return the names of fields that change no cost."""
     names_of = json.loads((CONFIGS / "ignored_fields.json").read_bytes())[of]
     return re.compile("|".join(name for names in names_of.values() for name in names))
 
@@ -119,7 +119,7 @@ class Fields:
         return value
 
     def one_of(self, name: str, known: Sequence[Any]) -> None:
-        """Raise `ConfigError` for a value that changes what is computed in an unknown way."""
+        """Raise `ConfigError` for a value that is not known."""
         value = self.given(name)
         if value is not None and value not in known:
             raise ConfigError(
@@ -139,7 +139,7 @@ class Fields:
         return cast("list[str]", value)
 
     def numbers(self, *names: str) -> list[int]:
-        """Return a list of whole numbers; empty where none is given."""
+        """Return a list of whole numbers, empty without one."""
         value = self.given(*names)
         members = cast("list[object]", value if isinstance(value, list) else [value])
         if value is None:
@@ -153,11 +153,14 @@ class Fields:
         self.read |= set(names)
 
     def with_values(self, **values: Any) -> Fields:
-        """Return the fields with some changed; reads count for these too."""
+        """Return the fields with some changed.
+
+        Reads count for both.
+        """
         return replace(self, values={**self.values, **values})
 
     def part(self, name: str) -> Fields:
-        """Return the fields of a part; none where it is absent."""
+        """Return the fields of a part, or none."""
         value = self.given(name)
         if value is not None and not isinstance(value, dict):
             raise self._wrong((name,), value, "an object")

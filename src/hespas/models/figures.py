@@ -1,4 +1,4 @@
-"""What a model needs: parameters, FLOPs and bytes per token, devices."""
+"""Figures of a model: parameters, FLOPs and bytes, devices."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def _network_figures(
 
 
 def zoo_figures(model: LanguageModel, *, name: str) -> ModelFigures:
-    """Return the figures of a zoo model, from any of its steps."""
+    """Return the figures of a zoo model's step."""
     run = model.run
     longest = run.context if isinstance(run, Decode) else run.sequence
     alone = replace(model, run=replace(run, mesh=MeshAxes(axes=(("tp", 1),))))
@@ -179,7 +179,7 @@ def zoo_figures(model: LanguageModel, *, name: str) -> ModelFigures:
 
 
 def flops_per_token(model: LanguageModel) -> int:
-    """Return the FLOPs of a token's products with weights, forward, and of states."""
+    """Return a token's forward FLOPs of products and of states."""
     sizes = model.sizes_of_layers
     kinds = Counter(model.kinds).items()
     layers = sum(count * layer_flops(model, kind) for kind, count in kinds)
@@ -188,25 +188,28 @@ def flops_per_token(model: LanguageModel) -> int:
 
 
 def kv_bytes_per_token(model: LanguageModel, precision: Precision = UNQUANTISED) -> int:
-    """Return the bytes of keys and values of a token in all layers."""
+    """Return the bytes of a token's keys and values."""
     elements = sum(_cached_elements(model, kind) for kind in _caching(model))
     return elements * precision.of("cache").bits // 8
 
 
 def windowed_share(model: LanguageModel) -> float:
-    """Return the share of the cache in windowed or chunked layers."""
+    """Return the share of the cache in windowed layers.
+
+    Layers with chunks count, too.
+    """
     caching = _caching(model)
     within = sum(_cached_elements(model, kind) for kind in caching if kind.window or kind.chunk)
     return within / sum(_cached_elements(model, kind) for kind in caching)
 
 
 def _caching(model: LanguageModel) -> list[LayerKind]:
-    """Return the layers that have keys and values of their own."""
+    """Return the layers that cache keys of their own."""
     return [kind for kind in model.kinds if kind.mixer == "attention" and kind.keys != "shared"]
 
 
 def _cached_elements(model: LanguageModel, kind: LayerKind) -> int:
-    """Return how many numbers of a token a layer's cache has."""
+    """Return how many numbers a layer caches per token."""
     if (latent := model.latent) is not None:
         return latent.kv_rank + latent.rope_size + latent.index_size
     sizes = model.sizes_of(kind)
@@ -214,13 +217,13 @@ def _cached_elements(model: LanguageModel, kind: LayerKind) -> int:
 
 
 def state_bytes(model: LanguageModel) -> int:
-    """Return a sequence's bytes of states, in f32, in layers without attention."""
+    """Return the bytes of a sequence's states, in f32."""
     kinds = Counter(model.kinds).items()
     return 4 * sum(count * state_elements(model, kind) for kind, count in kinds)
 
 
 def _working_bytes(model: LanguageModel) -> int:
-    """Return a device's least working bytes while it trains on one sequence.
+    """Return a device's least working bytes for one sequence.
 
     That is what goes into each layer, logits with their gradients, and two gathered layers;
     experts are not gathered, but stay where they are.
@@ -233,7 +236,10 @@ def _working_bytes(model: LanguageModel) -> int:
 
 
 def _clusters(divided: float, everywhere: float) -> dict[str, str]:
-    """Return each part's smallest cluster that holds bytes divided over it, and others."""
+    """Return each part's smallest cluster with enough memory.
+
+    ``divided`` bytes are spread over its devices, ``everywhere`` is on each.
+    """
     clusters: dict[str, str] = {}
     for part in PARTS:
         capacity = load_device(part).memory_capacity_bytes

@@ -1,4 +1,4 @@
-"""The FLOPs that a step's model needs, for model FLOPs utilisation.
+"""The FLOPs that a model needs, for model FLOPs utilisation.
 
 They are those of its products, convolutions included; recomputation, padding and what only moves
 data don't count.
@@ -19,7 +19,9 @@ from hespas.models.weights import state_elements
 
 
 def model_flops(settings: object) -> float | None:
-    """Return a step's FLOPs over all devices; None for other settings.
+    """Return a step's FLOPs over all devices.
+
+    Returns None for other settings.
 
     >>> from hespas.models.catalogue import model_named
     >>> settings = model_named("llama3-8b").settings
@@ -44,7 +46,7 @@ def model_flops(settings: object) -> float | None:
 
 
 def _language(settings: LanguageModel) -> int:
-    """Return a sequence's FLOPs: 2 per weight a token meets, and attention's.
+    """Return a sequence's FLOPs: 2 per weight, and attention's.
 
     Training has three times those of its forward pass, and twice those of frozen weights, which
     have no gradients. Attention has ``2 H (Q + V)`` for each token and each of those that it is
@@ -105,7 +107,7 @@ def _mixing(settings: LanguageModel, kind: LayerKind) -> int:
 
 
 def layer_flops(settings: LanguageModel, kind: LayerKind) -> int:
-    """Return a token's FLOPs of products with a layer's weights and states.
+    """Return a token's FLOPs in a layer, without attention.
 
     States are changed by each token, and a token is multiplied by them.
     """
@@ -117,7 +119,7 @@ def _state_flops(settings: LanguageModel, kind: LayerKind) -> int:
 
 
 def attention_flops(settings: LanguageModel, kind: LayerKind) -> int:
-    """Return attention's FLOPs for each pair of tokens, an index included."""
+    """Return attention's FLOPs per pair of tokens, index included."""
     latent = settings.latent
     query, value = settings.head_sizes
     if kind.head_size:
@@ -130,12 +132,12 @@ def attention_flops(settings: LanguageModel, kind: LayerKind) -> int:
 
 
 def _index_flops(latent: Latent) -> int:
-    """Return the FLOPs by which an index rates one token for one query."""
+    """Return an index's FLOPs for one token and query."""
     return 2 * latent.index_heads * (latent.index_size + 1)
 
 
 def _experts(settings: Experts) -> int:
-    """Return a token's FLOPs of the router and of its chosen experts.
+    """Return a token's FLOPs of the router and chosen experts.
 
     Backward there is a product for the gradient of each weight, and one for what goes into the
     last of an expert's three; the layer alone has no gradient of its input.

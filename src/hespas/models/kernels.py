@@ -1,4 +1,7 @@
-"""The kernels of fused attention, whose scores never reach memory, by name."""
+"""The kernels of fused attention, by name.
+
+Their scores never reach memory.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from hespas.base.frozen import frozen
 
 @frozen
 class Kernels:
-    """A kind of fused attention: its name in messages, and its module.
+    """A kind of fused attention.
 
     ``platform`` is what programs with them are lowered for, by JAX's name. Sequences are a multiple
     of ``tokens`` long; ``types`` are those that are computed in. ``kernel`` is the implementation
@@ -22,7 +25,7 @@ class Kernels:
     kernel: str = ""
 
     def why_not(self, *, dtype: str, sequence: int, devices: int) -> str:
-        """Return why they cannot compute sequences over ``devices`` each, or nothing.
+        """Return why they cannot compute a sequence, or "".
 
         A sequence over several devices is two blocks on each of them.
         """
@@ -65,5 +68,5 @@ FUSED = {
 
 
 def platform_of(attention: str) -> str | None:
-    """Return the platform to lower for; None where any will do."""
+    """Return the platform to lower for, or None for any."""
     return FUSED[attention].platform if attention in FUSED else None

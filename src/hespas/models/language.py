@@ -1,4 +1,4 @@
-"""A language model: what it is put together from, and how it is run.
+"""A language model: its parts, and how it is run.
 
 A model of the zoo is a `LanguageModel`; `hespas.models.families` lists those of a family.
 `training` and `serving` of `hespas.models.steps` make its steps.
@@ -34,7 +34,9 @@ _LARGEST_HEAD = 256
 
 @frozen
 class LanguageModel:
-    """A decoder and how it is run; absent parts are None.
+    """A decoder and how it is run.
+
+    Parts that it lacks are None.
 
     ``pattern`` are the kinds of its layers, in order and again from the front; without one they
     are alike but for windows and dense layers.
@@ -98,7 +100,7 @@ class LanguageModel:
 
     @property
     def state_dtype(self) -> str:
-        """The type of a step's weights, and in training of both moments."""
+        """The type of weights, and in training of both moments."""
         run = self.run
         return run.state_dtype if isinstance(run, Training) else run.weight_dtype
 
@@ -136,7 +138,7 @@ class LanguageModel:
 
     @property
     def kv_heads(self) -> int:
-        """The key and value heads that all tensor-parallel devices compute and hold.
+        """The key and value heads on all tensor-parallel devices.
 
         Where a model is served by several times as many devices as it has, each head is on several
         of them, as TensorRT-LLM and vLLM have it.
@@ -163,14 +165,14 @@ class LanguageModel:
 
     @property
     def lora_modules(self) -> tuple[str, ...]:
-        """The modules that have adapters, which alone are trained; none without."""
+        """The modules that have adapters, if any are trained."""
         run = self.run
         if not isinstance(run, Training) or not run.lora_rank:
             return ()
         return LORA_MODULES if run.lora_modules == "all" else tuple(run.lora_modules.split("+"))
 
     def has_adapters(self, module: str) -> bool:
-        """Return whether a layer has weights of a module that can have adapters.
+        """Return whether a layer has weights of an adapted module.
 
         Of latent attention what makes heads has other names in Megatron-Core.
         """
@@ -186,7 +188,10 @@ class LanguageModel:
 
     @property
     def kinds(self) -> tuple[LayerKind, ...]:
-        """The kind of each layer; attention is within documents where sequences have several."""
+        """The kind of each layer.
+
+        Attention is within documents where sequences have several.
+        """
         run = self.run
         first = 0 if isinstance(run, Training) else run.first_layer
         until = first + self.layers
@@ -201,7 +206,7 @@ class LanguageModel:
 
     @property
     def mtp_kinds(self) -> tuple[LayerKind, ...]:
-        """The kinds of layers that predict further tokens, like the last layer."""
+        """The kinds of layers that predict further tokens."""
         return self.kinds[-1:] * (self.run.mtp_layers if isinstance(self.run, Training) else 0)
 
     @property
@@ -215,7 +220,7 @@ class LanguageModel:
         return any(kind.mixer in _LONG for kind in self.kinds)
 
     def rotation(self, kind: LayerKind) -> tuple[int, float]:
-        """Return how many numbers of a head rotate, and their longest period's base.
+        """Return how many numbers rotate, and their longest period's base.
 
         Both are 0 where none does.
         """
@@ -235,7 +240,7 @@ class LanguageModel:
 
     @property
     def selects_tokens(self) -> bool:
-        """Whether attention reads the tokens alone that an index rates highest.
+        """Whether attention reads only the tokens that an index chooses.
 
         New tokens over a cache do, and prompts by FlashMLA's kernels. Other prompts and training do
         where that is fewer FLOPs: vectors of ``kv_rank`` for each of the chosen tokens, against
@@ -255,7 +260,7 @@ class LanguageModel:
 
     @property
     def masks_tokens(self) -> bool:
-        """Whether an index rates tokens while attention reads all of them.
+        """Whether an index rates tokens while attention reads all.
 
         Engines do not ask it in steps over no more tokens than it chooses.
         """
@@ -277,7 +282,10 @@ class LanguageModel:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """The sizes of array dimensions; the batch is a round's, over all parts."""
+        """The sizes of array dimensions.
+
+        The batch is a round's, over all parts.
+        """
         sizes = self.sizes_of_layers
         named = {
             "rounds": self.accumulation,
@@ -335,7 +343,7 @@ class LanguageModel:
         return named
 
     def sizes_of(self, kind: LayerKind) -> dict[str, int]:
-        """Return the dimension sizes in which a kind of layer may differ."""
+        """Return the sizes in which a kind of layer differs."""
         heads = self._held_heads(kind.kv_heads) if kind.kv_heads else self.kv_heads
         return {
             "context": self._cached_tokens(kind),
@@ -438,7 +446,7 @@ class LanguageModel:
         checks.check(self)
 
     def why_not(self, kernels: str) -> str:
-        """Return why kernels of `FUSED` cannot compute its attention, or nothing."""
+        """Return why kernels of `FUSED` cannot compute attention, or ""."""
         return checks.why_not(self, kernels)
 
     @property
@@ -455,7 +463,10 @@ class LanguageModel:
 
     @property
     def has_slow_experts(self) -> bool:
-        """Whether experts have biases, or cut their activations off: Megatron-LM fuses neither."""
+        """Whether Megatron-LM fuses no activation of its experts.
+
+        It fuses none with biases, and none that is cut off.
+        """
         routing, style = self.routing, self.style
         return routing is not None and (
             routing.style.biases or (style.gated and style.activation == "clipped_silu")
@@ -469,12 +480,15 @@ class LanguageModel:
 
     @property
     def scales_rotation(self) -> bool:
-        """Whether rotation multiplies what it turns, for which Megatron-LM has no kernel."""
+        """Whether rotation multiplies what it rotates.
+
+        Megatron-LM has no kernel for that.
+        """
         scaling = self.style.rotary_scaling
         return self.rotates_heads and scaling is not None and scaling.amplitude != 1
 
     def first_like(self, begin: int, layers: int) -> int:
-        """Return the first layer whose successors' kinds match those at ``begin``."""
+        """Return the first layers with these layers' kinds."""
         kinds = self.kinds
         wanted = kinds[begin : begin + layers]
         return next(at for at in range(begin + 1) if kinds[at : at + layers] == wanted)
@@ -492,7 +506,7 @@ class LanguageModel:
 
 
 def expert_axes(settings: object) -> tuple[str, ...]:
-    """Return the mesh axes that divide a model's experts, if any.
+    """Return the mesh axes that divide a model's experts.
 
     >>> from hespas.models.catalogue import model_named
     >>> expert_axes(model_named("mixtral-8x7b").settings)
@@ -525,7 +539,10 @@ def _kinds(layers: int, window: int, global_every: int, dense: int) -> tuple[Lay
 
 
 def shared_kinds(kinds: Iterable[LayerKind]) -> tuple[LayerKind, ...]:
-    """Return kinds of layers, equal ones as one object, to count fast."""
+    """Return the kinds, with equal ones as one object.
+
+    Equal objects are counted fast.
+    """
     known: dict[LayerKind, LayerKind] = {}
     return tuple(known.setdefault(kind, kind) for kind in kinds)
 

@@ -153,7 +153,10 @@ _ADAPTED_BY_DEFAULT = 32
 
 
 def _adapters(fields: Fields) -> tuple[int, str]:
-    """Return the rank of adapters, and what they stand beside; 0 without."""
+    """Return the rank of adapters, and their modules.
+
+    The rank is 0 without adapters.
+    """
     is_adapted = any(name.startswith("lora_") for name in fields.values)
     default = _ADAPTED_BY_DEFAULT if is_adapted else 0
     rank = fields.size("lora_dim", "lora_rank", default=default)
@@ -214,7 +217,7 @@ def _sizes(fields: Fields) -> Sizes:
 
 
 def _padded(fields: Fields) -> int:
-    """Return the tokens of the vocabulary, padded as Megatron-LM does it."""
+    """Return the vocabulary's tokens, padded as by Megatron-LM."""
     whole = fields.size("padded_vocab_size", default=0)
     if whole:
         return whole
@@ -264,7 +267,7 @@ def _style(fields: Fields, sizes: Sizes, *, is_latent: bool) -> Style:
 
 
 def _window(given: Any, fields: Fields) -> int:
-    """Return the tokens that a layer sees; 0 for all of them."""
+    """Return the tokens that a layer sees, 0 for all."""
     if given is None:
         return 0
     numbers = re.findall(r"-?\d+", str(given))
@@ -319,7 +322,7 @@ _REPEATED = re.compile(r"\(?\[([01, ]+)\](?:\*(\d+))?\)?")
 
 
 def _kinds(fields: Fields, layers: int, has_experts: bool) -> tuple[LayerKind, ...]:
-    """Return the kinds of layers: which have experts, as ``moe_layer_freq`` says."""
+    """Return which layers have experts, by ``moe_layer_freq``."""
     given = fields.given("moe_layer_freq")
     if not has_experts:
         return ()

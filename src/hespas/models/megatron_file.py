@@ -51,7 +51,7 @@ _ENDS = {")", "(", ";", "\\", "&&", "|", ">", "2>&1", "&"}
 
 
 def _shell(path: Path) -> Iterator[tuple[str, Any]]:
-    """Yield the names and values of arguments as a shell script has them."""
+    """Yield the arguments of a shell script, name and value."""
     text = read_text(path).replace("\\\n", " ")
     variables: dict[str, str] = {}
     name, given, seen = "", list[str](), dict[str, Any]()
@@ -105,7 +105,7 @@ def _keep(seen: dict[str, Any], name: str, given: list[str], path: Path) -> None
 
 
 def _typed(text: str) -> Any:
-    """Return a number where a text is one, and as it is otherwise."""
+    """Return a text as a number, if it is one."""
     for kind in (int, float):
         try:
             return kind(text)

@@ -1,4 +1,4 @@
-"""How Megatron-LM's arguments divide a run over devices and schedule it.
+"""Read how Megatron-LM's arguments divide and schedule a run.
 
 Source: NVIDIA, Megatron-LM (core 0.15), ``megatron/training/arguments.py``.
 """
@@ -18,7 +18,9 @@ from hespas.models.model import MODULES
 
 @frozen
 class Layout:
-    """How a run is divided and scheduled, by Megatron-LM's names; None: unspecified.
+    """How a run is divided and scheduled, by Megatron-LM's names.
+
+    Fields are None where the file doesn't say.
 
     ``experts`` is the size of the axis ``expert``, beside those of ``expert_axes``.
     """
@@ -44,7 +46,7 @@ class Layout:
 
 
 def layout_of(fields: Fields, model: LanguageModel) -> Layout:
-    """Return how arguments divide and schedule a run of a model.
+    """Read how arguments divide and schedule a run.
 
     Raises `ConfigError` for what contradicts itself, or is not modelled.
     """
@@ -89,7 +91,7 @@ def layout_of(fields: Fields, model: LanguageModel) -> Layout:
 def expert_layout(
     experts: int, *, tensor: int, context: int, expert_tensor: int
 ) -> tuple[int, str]:
-    """Return the size of axis ``expert``, and the axes that divide experts.
+    """Return the size of axis ``expert``, and the experts' axes.
 
     Megatron-Core numbers the devices of ``experts`` parts first along tensor parallelism, where
     experts have none of their own, then along context parallelism, then along data parallelism.
@@ -127,7 +129,9 @@ _REPEATED_LAYER = re.compile(r"([EtmL|])\*(\d{1,6})")
 
 
 def _listed_layers(fields: Fields) -> tuple[int, ...] | None:
-    """Return the layers of each part that ``pipeline_model_parallel_layout`` lists; None without.
+    """Return the layers of each listed part of a pipeline.
+
+    Returns None without a ``pipeline_model_parallel_layout``.
 
     In a text ``t`` is a layer, ``|`` ends a part, ``E``, ``m`` and ``L`` are the embedding, layers
     that predict further tokens and the loss, and ``*`` repeats what is before it. Source: NVIDIA,
@@ -197,7 +201,7 @@ def _chunks(fields: Fields, layers: int, stages: int) -> int:
 
 
 def _outer(fields: Fields) -> tuple[int, int]:
-    """Return whether embedding, and loss, count as layers of their parts."""
+    """Return whether embedding and loss count as layers."""
     first, last = (
         int(fields.flag(f"account_for_{name}_in_pipeline_split")) for name in ("embedding", "loss")
     )
@@ -205,7 +209,7 @@ def _outer(fields: Fields) -> tuple[int, int]:
 
 
 def _stage_layers(fields: Fields, layers: int, parts: int) -> tuple[int, ...] | None:
-    """Return each part's layers with a shorter first or last; None for equal."""
+    """Return each part's layers, or None for equal parts."""
     first = fields.size("decoder_first_pipeline_num_layers", "num_layers_in_first_pipeline_stage",
                         default=0)  # fmt: skip
     last = fields.size("decoder_last_pipeline_num_layers", "num_layers_in_last_pipeline_stage",
@@ -284,7 +288,7 @@ def _dtype(fields: Fields) -> str:
 
 
 def _gradient_dtype(fields: Fields) -> str:
-    """Return the type of summed gradients: f32, or the weights' as specified."""
+    """Return the type in which gradients are summed."""
     given = fields.given("accumulate_allreduce_grads_in_fp32", "grad_reduce_in_fp32")
     is_narrow = given is False or fields.flag("grad_reduce_in_bf16")
     return _dtype(fields) if is_narrow else "same"

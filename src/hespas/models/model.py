@@ -1,4 +1,4 @@
-"""A model of the zoo: settings, and a step made from them; device meshes."""
+"""A model of the zoo: settings, and a step; meshes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ _AXIS = re.compile(r"\s*([A-Za-z_]\w*)\s*=\s*(\d+)\s*")
 
 @frozen
 class MeshAxes:
-    """Named axes with sizes; devices adjacent along the last have adjacent ids."""
+    """Named axes of a mesh, with sizes.
+
+    Devices adjacent along the last axis have adjacent numbers.
+    """
 
     axes: tuple[tuple[str, int], ...]
 
@@ -48,7 +51,10 @@ class MeshAxes:
         return prod(size for _, size in self.axes)
 
     def size(self, *names: str) -> int:
-        """Return the product of these axes' sizes; an absent one counts 1."""
+        """Return the product of these axes' sizes.
+
+        An absent axis counts 1.
+        """
         sizes = dict(self.axes)
         return prod(sizes.get(name, 1) for name in names)
 
@@ -102,7 +108,7 @@ _ELSEWHERE = {
 def check_division(
     mesh: MeshAxes, sizes: Mapping[str, int], axes: Mapping[str, tuple[str, ...]]
 ) -> None:
-    """Raise `ConfigError` for an axis that divides nothing or does not divide a dimension.
+    """Raise `ConfigError` for an axis that divides no dimension.
 
     ``sizes`` are those of named dimensions, ``axes`` the mesh axes that divide a dimension.
     """
@@ -138,7 +144,7 @@ def check_heads(heads: int, kv_heads: int) -> None:
 
 
 def check_tokens(name: str, tokens: int) -> None:
-    """Raise `ConfigError` for a sequence too long for exact positions in f32."""
+    """Raise `ConfigError` for positions too large for f32."""
     if tokens > _MOST_TOKENS:
         raise ConfigError(
             f"{name} = {tokens}: positions are computed in f32, which counts exactly up to "
@@ -201,7 +207,7 @@ _YES_NO = {"true": True, "yes": True, "false": False, "no": False}
 
 @frozen
 class Step:
-    """A function that ``jax.jit`` made, with the abstract arguments to trace it for.
+    """A function from ``jax.jit``, with abstract arguments.
 
     ``platform`` is what it is lowered for, by JAX's name.
     """
@@ -212,7 +218,7 @@ class Step:
     platform: str = "cpu"
 
     def argument_bytes(self, number: int, *, along: str | None = None) -> int:
-        """Return the bytes that one device holds of an argument; nothing is traced.
+        """Return the bytes that one device holds of an argument.
 
         With ``along`` only those of arrays that this axis of the mesh divides count.
         """
@@ -255,7 +261,7 @@ class Model:
 
     @property
     def axes(self) -> list[str]:
-        """The axes of a mesh that divide it, by default its mesh's."""
+        """The mesh axes that divide it, by default its mesh's."""
         divided = getattr(self.settings, "axes", {}).values()
         names = list(dict.fromkeys(axis for axes in divided for axis in axes))
         return names or list(self.settings.mesh.names)
@@ -265,7 +271,7 @@ class Model:
         return _options(self.settings)
 
     def with_options(self, given: Mapping[str, str]) -> Any:
-        """Return the settings with some options changed; their values are text.
+        """Return the settings with options changed, given as text.
 
         Raises `ConfigError` for unknown options, and for values that are none.
         """
@@ -278,7 +284,7 @@ class Model:
         return _changed(self.settings, changed)
 
     def step(self, given: Mapping[str, str]) -> Step:
-        """Return the step with some options changed; their values are text.
+        """Return the step with options changed, given as text.
 
         Raises `ConfigError` for unknown options, and for values that do not fit.
         """
@@ -286,7 +292,7 @@ class Model:
         return build(self.with_options(given))
 
     def part_step(self, given: Mapping[str, str], part: Part) -> Step:
-        """Return a program of a part of the model, with some options changed.
+        """Return a part's program with options changed, given as text.
 
         Raises `ConfigError` as `step` does, and for a model that can't be cut.
         """
@@ -297,14 +303,14 @@ class Model:
 
 
 def _meant(name: str, known: Mapping[str, object]) -> str:
-    """Return the hint for a setting that a model does not have."""
+    """Return the hint for an unknown setting."""
     others = other_names()["settings"].items()
     own = [each for each, names in others if name in names and each in known]
     return f"that is {own[0]} here" if own else suggestion(name, known)
 
 
 def _options(settings: Any) -> dict[str, object]:
-    """Return the fields of settings and of their parts, by name."""
+    """Return the options of settings and of their parts."""
     found: dict[str, object] = {}
     for name, value in _values(settings).items():
         if isinstance(value, _OPTION_TYPES):
@@ -315,7 +321,7 @@ def _options(settings: Any) -> dict[str, object]:
 
 
 def _changed(settings: Any, changed: Mapping[str, object]) -> Any:
-    """Return settings with fields of theirs changed, or fields of their parts."""
+    """Return settings with options changed, also in their parts."""
     new: dict[str, object] = {}
     for name, value in _values(settings).items():
         if isinstance(value, _OPTION_TYPES):
@@ -363,14 +369,14 @@ def _value(name: str, text: str, default: object) -> object:
 
 
 def _spelled(text: str, known: tuple[str, ...]) -> str:
-    """Return the known spelling of a text, or the text itself."""
+    """Return the known spelling of a text, or the text."""
     types = other_names()["types"].items()
     own = next((each for each, names in types if text.casefold() in names), text)
     return own if own in known and text not in known else text
 
 
 def one_of(name: str, value: str, known: tuple[str, ...]) -> str:
-    """Return a value that is one of ``known``; `ConfigError` for another."""
+    """Return a value that is known; raise `ConfigError` otherwise."""
     if value not in known:
         raise ConfigError(f"{name} is {value!r}", hint=f"known: {', '.join(known)}")
     return value

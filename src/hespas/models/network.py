@@ -1,4 +1,4 @@
-"""What networks other than decoders are written in: operations that are counted or computed.
+"""The language of other networks: operations, counted or computed.
 
 A network is a function over a `Net`. With `Shapes` below it leaves its weights and FLOPs; with
 `hespas.models.steps.arrays` it is the program. Weights have the names that Hugging Face's libraries
@@ -52,7 +52,7 @@ Arrays have the batch first and the features last. Weights come in the type that
 
 
 class Input(NamedTuple):
-    """What goes in for each sample: numbers of tokens or classes, or values."""
+    """An input of each sample: numbers of tokens, or values."""
 
     name: str
     shape: tuple[int, ...]
@@ -88,7 +88,7 @@ class Heads:
 
 @dataclass(frozen=True, slots=True)
 class Net:
-    """A part of a network: the operations, and where its weights stand."""
+    """A part of a network: operations, and the weights' path."""
 
     ops: Ops
     path: str = ""
@@ -106,7 +106,10 @@ class Net:
     def linear(
         self, name: str, x: Any, *made: Dim, taken: tuple[str, ...] = (ROW,), bias: bool = True
     ) -> Any:
-        """Return a product with the last dimensions of ``x``, whose names are ``taken``."""
+        """Return a product with the last dimensions of ``x``.
+
+        ``taken`` are their names.
+        """
         dims = (*zip(taken, x.shape[-len(taken) :], strict=True), *made)
         weight = self.weight(f"{name}.weight", *dims, kind="linear")
         y = self.ops.contract(x, weight, len(taken))
@@ -122,7 +125,10 @@ class Net:
         return y if kind == "rms" else y + self.weight(f"{name}.bias", size)
 
     def convolution(self, name: str, x: Any, made: int, size: int, **how: int) -> Any:
-        """Return a convolution with windows of ``size``, over pixels or a sequence."""
+        """Return a convolution with windows of ``size``.
+
+        ``x`` has the dimensions of an image or of a sequence.
+        """
         window = (("", size),) * (len(x.shape) - 2)
         kernel = self.weight(
             f"{name}.weight", *window, ("", x.shape[-1]), (ROW, made), kind="kernel"
@@ -138,7 +144,7 @@ class Net:
     def attention(
         self, x: Any, heads: Heads, *, is_causal: bool = False, bias: Any = None, source: Any = None
     ) -> Any:
-        """Return attention among the rows of ``x``, or to another sequence."""
+        """Return attention among rows, or to another sequence."""
         query, key, value, output = heads.names
         of_query, *of_keys, of_output = heads.biases
         is_cross = source is not None
@@ -171,7 +177,10 @@ class Net:
         *,
         bias: bool = True,
     ) -> Any:
-        """Return two products with an activation between; of three the second multiplies."""
+        """Return two products with an activation between.
+
+        Of three products the second multiplies the activation.
+        """
         first, *more, last = names
         with self.ops.scope("mlp"):
             up = [self.linear(name, x, ("mlp", width), bias=bias) for name in (first, *more)]
@@ -372,5 +381,5 @@ class Shapes:
         return block(Net(layer, f"{path}.*"), x)
 
     def first(self, path: str) -> Net:
-        """Return the first of several layers, to compute a part of it again."""
+        """Return the first of several layers, to compute again."""
         return Net(self, f"{path}.*")

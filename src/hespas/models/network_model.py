@@ -97,7 +97,7 @@ class Inferring:
 
 @frozen
 class Reading:
-    """A step that reads sources, and makes the next token after ``sequence``."""
+    """A step that reads sources and makes one token."""
 
     mesh: MeshAxes
     batch: int = 1
@@ -109,7 +109,9 @@ class Reading:
 
 @frozen
 class Writing:
-    """A step that makes a token per text of ``context`` tokens.
+    """A step that makes a token for each text.
+
+    A text has ``context`` tokens.
 
     What was read has ``source`` tokens, or as many rows as the model has.
     """
@@ -161,7 +163,7 @@ class Network:
 
     @property
     def sequence(self) -> int | None:
-        """The tokens of a sample that are computed; None where it has none."""
+        """The tokens of a sample that are computed, or None."""
         return self.run.sequence if self.design.objective == "tokens" else None
 
     @property
@@ -178,7 +180,7 @@ class Network:
 
     @property
     def state_dtype(self) -> str:
-        """The type of a step's weights, and in training of both moments."""
+        """The type of weights, and in training of both moments."""
         return self.run.state_dtype if isinstance(self.run, Learning) else self.run.dtype
 
     @property
@@ -229,7 +231,10 @@ class Network:
 
     @property
     def flops(self) -> float:
-        """The FLOPs of a sample's forward pass; attention's are among all tokens."""
+        """The FLOPs of a sample's forward pass.
+
+        Attention is among all tokens.
+        """
         return _counted(self.design, self.run).flops
 
     @property
@@ -238,7 +243,7 @@ class Network:
         return _counted(self.design, self.run).caches
 
     def why_not(self, kernels: str) -> str:
-        """Return why kernels of `FUSED` cannot compute its attention, or nothing."""
+        """Return why kernels of `FUSED` cannot compute attention, or ""."""
         if kernels != "cudnn":
             return f"{FUSED[kernels].title} is for decoders here"
         if isinstance(self.run, Writing):
@@ -334,12 +339,12 @@ def run_of(design: Any, step: str, mesh: MeshAxes) -> Learning | Inferring | Rea
 
 
 def first_run(design: Any) -> Any:
-    """Return a step of inference on one device, which every network has."""
+    """Return a step of inference on one device."""
     return run_of(design, steps_of(design)[1], MeshAxes(axes=(("data", 1),)))
 
 
 def cached_bytes(network: Network) -> tuple[int, int]:
-    """Return the cached bytes of a written token, and of a source."""
+    """Return the cached bytes of a token and a source."""
     design = network.design
     if not isinstance(design, EncoderDecoder):
         return 0, 0

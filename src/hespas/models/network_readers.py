@@ -1,4 +1,4 @@
-"""Readers of configurations of networks that are no decoders, by ``model_type`` or class.
+"""Read configurations of networks other than decoders, by class.
 
 Source: the configuration and modelling files of transformers 5.24 and diffusers 0.42.
 """
@@ -73,7 +73,7 @@ def _bert(fields: Fields, kind: str = "Bert", *, unused: int = 0) -> Bert:
 
 
 def _class(fields: Fields, *known: str) -> str:
-    """Return the class of a model, which says what its head is."""
+    """Return the class of a model, which names its head."""
     names = fields.texts("architectures") or [known[0]]
     if names[0] not in known:
         raise ConfigError(
@@ -313,7 +313,7 @@ _UNET: dict[str, tuple[Any, ...]] = {
 
 
 def _for_each(fields: Fields, name: str, count: int, default: int) -> list[int]:
-    """Return a number per level: one for all, or a list."""
+    """Return a number per level, from one or a list."""
     numbers = fields.numbers(name) or [default]
     numbers = numbers * count if len(numbers) == 1 else numbers
     if len(numbers) != count or min(numbers) < 1:

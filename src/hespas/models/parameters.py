@@ -1,4 +1,4 @@
-"""Count a decoder's weights: parameters, bytes, and those of one device."""
+"""Count a decoder's weights: parameters, bytes, one device's."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def active_parameters(model: LanguageModel) -> int:
 
 
 def expert_parameters(model: LanguageModel) -> int:
-    """Return how many of the weights are those of experts that tokens choose."""
+    """Return how many weights the chosen experts have."""
     return _in_layers(model, lambda name: name.startswith("experts_") and not is_adapter(name))
 
 
@@ -84,7 +84,7 @@ def trained_parameters(model: LanguageModel) -> int:
 
 
 def _in_layers(model: LanguageModel, counts: Callable[[str], bool]) -> int:
-    """Return how many weights the layers have whose names ``counts`` accepts."""
+    """Return how many weights of layers have accepted names."""
     layers = Counter((kind, layer_weights) for kind in model.kinds)
     layers.update((kind, mtp_weights) for kind in model.mtp_kinds)
     total = 0
@@ -99,7 +99,10 @@ def _in_layers(model: LanguageModel, counts: Callable[[str], bool]) -> int:
 def layer_products(
     model: LanguageModel, kind: LayerKind, *, of_adapters_alone: bool = False
 ) -> int:
-    """Return how many weights a token meets in a layer, chosen experts included."""
+    """Return how many weights a token meets in a layer.
+
+    Only chosen experts count.
+    """
     sizes, routing = {**model.sizes, **model.sizes_of(kind)}, model.routing
     total = 0
     for name, shape in layer_weights(model, kind).items():
@@ -132,7 +135,7 @@ def weight_bytes(model: LanguageModel, precision: Precision) -> float:
 
 
 def weight_bytes_by_part(model: LanguageModel, precision: Precision) -> dict[ModelPart, float]:
-    """Return the bytes of the weights of each part, with their scales."""
+    """Return the bytes of each part's weights, with scales."""
     counts = parameters_by_part(model).items()
     return {part: count * precision.of(part).bits_of_weight / 8 for part, count in counts}
 
@@ -140,7 +143,7 @@ def weight_bytes_by_part(model: LanguageModel, precision: Precision) -> dict[Mod
 def local_weights(
     model: LanguageModel, axes: Mapping[str, tuple[str, ...]], *, frozen: bool = False
 ) -> int:
-    """Return one device's elements of trained or ``frozen`` weights, which ``axes`` divide."""
+    """Return one device's elements of trained or ``frozen`` weights."""
     shapes = outer_weights(model)
     outer = _local(model, shapes, model.sizes, axes, frozen=frozen)
     return outer + local_layer_weights(model, axes, frozen=frozen)
@@ -173,7 +176,7 @@ def _local(
 
 
 def least_kept_bytes(model: LanguageModel) -> int:
-    """Return the least bytes that a layer keeps of a micro-batch per device.
+    """Return the least bytes that a layer keeps per micro-batch.
 
     It is what goes into the layer, and what ``remat`` keeps beside: query, key, value, and the
     products before the activation; of a layer that keeps everything, or where layers differ,
@@ -188,7 +191,7 @@ def least_kept_bytes(model: LanguageModel) -> int:
 
 
 def least_routed_bytes(model: LanguageModel) -> int:
-    """Return the least bytes beside that a layer of experts keeps of a micro-batch.
+    """Return the least bytes that experts keep per micro-batch.
 
     It is what their products make of as many rows as tokens choose, if ``remat`` keeps products.
 
@@ -233,7 +236,7 @@ def local_elements(
     sizes: Mapping[str, int],
     axes: Mapping[str, tuple[str, ...]],
 ) -> int:
-    """Return how many elements of an array with these dimensions one device has.
+    """Return how many elements of an array one device has.
 
     ``axes`` of the mesh divide dimensions, each one only of an array, the first that it can.
     """

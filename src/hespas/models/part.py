@@ -1,4 +1,4 @@
-"""A part of a model cut between layers, and one of its programs."""
+"""A part of a model, cut between layers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class PartProgram(Enum):
 
 @frozen
 class Part:
-    """Some layers of a model, with its embedding or its head and loss.
+    """Some layers of a model, with embedding or head.
 
     ``mesh`` has the axes that divide the program's arrays: every stage, and each data-parallel part
     of it, runs such a program at the same time. Parts that are equal have equal programs: ``first``

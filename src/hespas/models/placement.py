@@ -1,4 +1,4 @@
-"""On which dimensions of a machine's network the axes of a mesh lie.
+"""Which network dimensions the axes of a mesh lie on.
 
 Devices are numbered along the dimensions of a network, the nearest one (0) first; a mesh numbers
 them along its axes, the last one first. So the order of the axes says which dimension each uses.
@@ -24,7 +24,9 @@ order of ranks is tp-cp-ep-dp-pp, the first fastest."""
 
 
 def parse_place(text: str) -> Place:
-    """Read axes with their dimensions; `ConfigError` if the text has none.
+    """Read axes with their dimensions.
+
+    Raises `ConfigError` for other texts.
 
     >>> parse_place("tp=0,fsdp=0+1,pipe=1")
     (('tp', (0,)), ('fsdp', (0, 1)), ('pipe', (1,)))
@@ -60,7 +62,7 @@ def in_default_order(mesh: MeshAxes) -> MeshAxes:
 
 
 def placed(mesh: MeshAxes, place: Place, dimensions: Sequence[int]) -> MeshAxes:
-    """Order a mesh's axes so that they lie where ``place`` puts them.
+    """Order a mesh's axes so that they lie on ``place``.
 
     ``dimensions`` are the sizes of those of the network, the nearest first. Raises `ConfigError`
     for axes that don't fit them.

@@ -1,4 +1,4 @@
-"""The order of a model's layers, as loops and written out.
+"""Plan a model's layers, in loops and written out.
 
 A loop over all layers compiles once what they have in common. Where layers alternate in no regular
 order, several loops do, and loops inside of them.
@@ -35,7 +35,7 @@ class Loop(Generic[T]):
 
 @frozen
 class Plan(Generic[T]):
-    """The loop of most layers, with layers before and behind it."""
+    """A loop of most layers, with layers before and behind."""
 
     first: tuple[T | Loop[T], ...]
     loop: Loop[T] | None
@@ -48,7 +48,9 @@ def layers_of(item: object) -> int:
 
 
 def plan_of(kinds: tuple[T, ...], costs: Mapping[T, int]) -> Plan[T]:
-    """Return the cheapest plan of layers: written out, at ``costs``, and loops.
+    """Return the cheapest plan of layers, with loops.
+
+    A layer that is written out has its cost of ``costs``.
 
     >>> plan = plan_of(tuple("aab" + "caaaaaa" * 3 + "a"), dict.fromkeys("abc", 1))
     >>> plan.first, plan.last
@@ -79,7 +81,7 @@ def _shortest(
     loop_cost: int,
     known: dict[tuple[T, ...], _Items[T]],
 ) -> _Items[T]:
-    """Return what loops and layers written out cost at least, and these."""
+    """Return the cheapest layers and loops, with their cost."""
     if kinds in known:
         return known[kinds]
     count = len(kinds)
@@ -103,7 +105,10 @@ def _shortest(
 
 
 def _repetitions(kinds: Sequence[T], begin: int, length: int) -> list[int]:
-    """Return where the second and each further repetition of some layers ends."""
+    """Return the ends of the repetitions of some layers.
+
+    The first is that of the second repetition.
+    """
     ends: list[int] = []
     end = begin + 2 * length
     while end <= len(kinds) and kinds[end - length : end] == kinds[begin : begin + length]:

@@ -19,7 +19,7 @@ embeddings, head, norms, biases and routers."""
 
 @frozen
 class Format:
-    """How weights are stored: ``bits`` each, and a scale per ``group``."""
+    """How weights are stored: bits, and a scale per group."""
 
     bits: int
     group: int = 0
@@ -27,7 +27,7 @@ class Format:
 
     @property
     def bits_of_weight(self) -> float:
-        """The bits of a weight, with its share of the scale."""
+        """The bits of a weight, with its share of scale."""
         return self.bits + (self.scale_bits / self.group if self.group else 0)
 
 
@@ -50,7 +50,7 @@ SCALED = tuple(name for name, format_ in FORMATS.items() if format_.group)
 
 @frozen
 class Precision:
-    """The formats of a model's parts and cache; ``other`` stay unquantised."""
+    """The formats of a model's parts and cache."""
 
     attention: str = "bf16"
     dense: str = "bf16"

@@ -1,4 +1,4 @@
-"""Read from a configuration which parts of a model are quantised, and how.
+"""Read which parts of a model are quantised, and how.
 
 ``quantization_config`` has the method, and the modules that it leaves as they are: by name, with
 ``*`` for any number, or as a regular expression behind ``re:``. Sources: transformers 5.24,
@@ -34,7 +34,7 @@ _MODULES = {
 
 
 def read_precision(fields: Fields, *, layers: int) -> tuple[Precision, tuple[str, ...]]:
-    """Return the formats of a model's parts, and notes on exceptions.
+    """Return the formats of a model's parts, with notes.
 
     ``fields`` are those of ``quantization_config``, empty where nothing is quantised. Raises
     `ConfigError` for a method, or sizes of groups, that are not known.
@@ -58,7 +58,7 @@ def read_precision(fields: Fields, *, layers: int) -> tuple[Precision, tuple[str
 
 
 def _format(fields: Fields) -> tuple[str, list[str], str]:
-    """Return the quantised format, the modules left out, and the cache's type."""
+    """Return the format, modules left out, and the cache's type."""
     method = fields.text("quant_method")
     names = ("modules_to_not_convert", "ignore", "exclude_modules", "exclude")
     left_out = [module for name in names for module in fields.texts(name)]
@@ -98,7 +98,7 @@ _NUMBER = re.compile(r"\blayers\.(\d+)\b")
 
 
 def _matches(pattern: str, modules: Iterable[str]) -> bool:
-    """Return whether a pattern leaves out a module in its named layer."""
+    """Return whether a pattern leaves out one of these modules."""
     if pattern.startswith("re:"):
         expression = pattern.removeprefix("re:")
     else:
@@ -148,7 +148,7 @@ def _packed(fields: Fields) -> str:
 
 
 def _integers(weights: Fields, bits: str) -> str:
-    """Return the format of whole numbers, by the field that has their bits."""
+    """Return the format of whole numbers, by their bits."""
     if weights.size(bits, default=4) == 8:
         return "f8"
     weights.one_of(bits, (4,))

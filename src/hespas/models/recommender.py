@@ -1,4 +1,4 @@
-"""DLRM-DCNv2: rows of large tables, crossed with each other by products of low rank.
+"""DLRM-DCNv2: rows of tables, crossed by products of low rank.
 
 Source: MLCommons training, ``recommendation_v2/torchrec_dlrm``; R. Wang et al., DCN V2, 2020,
 section 3.2, the cross of low rank. Weights have torchrec's names.
@@ -17,7 +17,7 @@ Given = Mapping[str, Any]
 
 @frozen
 class Dlrm:
-    """Products of numbers, and sums of rows looked up in several tables."""
+    """Products of numbers, and sums of rows of tables."""
 
     IS_FIXED: ClassVar[bool] = True
     objective: ClassVar[str] = "clicks"
@@ -40,7 +40,7 @@ class Dlrm:
         return numbers, Input("rows", (sum(self.bags),))
 
     def looked_up(self, net: Net, given: Given) -> Any:
-        """Return the sum of a sample's rows in each table, (batch, tables, embedding)."""
+        """Return a sample's sum of rows in each table."""
         part = net["sparse_arch.embedding_bag_collection.embedding_bags"]
         tables = [
             part[f"t_cat_{index}"].weight("weight", ("", count), (TABLE, self.embedding))
@@ -50,7 +50,7 @@ class Dlrm:
             return net.ops.bags(tables, given["rows"], self.bags)
 
     def forward(self, net: Net, given: Given) -> Any:
-        """Return the logit of a click; what is ``looked_up`` may be given."""
+        """Return the logit of a click, with rows if ``looked_up``."""
         ops = net.ops
         rows = given["looked_up"] if "looked_up" in given else self.looked_up(net, given)
         width = (len(self.tables) + 1) * self.embedding

@@ -18,7 +18,7 @@ _FIRST_WIDTH, _EXPANSION = 64, 4
 
 @frozen
 class Convolution:
-    """A square convolution without a bias, which a batch normalisation follows."""
+    """A square convolution without bias, before a batch normalisation."""
 
     name: str
     kernel: int
@@ -41,7 +41,7 @@ class Block:
 
 @frozen
 class Network:
-    """The first convolution, the blocks, and a dense layer for ``classes``."""
+    """The first convolution, the blocks, and a dense layer."""
 
     first: Convolution
     blocks: tuple[Block, ...]
@@ -101,7 +101,7 @@ class Network:
 
 @frozen
 class Windows:
-    """Along a side, the pixels that a convolution makes and reads.
+    """The pixels made and read along an image's side.
 
     Padding is not read: of a kernel of 3 at an edge, 2 pixels are.
     """
@@ -122,7 +122,7 @@ def _windows(layer: Convolution, side: int, *, padding: int | None = None) -> Wi
 
 
 def network(stages: str, *, bottleneck: bool, classes: int) -> Network:
-    """Build a network from its stages' block counts, as in 3-4-6-3.
+    """Build a network from its stages' block counts.
 
     >>> len(network("3-4-6-3", bottleneck=True, classes=1000).convolutions())
     53

@@ -1,4 +1,4 @@
-"""How a language model is run: training, prompts, or new tokens."""
+"""How a language model runs: training, prompts, or new tokens."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hespas.models.model import MODULES, MeshAxes
 
 @frozen
 class Training:
-    """A training step; ``batch`` counts sequences for one data-parallel part of the mesh.
+    """A training step; ``batch`` counts sequences per data-parallel part.
 
     They are computed in ``accumulation`` rounds. The optimiser's states and the weights that it
     changes are of ``state_dtype``, and cast to ``dtype`` before they are gathered. In pipelines
@@ -64,7 +64,7 @@ class Training:
 
 @frozen
 class Prefill:
-    """A step that takes in prompts, fills the cache and makes one token.
+    """A step that takes in prompts and makes one token.
 
     ``batch`` counts prompts of ``sequence`` tokens for one data-parallel part of the mesh. The
     cache is in pages of ``page_size`` tokens, or contiguous where that is 0. Weights of products
@@ -118,10 +118,10 @@ Run = Training | Prefill | Decode
 
 
 def has_embedding(run: Run) -> bool:
-    """Return whether a step begins with tokens: stages behind the first don't."""
+    """Return whether a step has the embedding."""
     return isinstance(run, Training) or run.stage in {"whole", "first"}
 
 
 def has_head(run: Run) -> bool:
-    """Return whether a step makes tokens: stages before the last don't."""
+    """Return whether a step has the head."""
     return isinstance(run, Training) or run.stage in {"whole", "last"}

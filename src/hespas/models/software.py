@@ -1,4 +1,4 @@
-"""The kernels of a framework by name and date, as training settings.
+"""The kernels of frameworks, as training settings.
 
 Each record says what differs from the kernels that a compiler or Transformer Engine would make, and
 who says so. A step is predicted with them by ``--software NAME``; settings that are given beside it
@@ -23,7 +23,7 @@ ARGUMENTS_PREFIX = "megatron:"
 
 @frozen
 class Software:
-    """A framework at a date: ``settings`` of models, and the source of each.
+    """A framework at a date: settings, and their sources.
 
     ``on_hopper`` are settings on Hopper alone, ``of_slow_experts`` those of models whose experts
     have biases or cut their activations off, ``of_scaled_rotation`` those of models whose rotation
@@ -66,7 +66,9 @@ SOFTWARE = msgspec.json.decode((CONFIGS / "software.json").read_bytes(), type=di
 
 
 def software_named(name: str) -> Software:
-    """Return a framework; `ConfigError` where there is none of that name.
+    """Return a framework by name.
+
+    Raises `ConfigError` for an unknown one.
 
     >>> software_named("torchtitan-2024").settings_for(is_hopper=True)["attention"]
     'flash2'

@@ -1,4 +1,4 @@
-"""A U-Net that removes noise from latents, with attention to text.
+"""A U-Net that removes noise, with attention to text.
 
 Weights have the names and places of diffusers 0.42, whose ``UNet2DConditionModel`` is the source.
 """
@@ -29,7 +29,7 @@ class Level:
 
 @frozen
 class Unet:
-    """Levels down to the smallest resolution and up again, ``blocks`` each.
+    """Levels down to the smallest resolution, and up again.
 
     With ``added`` numbers of a text and a wave of ``added_waves`` for each of six sizes, these are
     embedded beside the step.
@@ -127,7 +127,7 @@ class Unet:
         return ops.rows(x + inner)
 
     def _attended(self, net: Net, x: Any, level: Level, text: Any) -> Any:
-        """Return layers of attention over pixels, each with attention to the text."""
+        """Apply attention over pixels, and to the text."""
         ops, size = net.ops, level.width
         batch, height, width, _ = x.shape
         rows = batch, height * width, size

@@ -59,7 +59,7 @@ _ADAPTED: Mapping[str, tuple[str, ...]] = {
 
 
 def adapter_weights(model: LanguageModel, shapes: Shapes) -> Shapes:
-    """Return the dimensions of the adapters of a layer's weights, by name.
+    """Return the dimensions of the adapters of a layer.
 
     Beside a frozen product of ``n`` by ``m`` stand one of ``n`` by the rank and one of the rank by
     ``m``. Experts of a layer share theirs, as Megatron-Bridge has it by default. Sources: E. Hu et
@@ -80,13 +80,13 @@ def adapter_weights(model: LanguageModel, shapes: Shapes) -> Shapes:
 
 
 def _of_module(model: LanguageModel, module: str) -> tuple[str, ...]:
-    """Return the weights of a module; latent vectors have products of other names."""
+    """Return the weights of a module."""
     is_other = module == "linear_qkv" and model.latent is not None
     return () if is_other else _ADAPTED[module]
 
 
 def is_adapter(name: str) -> bool:
-    """Return whether the weights of a name are those of an adapter."""
+    """Return whether a name is that of an adapter's matrix."""
     return name.endswith((LOW, HIGH))
 
 
@@ -188,7 +188,7 @@ def _grouped_weights(model: LanguageModel, kind: LayerKind) -> Shapes:
 
 
 def outer_weights(model: LanguageModel) -> Shapes:
-    """Return the dimensions of the weights before and behind the layers, by name."""
+    """Return the dimensions of the weights outside of layers."""
     shapes: Shapes = {"embedding": ("vocabulary", "embedding"), **norm_weights(model.style, "norm")}
     if not model.style.tied:
         shapes["head"] = ("embedding", "vocabulary")
@@ -219,7 +219,7 @@ def mtp_weights(model: LanguageModel, kind: LayerKind) -> Shapes:
 
 
 def feed_forward_weights(style: Style, width: str, prefix: str = "", *, merged: bool) -> Shapes:
-    """Return the dimensions of the weights; ``width`` names the inner dimension.
+    """Return the dimensions of a dense layer's weights.
 
     Where products are ``merged``, the gate and what it multiplies are one.
     """
@@ -236,7 +236,7 @@ def feed_forward_weights(style: Style, width: str, prefix: str = "", *, merged: 
 
 
 def routing_weights(style: Style, routing: Routing) -> Shapes:
-    """Return the dimensions of the router's weights and of the experts'."""
+    """Return the dimensions of the router's and experts' weights."""
     row = "expert_row" if routing.latent_size else "embedding"
     shapes: Shapes = {"router": ("embedding", "choices")}
     if routing.style.corrected:
@@ -311,7 +311,7 @@ def _state_space_weights(space: StateSpace | None) -> Shapes:
 
 
 def _convolved_weights(mixer: str) -> Shapes:
-    """Return the products that a mixer convolves, and each channel's filters."""
+    """Return the dimensions of convolved products, and their filters."""
     convolved = CONVOLVED[mixer].items()
     return {name: ("embedding", *dimensions) for name, dimensions in convolved} | {
         f"{name}_filter": ("convolution", *dimensions) for name, dimensions in convolved
@@ -331,7 +331,7 @@ _DELTA_WEIGHTS: Shapes = {
 
 
 def state_shapes(mixer: str) -> Shapes:
-    """Return the dimensions of what a mixer keeps of a sequence, by name."""
+    """Return the dimensions of a mixer's state."""
     earlier: Shapes = {
         f"{name}_rows": ("batch", "earlier_rows", *dimensions)
         for name, dimensions in CONVOLVED[mixer].items()
@@ -340,7 +340,7 @@ def state_shapes(mixer: str) -> Shapes:
 
 
 def state_elements(model: LanguageModel, kind: LayerKind) -> int:
-    """Return how many numbers a layer's state of a sequence has."""
+    """Return how many numbers a layer's state has."""
     return elements_of(model.sizes, _STATES[kind.mixer]) if kind.mixer in _STATES else 0
 
 
@@ -354,7 +354,7 @@ _DENSE = {*_FED, *(f"{SHARED}{name}" for name in _FED), "latent_in", "latent_out
 
 
 def part_of(name: str) -> ModelPart:
-    """Return the model part of a layer's weight, by its name.
+    """Return the model part of a layer's weight.
 
     >>> [part_of(name) for name in ("query", "shared_up", "experts_down", "router", "mlp_norm")]
     ['attention', 'dense', 'experts', 'other', 'other']

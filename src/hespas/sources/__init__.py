@@ -1,4 +1,4 @@
-"""Get programs from the model zoo, JAX functions, XLA dumps and PyTorch.
+"""Programs of models, JAX functions, XLA dumps and PyTorch.
 
 `source.find_source` resolves a text to its source, and `workload.read_workload` gets the program,
 which is exported in a process of its own unless it is a file. Everything becomes

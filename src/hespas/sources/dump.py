@@ -1,4 +1,4 @@
-"""Export from a directory of XLA's dumps, as ``xla_dump_to`` and MaxText write them.
+"""Export from a directory of XLA's dumps.
 
 XLA names files ``module_0003.jit_train_step.PASS.txt``, where PASS is ``before_optimizations`` or
 holds the passes between which a module was dumped; protos end in ``.hlo.pb``.
@@ -35,7 +35,7 @@ class DumpedModule:
 
 
 def dumped_modules(directory: Path) -> tuple[DumpedModule, ...]:
-    """Return the modules in a dump directory; protos win over their texts."""
+    """Return the modules of a directory, protos before texts."""
     modules: dict[tuple[int, str, str], DumpedModule] = {}
     for path in sorted(directory.iterdir()):
         suffix = next((ending for ending in _SUFFIXES if path.name.endswith(ending)), None)
@@ -49,7 +49,7 @@ def dumped_modules(directory: Path) -> tuple[DumpedModule, ...]:
 
 
 def export_dump(directory: Path, *, module: str | None = None) -> Exported:
-    """Export the partitioned module if it was dumped, else the unoptimised one.
+    """Export the partitioned module, else the unoptimised one.
 
     ``module`` is a part of the module's name, for dumps of several. Raises `ConfigError` if it
     matches none or several, and `ProgramError`, naming the dumped stages, if neither stage was

@@ -11,7 +11,7 @@ from hespas.xla.partition.partition import DEFAULT_LIMITS, partition
 
 @frozen
 class Exported:
-    """A program as StableHLO text; ``notes`` say how it was changed.
+    """A program as StableHLO text.
 
     ``is_partitioned`` says that it is already the program of one of several devices. ``tokens`` are
     those of a step, ``model_flops`` the FLOPs that the model needs for a step, over all devices;
@@ -28,7 +28,7 @@ class Exported:
 
 
 def partitioned(exported: Exported) -> Exported:
-    """Return the program of one device, partitioned if it is not yet.
+    """Return the program of one device.
 
     Raises as `hespas.xla.partition.partition.partition` does.
     """
@@ -47,7 +47,7 @@ def partitioned(exported: Exported) -> Exported:
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """A model with settings to export, or the location of a function or artifact.
+    """A request to export a model, function or artifact.
 
     With a ``part``, that part of the model alone is exported. Functions are imported from ``path``,
     in ``directory``, on ``devices`` virtual devices, and lowered for ``platform``.
@@ -65,7 +65,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """The program is exported for ``devices``; ``notes`` say how it was changed."""
+    """The exported program's devices, and notes on changes."""
 
     devices: int = 1
     notes: list[str] = []

@@ -1,4 +1,4 @@
-"""Export a zoo model, a user's JAX function, or a jax.export artifact."""
+"""Export a zoo model, a JAX function, or an artifact."""
 
 # JAX's own types are only partly known.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -38,7 +38,7 @@ _TORCH = "hespas.sources.torch_module"
 def export_model(
     name: str, options: Mapping[str, str] | None = None, *, part: Part | None = None
 ) -> Exported:
-    """Export a model's step or part, for devices that needn't exist.
+    """Export a model's step or part.
 
     ``options`` change the model's settings, as text: ``{"mesh": "fsdp=8", "layers": "2"}``. Raises
     `ConfigError` for an unknown model or option, and for a mesh that does not fit.
@@ -79,7 +79,7 @@ def export_named(location: str, *, platform: str = "cpu") -> Exported:
 
 
 def _function(module: ModuleType, name: str, location: str) -> Any:
-    """Return a function of a module; raise `ProgramError` if it is missing."""
+    """Return a function of a module."""
     function = getattr(module, name, None)
     if function is not None:
         return function
@@ -121,7 +121,7 @@ def _export_result(result: Any, location: str, platform: str) -> Exported:
 def export_function(
     function: Any, *arguments: Any, name: str = "function", platform: str = "cpu"
 ) -> Exported:
-    """Export a function for arguments that need only a shape and a sharding.
+    """Export a function for abstract arguments.
 
     The function may be jitted. Meshes may be abstract: the devices need not be attached.
     ``platform`` is the one that it is lowered for, if it calls what only that platform has (JAX's
@@ -139,7 +139,7 @@ def export_function(
 
 
 def _uses_host_memory(jaxpr: Any, arguments: Any) -> bool:
-    """Return whether an argument or a result is placed in a host's memory."""
+    """Return whether arguments or results are in host memory."""
     jax = import_module("jax")
     shardings = [getattr(leaf, "sharding", None) for leaf in jax.tree.leaves(arguments)]
     kinds = [getattr(sharding, "memory_kind", None) or "" for sharding in shardings]
@@ -153,7 +153,7 @@ def _uses_host_memory(jaxpr: Any, arguments: Any) -> bool:
 
 
 def _equations(jaxpr: Any) -> Iterator[Any]:
-    """Yield the equations of a jaxpr and of its inner jaxprs."""
+    """Yield the equations of a jaxpr and its inner ones."""
     for equation in jaxpr.eqns:
         yield equation
         for parameter in equation.params.values():
@@ -172,7 +172,7 @@ _LOCATIONS = {
 
 @contextmanager
 def _short_locations() -> Generator[None]:
-    """Let JAX write innermost locations alone, so that callers don't matter.
+    """Let JAX write the innermost locations alone.
 
     Files of hespas are named without the directory that it is installed in.
     """
@@ -188,7 +188,7 @@ def _short_locations() -> Generator[None]:
 
 
 def _abstract_mesh(arguments: Any) -> Any:
-    """Return a context with the arguments' mesh, if it is abstract."""
+    """Return a context of the arguments' abstract mesh."""
     jax = import_module("jax")
     sharding = import_module("jax.sharding")
     for leaf in jax.tree.leaves(arguments):

@@ -1,4 +1,4 @@
-"""Lower MaxText's training step to StableHLO, with an interpreter that has MaxText.
+"""Lower MaxText's training step to StableHLO, by its interpreter.
 
 MaxText needs a newer Python and packages of its own, so that it runs in a process of another
 interpreter (`hespas.sources.maxtext_worker`), on devices that need not be attached. Its
@@ -78,12 +78,12 @@ class MaxTextStep:
 
     @property
     def slices(self) -> int:
-        """The number of slices that the axes between slices (``dcn_``) make."""
+        """The slices that the axes between slices make."""
         return _slices(self.settings, self.devices)
 
     @property
     def name(self) -> str:
-        """The name in messages: by the model, or else by the configuration."""
+        """The name in messages."""
         values = dict(setting.split("=", 1) for setting in self.settings)
         return f"maxtext:{values.get('model_name', self.config)}"
 
@@ -131,7 +131,7 @@ class _Answer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def export_maxtext(step: MaxTextStep) -> Exported:
-    """Lower a step of MaxText for devices that are not attached.
+    """Lower a step of MaxText for absent devices.
 
     Raises `ToolError` for an interpreter without MaxText, or if MaxText fails, and `ConfigError`
     for a configuration that MaxText refuses.
@@ -169,7 +169,7 @@ def export_maxtext(step: MaxTextStep) -> Exported:
 
 
 def step_key(step: MaxTextStep) -> str:
-    """Return the key of a step's program, from everything that decides it.
+    """Return the key of a step's program.
 
     That is the request, the content of a configuration file, and the versions of the interpreter's
     packages. Raises `ToolError` as `export_maxtext` does.
@@ -208,7 +208,7 @@ def request_of(step: MaxTextStep) -> Request:
 
 
 def check_slices(step: MaxTextStep, system: System) -> None:
-    """Raise `DeviceCountError` if a TPU system's slices differ from the step's.
+    """Raise `DeviceCountError` if the system's slices differ.
 
     For GPUs, axes between slices stand for any groups of nodes.
     """
@@ -278,7 +278,7 @@ def _is_count(value: str) -> bool:
 
 
 def interpreter(step: MaxTextStep) -> Path:
-    """Return the lowering interpreter; raise `ToolError` if it lacks a package."""
+    """Return the lowering interpreter."""
     python = _python_of(step)
     versions = _versions(python)
     compiler = "libtpu" if isinstance(step.target, TpuTarget) else "jax-cuda12-pjrt"
@@ -301,7 +301,7 @@ def _python_of(step: MaxTextStep) -> Path:
 
 
 def _versions(python: Path) -> dict[str, str | None]:
-    """Return an interpreter's versions of the lowering packages; None if missing."""
+    """Return an interpreter's versions of the lowering packages."""
     with scratch_directory("maxtext") as directory:
         command = [str(python), "-c", _VERSIONS]
         run_program(command, name=str(python), directory=directory, limits=_ASK)

@@ -71,7 +71,7 @@ _NO_DATA = {
 
 
 class _RefusedError(Exception):
-    """The request can't be met; the message is for the user."""
+    """A request that cannot be met; the user reads it."""
 
 
 class _Stub(ModuleType):
@@ -119,7 +119,7 @@ def _returning(made: Any) -> Callable[..., Any]:
 
 
 def main() -> None:
-    """Read the request in the working directory, lower the step, and write the answer."""
+    """Lower the requested step, and write the answer."""
     request = json.loads(Path("request.json").read_text(encoding="utf-8"))
     try:
         answer = _lower(request)
@@ -156,7 +156,7 @@ def _lower(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _model_flops(config: Any, devices: int) -> float | None:
-    """Return a step's FLOPs on all devices as MaxText counts them for TFLOP/s/device.
+    """Return a step's FLOPs as MaxText counts them.
 
     None for a model, or a version of MaxText, that doesn't count them.
     """
@@ -169,7 +169,7 @@ def _model_flops(config: Any, devices: int) -> float | None:
 
 
 def without_own_frames(text: str) -> str:
-    """Return a program whose locations don't say where hespas is installed.
+    """Return a program without the place of hespas.
 
     The same step is then the same bytes wherever that is; MaxText's own frames stay.
     """
@@ -280,7 +280,7 @@ def _suggestion(name: str, known: str) -> str:
 
 
 def _file(name: str) -> str:
-    """Return the path of a configuration: the given file, or MaxText's own."""
+    """Return the path of a configuration, given or MaxText's."""
     named_file = Path(name)
     if named_file.is_file():
         return str(named_file)
@@ -302,7 +302,7 @@ def _know_topology(request: Mapping[str, Any]) -> None:
 
 
 def _mesh(config: Any, devices: list[Any], *, slices: int) -> tuple[Any, dict[str, Any]]:
-    """Return MaxText's mesh over the devices, and the order in which it takes them.
+    """Return MaxText's mesh, and its order of devices.
 
     Devices are numbered slice by slice. Their numbers are folded to ``dimensions`` and transposed
     by ``permutation``: the part of an axis between slices is major to that inside of them.
@@ -336,7 +336,7 @@ def _mesh(config: Any, devices: list[Any], *, slices: int) -> tuple[Any, dict[st
 
 
 def _check_axes(sizes: Iterable[int], count: int, prefix: str, what: str) -> None:
-    """Refuse axes whose product is not the number of devices or slices."""
+    """Refuse axes whose product is another number."""
     longer = [size for size in sizes if size != 1]
     product = prod(size for size in longer if size > 0)
     open_ends = sum(size < 0 for size in longer)
@@ -351,7 +351,7 @@ def _check_axes(sizes: Iterable[int], count: int, prefix: str, what: str) -> Non
 
 
 def _lowered_step(config: Any, mesh: Any) -> Any:
-    """Return the lowered step; MaxText's errors on the configuration are refusals."""
+    """Return the lowered step; refuse configurations MaxText refuses."""
     try:
         return _step(config, mesh)
     except (AssertionError, NotImplementedError, ValueError) as error:
@@ -370,7 +370,7 @@ def _lowered_step(config: Any, mesh: Any) -> Any:
 
 
 def _is_raised_by(package: str, error: BaseException) -> bool:
-    """Return whether a package itself raised an error, and not its callees."""
+    """Return whether a package itself raised an error."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
@@ -378,7 +378,7 @@ def _is_raised_by(package: str, error: BaseException) -> bool:
 
 
 def _step(config: Any, mesh: Any) -> Any:
-    """Return the lowered training step, by the calls of MaxText's ``train_compile``."""
+    """Return the lowered step, by the calls of ``train_compile``."""
     jax = _module("jax")
     rules = _module("flax.core.spmd").logical_axis_rules
     sharding = _module("maxtext.utils.sharding")
@@ -408,7 +408,7 @@ def _step(config: Any, mesh: Any) -> Any:
 
 
 def _divide_cudnn_attention(config: Any, mesh: Any, notes: list[str]) -> None:
-    """Let every device call cuDNN on its own heads and sequences.
+    """Let every device call cuDNN on its own part.
 
     JAX divides these calls by a callback into Python, which a compiler in another process can't
     make.

@@ -1,4 +1,4 @@
-"""Options of a model of the zoo, MaxText and PyTorch, as fields."""
+"""Options of models, MaxText and PyTorch, as fields."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hespas.models.software import SOFTWARE, software_named
 
 
 def parse_software(text: str) -> str:
-    """Return the name of a framework; raise `ConfigError` for an unknown one."""
+    """Return the name of a known framework."""
     software_named(text)
     return text
 
@@ -29,7 +29,7 @@ TORCH = Use(" on {}", "drop it: only steps of PyTorch have it")
 
 @frozen
 class ModelOptions:
-    """Options of a model of the zoo; None keeps the model's own setting.
+    """Options of a zoo model; None keeps its own.
 
     ``batch`` counts sequences or images of one data-parallel part of the mesh, ``global_batch``
     those of all parts. ``part`` is a part of the model, None for all of it. ``settings`` are
@@ -135,7 +135,7 @@ class ModelOptions:
 
     @property
     def step(self) -> str:
-        """The requested step of a model; empty if none was requested."""
+        """The requested step of a model, or ""."""
         return "prefill" if self.prefill else "decode" if self.decode else ""
 
 
@@ -154,7 +154,7 @@ NO_MODEL_OPTIONS = ModelOptions()
 
 @frozen
 class MaxTextOptions:
-    """The target and the interpreter that lower a step of MaxText.
+    """The target and the interpreter of MaxText's step.
 
     The target is a cluster, or a device and a topology.
     """

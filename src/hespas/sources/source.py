@@ -1,4 +1,4 @@
-"""Sources of workloads: zoo models, functions, files, XLA dumps, MaxText, PyTorch.
+"""Sources of workloads: models, functions, files, dumps, MaxText, PyTorch.
 
 `find_source` resolves a text to one of them; it neither imports JAX nor reads a program.
 """
@@ -39,7 +39,7 @@ from hespas.sources.torch_step import (
 
 @frozen
 class Batch:
-    """The input of a step over all devices: ``samples`` sequences or images (``what``).
+    """The input of a step over all devices.
 
     ``tokens`` is None for inputs without tokens.
     """
@@ -51,7 +51,7 @@ class Batch:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSource:
-    """A model of the zoo; ``texts`` are the settings that differ from its own.
+    """A model of the zoo, with changed settings.
 
     With a ``part`` it is a program of that alone. ``notes`` say which settings were chosen for the
     user.
@@ -79,7 +79,7 @@ class ModelSource:
 
     @property
     def batch(self) -> Batch | None:
-        """The input of a step; None for a model without a batch."""
+        """The input of a step, or None without a batch."""
         settings = self.settings
         if self.part is not None or not hasattr(settings, "parts"):
             return None
@@ -116,7 +116,7 @@ class FileSource:
 
 @frozen
 class DumpSource:
-    """A directory that XLA dumped into; ``module`` is a part of a module's name."""
+    """A directory that XLA dumped into."""
 
     path: Path
     module: str | None = None
@@ -140,7 +140,7 @@ def find_source(
     target: str | None = None,
     loops: bool = False,
 ) -> Source:
-    """Resolve ``text`` to a source; a file or directory goes before a model's name.
+    """Resolve a text to a source.
 
     ``maxtext:CONFIG`` is a step of MaxText, for the accelerator ``target``: its settings are those
     of ``--set``. ``torch:FILE.py:function`` is the user's step of PyTorch, with the function's
@@ -188,7 +188,7 @@ def find_source(
 
 
 def _may_be_model(path: Path, text: str) -> bool:
-    """Return whether a text can name a model, or a configuration of one."""
+    """Return whether a text can name a model."""
     if is_recorded_file(path):
         return False
     if path.is_dir() or path.suffix == ".json":
@@ -199,7 +199,7 @@ def _may_be_model(path: Path, text: str) -> bool:
 
 
 def unknown_workload(text: str, step: str = "") -> HespasError:
-    """Return the error of a text that names neither a model nor a file."""
+    """Return the error of a text without a source."""
     from hespas.models.catalogue import find_model, names  # noqa: PLC0415 - for this error alone
 
     if step and find_model(text) is not None:
@@ -222,7 +222,7 @@ def unknown_workload(text: str, step: str = "") -> HespasError:
 
 
 def platform_of(target: str | None) -> str:
-    """Return JAX's platform for a target: the CPU if no compiler serves the target."""
+    """Return JAX's platform for a target."""
     if target is None:
         return "cpu"
     try:

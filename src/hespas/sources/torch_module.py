@@ -1,4 +1,4 @@
-"""Export a PyTorch module: torchax runs it on JAX's tracers, without its weights."""
+"""Export a PyTorch module through torchax, without its weights."""
 
 # Neither torch nor torchax need be installed, and JAX's own types are only partly known.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -29,14 +29,14 @@ _SEED_SHAPE = (4,)
 
 @frozen
 class _Module:
-    """A module as a function of its state; ``environment`` sends torch's operations to JAX."""
+    """A module as a function of its state."""
 
     callee: Any
     environment: Any
     loss: Callable[..., Any] | None = None
 
     def __call__(self, parameters: Any, buffers: Any, seed: Any, data: Any) -> Any:
-        """Return the module's output or loss, and the buffers that it has written."""
+        """Return the output or loss, and written buffers."""
         environment = self.environment
         key = import_module("jax").random.wrap_key_data(seed, impl=_GENERATOR)
         weights, state, (inputs, targets) = environment.j2t_iso((parameters, buffers, data))
@@ -57,7 +57,7 @@ def export_torch(
     targets: tuple[Any, ...] = (),
     name: str = "module",
 ) -> Exported:
-    """Export a `torch.nn.Module`'s forward pass, or with a ``loss`` a training step.
+    """Export a module's forward pass or training step.
 
     ``inputs`` are example tensors, of which only shape and type count, as of the weights: both may
     be on torch's ``meta`` device. Other values among them are constants of the program. A step is
@@ -83,7 +83,7 @@ def export_torch(
 
 
 def _export_module(run: _Module, data: Any, *, name: str) -> Exported:
-    """Export a module; tensors in ``data`` are arguments, its other values constants."""
+    """Export a module; tensors in ``data`` are arguments."""
     jax = import_module("jax")
     leaves, structure = jax.tree.flatten(data)
     positions = [position for position, leaf in enumerate(leaves) if _is_tensor(leaf)]
@@ -108,7 +108,7 @@ def _export_module(run: _Module, data: Any, *, name: str) -> Exported:
 
 
 def _environment(torchax: Any) -> Any:
-    """Return an environment that runs torch in JAX, and refuses `torch.autocast`."""
+    """Return an environment that runs torch in JAX."""
     torch = import_module("torch")
     environment = torchax.tensor.Environment()
     original = environment.dispatch
@@ -127,7 +127,7 @@ def _environment(torchax: Any) -> Any:
 
 
 def is_torch_module(value: Any) -> bool:
-    """Return whether a value is a `torch.nn.Module`; without torch nothing is."""
+    """Return whether a value is a `torch.nn.Module`."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.nn.Module)
 
@@ -183,7 +183,7 @@ def _failures(torchax: Any, name: str) -> Generator[None]:
 
 
 def _load_torchax() -> Any:
-    """Load torchax, which needs operations on named tensors that torch dropped.
+    """Load torchax.
 
     torchax asks for them while it loads, and torch 2.13 lacks them. Placeholders that nothing calls
     replace them.

@@ -1,4 +1,4 @@
-"""Steps of a user's PyTorch program, recorded for GPUs that are not attached.
+"""Steps of a PyTorch program, recorded for absent GPUs.
 
 ``torch:FILE.py:function`` or ``torch:package.module:function`` names a function that returns its
 step: a function without arguments. A process of its own records it (`hespas.torch.worker`), with
@@ -43,7 +43,7 @@ _CAPABILITY = re.compile(r"cuda_compute_capability \{ major: (\d+)(?: minor: (\d
 
 @frozen
 class TorchStep:
-    """A function that returns a step, its arguments as text, and its target.
+    """A function that returns a step, with its target.
 
     ``label`` names it in messages, unless its function does.
     """
@@ -63,7 +63,7 @@ class TorchStep:
 
 
 class _Kept(msgspec.Struct, frozen=True, kw_only=True):
-    """A recorded step, and the digests of the files that it came from."""
+    """A recorded step, and the digests of its files."""
 
     step: bytes
     sources: dict[str, str]
@@ -111,7 +111,7 @@ def torch_step(
 
 
 def is_hugging_face(text: str) -> bool:
-    """Return whether a text behind `PREFIX` names a model of ``transformers``."""
+    """Return whether a text names a model of ``transformers``."""
     return text.startswith(_HUGGING_FACE)
 
 
@@ -124,7 +124,7 @@ def hugging_face_step(
     devices: int | None,
     target: Target | None,
 ) -> TorchStep:
-    """Return a step, ``train``, ``prefill`` or ``decode``, of a model of ``transformers``.
+    """Return a step of a model of ``transformers``.
 
     ``text`` has behind ``hf:`` a configuration that hespas ships, by ``ORG/NAME``, or the user's: a
     ``config.json`` or a directory with it. Raises `ConfigError` if there is none.
@@ -159,7 +159,7 @@ def _configuration(name: str) -> Path:
 
 
 def record_torch(step: TorchStep) -> tuple[bytes, tuple[str, ...]]:
-    """Record a step; return the recording, and the user's files that it read.
+    """Record a step; return it with its files.
 
     The recording is as `hespas.program.recorded` writes it. Raises `ExtraMissingError` without
     torch and Triton, and errors of the user's program as `ProgramError`, with its own file and
@@ -194,7 +194,7 @@ def check_packages() -> None:
 
 
 def kept_step(step: TorchStep, kept: ContentCache | None) -> bytes:
-    """Return a recorded step, from a cache if its files have not changed."""
+    """Return a recorded step, cached while files are unchanged."""
     if kept is None:
         return record_torch(step)[0]
     key = _step_key(step)
@@ -210,7 +210,7 @@ def kept_step(step: TorchStep, kept: ContentCache | None) -> bytes:
 
 
 def step_digest(step: TorchStep) -> str:
-    """Return the digest of a step's request and named files, before it is recorded."""
+    """Return the digest of a step that is unrecorded."""
     files = [text for text in (step.module, *step.arguments.values()) if Path(text).is_file()]
     parts = (_step_key(step), sorted(_digests(tuple(files)).items()))
     return sha256(msgspec.msgpack.encode(parts)).hexdigest()
@@ -225,7 +225,7 @@ def _step_key(step: TorchStep) -> str:
 
 
 def _digests(files: Mapping[str, str] | tuple[str, ...]) -> dict[str, str]:
-    """Return the digests of files; empty ones for files that are gone."""
+    """Return the digests of files, empty for absent ones."""
     return {
         file: sha256(Path(file).read_bytes()).hexdigest() if Path(file).is_file() else ""
         for file in files
@@ -249,7 +249,7 @@ def _request(step: TorchStep) -> StepRequest:
 
 
 def gpu_description(target: GpuTarget) -> GpuDescription:
-    """Return a GPU as its driver describes it, from XLA's description of it.
+    """Return a GPU from XLA's description of it.
 
     >>> from hespas.compile.targets import find_target
     >>> gpu = gpu_description(find_target("H100_80GB"))

@@ -1,4 +1,4 @@
-"""Read a workload's program: a file, or an export, cached if possible."""
+"""Read a workload's program: a file, or an export."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _MAKERS = ("models", "sources")
 
 @frozen
 class Workload:
-    """A program to read or compile; ``notes`` list choices made for it.
+    """A program to read or compile.
 
     ``tokens`` are those of a step, ``model_flops`` the FLOPs that the model needs for a step, over
     all devices; None if the exporter doesn't say.
@@ -69,7 +69,7 @@ def export_cache(directory: Path) -> ContentCache:
 
 
 def read_workload(source: Source, *, kept: ContentCache | None) -> Workload:
-    """Return the program of a workload; models are ``kept`` in a cache.
+    """Return the program of a workload.
 
     Models that differ in ``data`` and ``fsdp`` of their meshes alone are exported once. Functions
     are exported each time: their names say nothing of what they do. Raises `ProgramError` for a
@@ -116,7 +116,7 @@ def _model_workload(source: ModelSource, kept: ContentCache | None) -> Workload:
 
 
 def export_source(source: Source) -> Exported:
-    """Export the program of a workload, with JAX in a process of its own.
+    """Export the program of a workload in another process.
 
     The program of a PyTorch step is a recorded step (`hespas.program.recorded`), of one device. An
     interrupt ends that process: JAX's own code, which an interrupt may crash, never meets one.
@@ -207,7 +207,7 @@ def _export_here(name: str, settings: dict[str, str], part: Part | None) -> Expo
 
 
 def model_key(source: ModelSource) -> str:
-    """Return the key of an exported model, from everything that decides its program."""
+    """Return the key of an exported model."""
     settings = repr(source.model.settings)
     changed = sorted(source.texts.items())
     versions = (__version__, installed_version("jax"), installed_version("jaxlib"))
@@ -217,7 +217,7 @@ def model_key(source: ModelSource) -> str:
 
 
 def _export_apart(request: Request, artifact: bytes = b"") -> Exported:
-    """Export in a process of its own; its directory is kept if it fails."""
+    """Export in a process of its own."""
     with (
         stage(Stage.EXPORT, request.name, kind=request.name, size=1),
         scratch_directory("export") as home,
@@ -249,7 +249,7 @@ _NAMES = re.compile(rb'\{("\w+"(?:, "\w+")*)\}')
 
 
 def on_mesh(text: bytes, mesh: MeshAxes, *, name: str) -> bytes:
-    """Return a program's text with other sizes of the axes of its mesh.
+    """Return a program with other sizes of mesh axes.
 
     Axes that ``mesh`` lacks divide nothing. Raises `ProgramError` for a program that does not
     declare one mesh with the axes of ``mesh``.

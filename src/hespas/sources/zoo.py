@@ -1,4 +1,4 @@
-"""Resolve models of the zoo to sources, with their settings settled.
+"""Resolve zoo models to sources with settled settings.
 
 Attention is as it is asked for, or as what runs it can. The kernels of cuDNN are for 16-bit types,
 on NVIDIA's GPUs of compute capability 8.0 and newer. Source: NVIDIA, cuDNN frontend, "Scaled Dot
@@ -45,7 +45,7 @@ def model_source(
     target: str | None,
     loops: bool,
 ) -> ModelSource:
-    """Return a model with its settings chosen, checked without building it."""
+    """Return a model with its settings chosen and checked."""
     texts, notes = options.texts(), list(model.notes)
     model_settings = model.options()
     if options.software is not None:
@@ -88,7 +88,7 @@ def model_source(
 
 
 def _software_settings(model: Model, name: str, target: str | None) -> tuple[dict[str, str], str]:
-    """Return the settings of a framework, and a note on them."""
+    """Return a framework's settings, and a note."""
     software = software_named(name)
     if not (isinstance(model.settings, LanguageModel) and isinstance(model.settings.run, Training)):
         raise ConfigError(
@@ -106,7 +106,7 @@ def _software_settings(model: Model, name: str, target: str | None) -> tuple[dic
 
 
 def _states_note(settings: object) -> Iterator[str]:
-    """Yield a note on the type of weights and moments in training."""
+    """Yield notes on the type of trained states."""
     match settings:
         case Network(design=Dlrm(), run=Learning(state_dtype=own)):
             width = 2 * TYPE_BYTES[own]
@@ -133,7 +133,7 @@ def _states_note(settings: object) -> Iterator[str]:
 
 
 def _heads_note(settings: object) -> Iterator[str]:
-    """Yield a note if several devices hold each head of keys and values."""
+    """Yield a note if devices share key heads."""
     if not isinstance(settings, LanguageModel) or settings.latent is not None:
         return
     has = settings.sizes_of_layers.kv_heads
@@ -159,7 +159,7 @@ def _experts_note(settings: object) -> Iterator[str]:
 
 
 def _one_stage(mesh: MeshAxes) -> MeshAxes:
-    """Return a mesh without a pipeline axis of one stage; raise `ConfigError` for several."""
+    """Return a mesh without a pipeline axis."""
     if mesh.size(PIPE) > 1:
         raise ConfigError(
             f"{PIPE}={mesh.size(PIPE)} makes a pipeline of several programs; one is needed here",
@@ -170,7 +170,7 @@ def _one_stage(mesh: MeshAxes) -> MeshAxes:
 
 
 def _fill_first_axis(mesh: MeshAxes, devices: int, *, model: str) -> MeshAxes:
-    """Return a model's mesh with its first axis filling all devices."""
+    """Return a mesh whose first axis fills all devices."""
     (first, _), *other_axes = mesh.axes
     other_size = MeshAxes(axes=tuple(other_axes)).device_count if other_axes else 1
     if devices % other_size:
@@ -207,7 +207,7 @@ def _share(global_batch: int, source: ModelSource) -> int:
 
 
 def _rounds(options: ModelOptions, source: ModelSource) -> int | None:
-    """Return the rounds in which a part's batch is computed, if requested."""
+    """Return the rounds of a part's batch, if requested."""
     size, count = options.micro_batch, options.micro_batches
     name, number = ("micro_batch", size) if count is None else ("micro_batches", count)
     if number is None:
@@ -226,7 +226,7 @@ def _rounds(options: ModelOptions, source: ModelSource) -> int | None:
 
 
 class _Loops(msgspec.Struct, frozen=True, kw_only=True):
-    """By how much a loop lengthens the computation of steps, as a fraction."""
+    """The fraction by which a loop lengthens steps."""
 
     least: float
     most: float
@@ -285,7 +285,7 @@ _SAID = {
 def settled_rows(
     model: Model, texts: Mapping[str, str], target: str | None
 ) -> tuple[dict[str, str], list[str]]:
-    """Choose whether rows are rounded for NVFP4 weights, with a note.
+    """Choose whether rows are rounded for NVFP4 weights.
 
     Empty for a model without such weights, or if the user sets it. ``target`` is as for
     `settled_attention`.
@@ -311,7 +311,7 @@ def settled_rows(
 def settled_attention(
     model: Model, texts: Mapping[str, str], target: str | None
 ) -> tuple[dict[str, str], list[str]]:
-    """Choose the attention setting for auto, with a note, if needed.
+    """Choose the attention kernels for ``auto``.
 
     ``texts`` are the user's settings, ``target`` is the device that runs the model: a node or a
     compilation target, None if unknown. Raises `ConfigError` for fused attention on a target that
@@ -341,7 +341,7 @@ def settled_attention(
 
 
 def _usual_kernels(target: str | None, settings: Any) -> str:
-    """Return the usual attention kernels of such a step on such a device."""
+    """Return a device's usual attention kernels."""
     if target is not None and _is_tpu(target):
         return "splash"
     if isinstance(settings, LanguageModel) and settings.latent is not None:
@@ -355,7 +355,7 @@ def _usual_kernels(target: str | None, settings: Any) -> str:
 
 
 def _vendors_kernels(target: str | None) -> tuple[str, ...]:
-    """Return the fused attention that a part's own file names, the usual first."""
+    """Return the attention kernels of a part's file."""
     return node_info(target).attention_kernels if target in device_names() else ()
 
 
@@ -385,7 +385,7 @@ def _why_unfused(kernels: str, target: str | None, settings: Any) -> str:
 
 
 def _missing_kernels(kernels: str, target: str | None) -> str:
-    """Return why a target lacks kernels; empty if it may have them."""
+    """Return why a target lacks kernels, or ""."""
     if target is None or kernels in _vendors_kernels(target):
         return ""
     capability = compute_capability(target)
@@ -414,7 +414,7 @@ def _missing_kernels(kernels: str, target: str | None) -> str:
 
 
 def with_both_axes(source: ModelSource) -> ModelSource:
-    """Add the missing axis of `REDUCED` to a source, with size 1.
+    """Add the missing axis of `REDUCED`, with size 1.
 
     Its program is that of ``source`` by `hespas.sources.workload.on_mesh`. Others are returned
     unchanged: those with both or neither, and those that both axes don't divide. Raises

@@ -1,4 +1,4 @@
-"""AdamW with clipped gradients and a warm-up schedule, as optax and MaxText compute it."""
+"""AdamW with clipped gradients and a warm-up, as in optax."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LOSS = jax.ShapeDtypeStruct((), jnp.float32)
 
 @frozen
 class Preparation:
-    """How a step gets its weights, and makes and sums gradients.
+    """How a step prepares weights, and makes and sums gradients.
 
     ``weights`` are made once a step. ``found`` returns the loss and the gradients of a round, and
     ``finished`` what the step takes of their means over all rounds.
@@ -35,7 +35,7 @@ class Preparation:
 
 
 def training_state(weights: Tree, counter: jax.ShapeDtypeStruct) -> dict[str, Any]:
-    """Return the abstract state: weights, both moments, and three counters of steps."""
+    """Return the abstract state: weights, moments, and counters."""
     moments = {"weights": weights, "first_moment": weights, "second_moment": weights}
     return moments | dict.fromkeys(("adam_count", "schedule_count", "step"), counter)
 
@@ -48,7 +48,7 @@ def training_step(
     accumulates: bool = False,
     preparation: Preparation | None = None,
 ) -> tuple[dict[str, Any], dict[str, jax.Array]]:
-    """Return the state after a step, and its loss and norms.
+    """Return the state after a step, and its metrics.
 
     A batch that ``accumulates`` has a first dimension of rounds, whose gradients are averaged.
     """
@@ -84,7 +84,7 @@ def updated(state: State, raw: Tree) -> tuple[dict[str, Any], Tree]:
 
 
 def _updated(state: State, gradients: Tree) -> dict[str, Any]:
-    """Return the weights after a step of AdamW, both moments and their counter."""
+    """Return the weights after AdamW, both moments, their counter."""
     first = _moved(state["first_moment"], gradients, _FIRST_DECAY, 1)
     second = _moved(state["second_moment"], gradients, _SECOND_DECAY, 2)
     count = _next(state["adam_count"])
@@ -113,7 +113,7 @@ _Gradients = Callable[[Tree, Tree], tuple[jax.Array, Tree]]
 def _accumulated(
     gradients: _Gradients, weights: Tree, batch: Tree, *, like: tuple[Any, Tree]
 ) -> tuple[jax.Array, Tree]:
-    """Return the mean loss and gradients over the rounds of a batch.
+    """Return the mean loss and gradients over all rounds.
 
     They have the shapes and types of ``like``.
     """

@@ -40,7 +40,9 @@ _PERIOD = 10000.0
 
 @frozen
 class Caches:
-    """Keys and values by layer, (batch, heads, tokens, size); ``written`` are new.
+    """Keys and values by layer, (batch, heads, tokens, size).
+
+    ``written`` are new.
 
     A step that reads has none before it. ``position`` is that of the first new token.
     """
@@ -121,7 +123,7 @@ class Arrays:
         is_causal: bool = False,
         bias: jax.Array | None = None,
     ) -> jax.Array:
-        """Return attention among the tokens of a step, and those that are cached."""
+        """Return attention among the step's tokens, and cached ones."""
         query, (key, value) = query * jnp.asarray(scale, query.dtype), keys()
         caches = self.caches
         if caches is None or not is_causal:
@@ -139,7 +141,10 @@ class Arrays:
         return self._over_cache(query, caches.written[path], bias)
 
     def cross(self, path: str, query: jax.Array, keys: Keys, *, scale: float) -> jax.Array:
-        """Return attention to another sequence, whose keys the cache may have."""
+        """Return attention to another sequence.
+
+        A cache may have its keys.
+        """
         query, caches, name = (
             query * jnp.asarray(scale, query.dtype),
             self.caches,
@@ -235,7 +240,7 @@ class Arrays:
         is_paired: bool = False,
         sines_first: bool = False,
     ) -> Any:
-        """Return cosines and sines of values by periods up to 10000.
+        """Return cosines and sines of values, periods up to 10000.
 
         Pairs have each twice, cosines and sines apart.
         """
@@ -254,7 +259,9 @@ class Arrays:
     def buckets(
         self, queries: int, keys: int, sizes: tuple[int, int], *, is_causal: bool
     ) -> jax.Array:
-        """Return the bucket of each distance; the queries are the last ones.
+        """Return the bucket of each distance between tokens.
+
+        The queries are the last tokens.
 
         Source: C. Raffel et al., Exploring the Limits of Transfer Learning, 2020, section 2.1.
         """
@@ -281,7 +288,7 @@ class Arrays:
         return self.divided.constrain(x, "batch", *(None,) * (x.ndim - 1))
 
     def first(self, path: str) -> Net:
-        """Return the first of several layers, to compute a part of it again."""
+        """Return the first of several layers, to compute again."""
         begin = f"{path}.*."
         if not any(name.startswith(begin) for name in self.weights):
             return Net(self, f"{path}.0")
@@ -291,7 +298,7 @@ class Arrays:
         return Net(replace(self, weights=own), f"{path}.*")
 
     def repeat(self, path: str, count: int, block: Block, x: Any) -> Any:
-        """Return what several layers make, in a loop where the step has one."""
+        """Apply several layers, in a loop where it has one."""
         run = self.network.run
 
         def layer(carried: Any, weights: Weights, at: str) -> Any:
@@ -340,7 +347,7 @@ class Program:
     platform: str = "cpu"
 
     def weights(self, dtype: Any) -> dict[str, Any]:
-        """Return the abstract weights, those of a loop in one array."""
+        """Return the abstract weights; a loop's are one array."""
         made: dict[str, Any] = {}
         for path, weight in self.model.weights.items():
             if "*" not in path:
@@ -374,7 +381,7 @@ class Program:
         return jax.ShapeDtypeStruct(sizes, dtype, sharding=sharding)
 
     def batch(self, *, rounds: int = 1) -> dict[str, Any]:
-        """Return the abstract batch: what goes in, and what is to come out."""
+        """Return the abstract batch: inputs, and targets."""
         model, dtype = self.model, dtype_named(self.model.dtype)
         given = {
             each.name: self.array(each.shape, jnp.int32 if each.is_number else dtype, rounds=rounds)

@@ -1,4 +1,4 @@
-"""Attention of a decoder: grouped, over what a step computes or over a cache.
+"""Grouped attention of a decoder, also over a cache.
 
 Queries, keys and values are (batch, sequence, heads, head size); a cache's are (batch, heads,
 tokens, head size), so that what one head reads of a sequence is in a row.
@@ -62,7 +62,7 @@ def causal_attention(  # noqa: PLR0917 - the pieces of attention
 
 @frozen
 class _Attention:
-    """Attention of a kind of layers among the tokens of a step."""
+    """Attention of a kind of layer among a step's tokens."""
 
     model: LanguageModel
     divided: Divided
@@ -70,7 +70,7 @@ class _Attention:
     places: Places
 
     def among_tokens(self, arrays: tuple[jax.Array, ...], sinks: jax.Array | None) -> jax.Array:
-        """Return attention, of chunks where layers have them, of heads along ``sequence``."""
+        """Return attention, of chunks or along ``sequence``."""
         if self.model.mesh.size(_SEQUENCE) == 1:
             chunks = arrays[0].shape[1] // self.kind.chunk if self.kind.chunk else 1
             if chunks < 2:
@@ -88,7 +88,7 @@ class _Attention:
         return self.divided.constrain(made, "batch", "sequence", "heads", None)
 
     def _attended(self, arrays: tuple[jax.Array, ...], sinks: jax.Array | None) -> jax.Array:
-        """Return attention among the tokens of a step, divided by heads.
+        """Return attention among tokens, divided by heads.
 
         Rematerialisation policies keep queries, keys and values as attention reads them, and the
         result by the name ``context``, fused kernels with their statistics. Keys and values of
@@ -177,7 +177,7 @@ def fused_over_cache(
     *,
     sinks: jax.Array | None = None,
 ) -> jax.Array:
-    """Return one new token's attention over the cache, by a fused kernel.
+    """Attend over the cache by a fused kernel, one token.
 
     ``query`` is scaled.
     """
@@ -212,7 +212,9 @@ def fused_over_latents(
     *,
     value_size: int,
 ) -> jax.Array:
-    """Return softmax(query cached^T) value by FlashMLA, of tokens at ``places`` or of all.
+    """Return attention to latent vectors by FlashMLA.
+
+    Of tokens at ``places``, or of all.
 
     ``query`` is scaled; ``cached`` are vectors that all heads share, whose first ``value_size``
     numbers are the value. Without places a sequence has one new token.
@@ -235,7 +237,7 @@ def fused_over_latents(
 def fused_index(
     divided: Divided, query: jax.Array, keys: jax.Array, shares: jax.Array
 ) -> jax.Array:
-    """Return an index's rating of tokens, (batch, queries, tokens), in 8 bits.
+    """Return an index's rating, (batch, queries, tokens), in 8 bits.
 
     Each device that attends rates for all heads of the index.
     """
@@ -252,7 +254,7 @@ def fused_index(
 
 
 def largest(divided: Divided, scores: jax.Array, count: int) -> jax.Array:
-    """Return where each row's ``count`` largest scores are, on one device.
+    """Return the places of each row's ``count`` largest scores.
 
     ``scores`` are (batch, queries, tokens). Partitioners would gather what they sort.
     """
@@ -281,7 +283,10 @@ def _mixed(  # noqa: PLR0917 - the pieces of attention
     mask: jax.Array | None,
     sinks: jax.Array | None = None,
 ) -> jax.Array:
-    """Return softmax(query key^T) value, keys and values (batch, heads, tokens, head size)."""
+    """Return softmax(query key^T) value.
+
+    Keys and values are (batch, heads, tokens, head size).
+    """
     batch, length, heads, size = query.shape
     kv_heads = key.shape[1]
     grouped = jnp.reshape(query, (batch, length, kv_heads, heads // kv_heads, size))
@@ -308,7 +313,7 @@ def _mixed(  # noqa: PLR0917 - the pieces of attention
 def _within_documents(
     query: jax.Array, key: jax.Array, value: jax.Array, documents: tuple[jax.Array, jax.Array]
 ) -> jax.Array:
-    """Return softmax(query key^T) value among the earlier tokens of each one's document.
+    """Return causal attention within each document.
 
     Masks are selects of floats, and all is of the type of the queries, as MaxText has it.
     """
@@ -351,7 +356,7 @@ def earlier(new: int, tokens: int, window: int = 0) -> jax.Array:
 
 
 def by_head(divided: Divided, function: Any, arrays: tuple[jax.Array, ...]) -> jax.Array:
-    """Apply a function to a device's heads and its part of the sequences."""
+    """Apply a function to a device's heads and sequences."""
     heads = divided.spec("batch", "queries", "attended_heads", None)
     kv_heads = divided.spec("batch", "queries", "attended_kv_heads", None)
     axes = divided.used("batch", "queries", "attended_heads", "attended_kv_heads")
@@ -362,7 +367,7 @@ def by_head(divided: Divided, function: Any, arrays: tuple[jax.Array, ...]) -> j
 def _divided(
     function: Any, arrays: tuple[jax.Array, ...], *, axes: Any, in_specs: Any, out_spec: Any
 ) -> jax.Array:
-    """Apply a function to each device's part along ``axes``; no axes: to all."""
+    """Apply a function to each device's part along ``axes``."""
     if not axes:
         return function(*arrays)
     # Gradients are not summed over axes that divide nothing here.

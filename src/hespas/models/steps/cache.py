@@ -1,4 +1,4 @@
-"""The cache of a layer's keys and values: contiguous, or in pages.
+"""The cache of keys and values: contiguous, or in pages.
 
 Arrays are (batch, heads, tokens, size), or (pages, heads, page size, size); a step is given them
 for good and writes its new tokens in place. Pages of a sequence are in any order: the table says
@@ -57,7 +57,10 @@ def cache_shapes(model: LanguageModel, divided: Divided, kind: LayerKind) -> dic
 
 @frozen
 class Cache:
-    """The caches of a layer, by name; ``position`` is the first new token's."""
+    """The caches of a layer, by name.
+
+    ``position`` is that of the first new token.
+    """
 
     arrays: Arrays
     position: jax.Array
@@ -65,7 +68,10 @@ class Cache:
     table: jax.Array | None = None
 
     def written(self, **new: jax.Array) -> Cache:
-        """Return the cache with new tokens, (batch, heads, new tokens, size)."""
+        """Return the cache with new tokens.
+
+        They are (batch, heads, new tokens, size).
+        """
         arrays = {name: self._with(self.arrays[name], each) for name, each in new.items()}
         return replace(self, arrays={**self.arrays, **arrays})
 
@@ -92,7 +98,7 @@ class Cache:
             return self._local(_scattered, array, self.table, new, self.position)
 
     def _local(self, function: Any, array: jax.Array, table: jax.Array, *more: Any) -> jax.Array:
-        """Apply a function to a device's pages, table part and new tokens."""
+        """Apply a function to a device's pages and new tokens."""
         heads = "kv_heads" if array.shape[1] > 1 else "one"
         pages = self.divided.spec("batch", heads, None, None)
         rows = self.divided.spec("batch", None)

@@ -42,7 +42,7 @@ class Blocks:
 
 
 def fused_blocks(kernels: str, *, score_cap: float = 0.0, window: int = 0) -> Blocks:
-    """Return the kernels of a choice of attention that is fused.
+    """Return the kernels of a fused attention.
 
     Scores have a ``score_cap``, which not all kernels can do, and each query sees the last
     ``window`` keys, unless that is 0.
@@ -60,7 +60,7 @@ def fused_blocks(kernels: str, *, score_cap: float = 0.0, window: int = 0) -> Bl
 
 @frozen
 class Sharing:
-    """How sequences are divided over devices, and keys and values travel.
+    """How devices share sequences, and keys and values travel.
 
     They ``rotate`` from neighbour to neighbour, or each device gathers them all. Without a causal
     mask they are not divided. What the backward
@@ -79,7 +79,9 @@ class Sharing:
 def context_attention(
     sharing: Sharing, query: jax.Array, key: jax.Array, value: jax.Array
 ) -> jax.Array:
-    """Return softmax(query key^T) value, without a scale, for a device's part of it.
+    """Return softmax(query key^T) value of a device's part.
+
+    Scores have no scale.
 
     Arrays are (batch, sequence, heads, head size); keys and values may have fewer heads.
     """
@@ -148,7 +150,7 @@ context_attention.defvjp(_forward, _backward)
 def attention_with_sinks(
     sharing: Sharing, query: jax.Array, key: jax.Array, value: jax.Array, sinks: jax.Array
 ) -> jax.Array:
-    """Return `context_attention` with one more score per head in the row sums.
+    """Return `context_attention` with one more score per head.
 
     The kernels leave the logarithms of the sums, with which a row is divided by more; with these
     in the place of their own, their backward kernels make the gradients of what was divided.
@@ -184,7 +186,7 @@ attention_with_sinks.defvjp(_sunk_forward, _sunk_backward)
 
 
 def _others(sharing: Sharing, own: Arrays) -> Iterator[tuple[jax.Array, Arrays]]:
-    """Yield the earlier devices' keys and values, each with whether it's earlier."""
+    """Yield each other device's keys, and whether it is earlier."""
     if sharing.devices == 1:
         return
     here = lax.axis_index(sharing.axis)
@@ -209,7 +211,10 @@ def _next(sharing: Sharing, array: jax.Array) -> jax.Array:
 
 
 def _to_owners(sharing: Sharing, parts: tuple[jax.Array, ...]) -> jax.Array:
-    """Sum all devices' results for this one; part ``i`` goes ``i`` back."""
+    """Sum all devices' results for this one.
+
+    Part ``i`` goes ``i`` devices back.
+    """
     here = lax.axis_index(sharing.axis)
     stacked = jnp.stack((jnp.zeros_like(parts[0]), *parts))
     by_owner = jnp.take(stacked, (here - jnp.arange(sharing.devices)) % sharing.devices, 0)
@@ -217,7 +222,7 @@ def _to_owners(sharing: Sharing, parts: tuple[jax.Array, ...]) -> jax.Array:
 
 
 def _queries(array: jax.Array, is_earlier: jax.Array, *, at: int = 1) -> jax.Array:
-    """Return the blocks of queries that see a device's keys, by pair.
+    """Return the blocks of queries that see a device's keys.
 
     The block at the end always sees some; the other of the pair is the front block for an earlier
     device, the one at the end again for a later one.
@@ -227,7 +232,10 @@ def _queries(array: jax.Array, is_earlier: jax.Array, *, at: int = 1) -> jax.Arr
 
 
 def _keys(array: jax.Array, is_earlier: jax.Array) -> jax.Array:
-    """Return the blocks of keys or values seen: the front twice, or both."""
+    """Return the seen blocks of keys or values.
+
+    They are the front block twice, or both.
+    """
     front, end = jnp.split(array, 2, 1)
     return jnp.concatenate((jnp.where(is_earlier, front, end), front), 0)
 
@@ -247,7 +255,7 @@ def _key_gradient(pair: jax.Array, is_earlier: jax.Array) -> jax.Array:
 
 
 def _merged(total: Any, pair: Any, is_earlier: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Merge the softmax so far with that of a pair of blocks."""
+    """Merge the softmax so far with a pair of blocks'."""
     (ones, others), (one_logs, other_logs) = (jnp.split(each, 2, 0) for each in pair)
     lowest = jnp.full_like(one_logs, -jnp.inf)
     front, end = jnp.split(total[0], 2, 1)

@@ -15,7 +15,7 @@ from hespas.models.steps.products import ACTIVATION_SCALE, in_8_bits
 
 @frozen
 class Exchange:
-    """An all-to-all of (targets, places, ...) to the targets' devices, and back.
+    """An all-to-all of (targets, places, ...), and back.
 
     Every device along ``axes`` sends each target its rows, and gets those of all others for its own
     targets. ``groups`` are the numbers along them of those that exchange; None where all do. Where
@@ -65,7 +65,10 @@ class Exchange:
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _sorted(order: tuple[int, ...], chunks: jax.Array) -> jax.Array:
-    """Return chunks in an order, copied by a kernel; so are their gradients."""
+    """Return chunks in an order, copied by a kernel.
+
+    So are their gradients.
+    """
     return chunks.at[np.asarray(order)].get(mode="promise_in_bounds", unique_indices=True)
 
 
@@ -81,12 +84,18 @@ _sorted.defvjp(_sorted_forward, _sorted_backward)
 
 
 def sent_to_experts(exchange: Exchange, dtype: str, x: jax.Array) -> jax.Array:
-    """Send rows to experts, in 8 bits for f8; gradients return unrounded."""
+    """Send rows to experts, in 8 bits for f8.
+
+    Gradients return unrounded.
+    """
     return _sent((exchange, True), x) if dtype == "f8" else exchange.there(x)
 
 
 def sent_back(exchange: Exchange, dtype: str, x: jax.Array) -> jax.Array:
-    """Send rows back from experts; gradients travel in 8 bits for f8."""
+    """Send rows back from experts.
+
+    Their gradients travel in 8 bits for f8.
+    """
     return _sent((exchange, False), x) if dtype == "f8" else exchange.back(x)
 
 
@@ -96,7 +105,10 @@ _Way = tuple[Exchange, bool]
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _sent(way: _Way, x: jax.Array) -> jax.Array:
-    """Send rows to experts in 8 bits, or back unrounded; gradients the opposite."""
+    """Send rows to experts in 8 bits, or back unrounded.
+
+    Gradients go the other way.
+    """
     exchange, is_there = way
     if not is_there:
         return exchange.back(x)
@@ -116,7 +128,9 @@ _sent.defvjp(_sent_forward, _sent_backward)
 
 @frozen
 class Packing:
-    """Which choices go to which target: their order, and counts per target.
+    """Which choices go to which target, in order.
+
+    Each target has a count of them.
 
     Rows have as many choices each, side by side; a target has ``capacity`` places. The targets are
     one of ``parts`` equal ones, each of which gets as many choices; choices of other parts have
@@ -133,7 +147,7 @@ class Packing:
     def of(
         cls, chosen: jax.Array, *, targets: int, capacity_percent: int, parts: int = 1
     ) -> Packing:
-        """Return the packing of (rows, choices), each the number of a target.
+        """Return the packing of chosen targets, (rows, choices).
 
         A target has ``capacity_percent`` of the places that it would need if all were chosen
         equally often.
@@ -150,11 +164,14 @@ class Packing:
         )
 
     def packed(self, rows: jax.Array) -> jax.Array:
-        """Scatter rows to (targets, places, ...), one per choice; zeros elsewhere."""
+        """Scatter rows to (targets, places, ...), one per choice.
+
+        Other places are zeros.
+        """
         return self._placed(rows, self._picked() // self.choices)
 
     def packed_choices(self, values: jax.Array) -> jax.Array:
-        """Return (targets, places, ...) of what choices have, each its own."""
+        """Scatter each choice's values to (targets, places, ...)."""
         return self._placed(values, self._picked())
 
     def _picked(self) -> jax.Array:
@@ -166,7 +183,10 @@ class Packing:
         return values[at] * taken[..., None].astype(values.dtype)
 
     def unpacked(self, packed: jax.Array) -> jax.Array:
-        """Gather each choice's row from (targets, places, ...); zeros where dropped."""
+        """Gather each choice's row from (targets, places, ...).
+
+        Dropped choices have zeros.
+        """
         rank = (
             jnp.zeros_like(self.order)
             .at[self.order]

@@ -1,4 +1,4 @@
-"""The dense layers of a decoder: two products, or three with a gate."""
+"""The dense layers of a decoder: two products, or three."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _CLIP, _SLOPE = 7.0, 1.702
 
 
 def gated(style: Style, gate: jax.Array, up: jax.Array) -> jax.Array:
-    """Return the activation of a gate times what it lets through."""
+    """Return the gate's activation times ``up``."""
     if style.activation != "clipped_silu":
         return apart(style, activated(style, gate) * up)
     gate, up = jnp.minimum(gate, _CLIP), jnp.clip(up, -_CLIP, _CLIP)
@@ -63,7 +63,10 @@ def gated(style: Style, gate: jax.Array, up: jax.Array) -> jax.Array:
 
 
 def activated(style: Style, x: jax.Array) -> jax.Array:
-    """Apply the activation; GELU by a hyperbolic tangent unless it is exact."""
+    """Apply the style's activation.
+
+    GELU is by a hyperbolic tangent unless it is exact.
+    """
     match style.activation:
         case "gelu" | "exact_gelu":
             made = jax.nn.gelu(x, approximate=style.activation == "gelu")

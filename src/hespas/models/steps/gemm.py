@@ -1,4 +1,4 @@
-"""Matrix products over several devices, by the dimension that is divided."""
+"""Matrix products over several devices, by divided dimension."""
 
 from __future__ import annotations
 
@@ -33,7 +33,10 @@ def _product(a: jax.Array, b: jax.Array) -> jax.Array:
 
 
 def _scattered(divided: Divided, result: Divided, axes: tuple[str, ...]) -> Any:
-    """Write the reduce-scatter out: the partitioner would write an all-reduce and a slice."""
+    """Write the reduce-scatter out.
+
+    The partitioner would write an all-reduce and a slice.
+    """
 
     def body(a: jax.Array, b: jax.Array) -> jax.Array:
         return jax.lax.psum_scatter(a @ b, axes, scatter_dimension=0, tiled=True)

@@ -1,4 +1,4 @@
-"""Latent attention: all heads' keys and values come from one vector.
+"""Latent attention: keys and values come from one vector.
 
 While many tokens are computed at once, keys and values are made of the vectors. Over a cache the
 vectors themselves are keys and values, which all heads share, and the products that would make
@@ -121,7 +121,7 @@ class _Layer:
         return self.latent.rope_size, self.model.sizes_of_layers.rope_theta
 
     def _low(self, x: jax.Array) -> jax.Array:
-        """Return what queries are made of: vectors of their rank, or the rows."""
+        """Return vectors of the queries' rank, or the rows."""
         if not self.latent.query_rank:
             return x
         low = product("bse,er->bsr", x, self.weights["query_down"])
@@ -140,7 +140,10 @@ class _Layer:
             return query, key, share * jnp.asarray(scale, share.dtype)
 
     def _projected(self, rows: Rows) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Return scaled queries, and each token's vector and positional part of keys."""
+        """Return scaled queries, and the two parts of keys.
+
+        Those are each token's vector, and the positional part.
+        """
         style, (x, low), rank = self.model.style, rows, self.latent.kv_rank
         query = product("bsr,rhd->bshd", low, self.weights["query_up"])
         size = self.model.sizes_of_layers.head_size
@@ -154,7 +157,7 @@ class _Layer:
         return query, vectors, rotary
 
     def _absorbed(self, query: jax.Array) -> jax.Array:
-        """Apply the keys' weights to queries, which then meet latent vectors."""
+        """Multiply queries by the keys' weights, to meet latent vectors."""
         size = self.model.sizes_of_layers.head_size
         plain = product("bshd,rhd->bshr", query[..., :size], self.weights["key_up"])
         return jnp.concatenate((plain, query[..., size:]), -1)
@@ -181,7 +184,7 @@ class _Layer:
     def _among_chosen(
         self, query: jax.Array, vectors: jax.Array, indexes: Indexes, keys: jax.Array
     ) -> jax.Array:
-        """Attend from each query to its chosen tokens, by kernels for it.
+        """Attend to chosen tokens, by kernels for it.
 
         ``vectors`` and the index' ``keys`` are (batch, 1, tokens, size).
         """
@@ -206,7 +209,9 @@ def _most_rated(
     keys: jax.Array,
     seen: jax.Array | None = None,
 ) -> jax.Array:
-    """Return the places of the keys that each query sees, (batch, queries, places).
+    """Return the places of each query's chosen keys.
+
+    They are (batch, queries, places).
 
     ``seen`` masks the keys before each query; None attends to all keys.
     """
@@ -222,7 +227,7 @@ def _most_rated(
 def _among_selected(
     divided: Divided, latent: Latent, query: jax.Array, rows: jax.Array, indexes: Indexes
 ) -> jax.Array:
-    """Attend from each query to its chosen tokens, some queries at a time.
+    """Attend to chosen tokens, some queries at a time.
 
     ``rows`` are the vectors of tokens, which are keys, and values without their part with
     positions. Source: DeepSeek-AI, DeepSeek-V3.2, 2025, section 2.1.

@@ -1,4 +1,4 @@
-"""A layer of a decoder: a mixer and a feed-forward, with norms.
+"""A decoder's layer: a mixer and a feed-forward, with norms.
 
 Its pieces are those of `hespas.models.steps.attention`, `latent`, `recurrent`, `feed_forward` and
 `routing`, with the norms of `norms`. `hespas.models.steps.transformer` puts layers together.
@@ -38,7 +38,7 @@ INPUT = "layer_input_scale"
 
 
 class Made(NamedTuple):
-    """A layer's rows, its cache, and keys and values for later layers."""
+    """A layer's rows and cache, and keys for later layers."""
 
     x: jax.Array
     cache: Cache | None
@@ -47,13 +47,13 @@ class Made(NamedTuple):
 
 @frozen
 class Layers:
-    """The layers of a decoder on a mesh; ``divided`` has the sizes."""
+    """The layers of a decoder on a mesh."""
 
     model: LanguageModel
     divided: Divided
 
     def divided_of(self, kind: LayerKind) -> Divided:
-        """Return a kind of layer's dimension sizes, and how they are divided."""
+        """Return the sizes of a kind of layer, divided."""
         return replace(self.divided, sizes={**self.divided.sizes, **self.model.sizes_of(kind)})
 
     def through(
@@ -64,7 +64,7 @@ class Layers:
         places: Places,
         cache: Cache | None,
     ) -> Made:
-        """Apply a layer of a kind to rows, and to its cache, if any."""
+        """Apply a layer to rows, and to its cache."""
         style, keys = self.model.style, None
         if kind.mixer != "none":
             with jax.named_scope("norm"):
@@ -91,7 +91,7 @@ class Layers:
     def _beside_mixer(
         self, kind: LayerKind, x: jax.Array, hidden: jax.Array, weights: Weights
     ) -> jax.Array:
-        """Return what the dense layer makes of the rows that the mixer takes."""
+        """Apply the dense layer to the rows of the mixer."""
         if self.model.style.before_mlp == "own_norm":
             with jax.named_scope("norm"):
                 hidden = self._normed_before_mlp(kind, x, weights)
@@ -106,7 +106,7 @@ class Layers:
         places: Places,
         cache: Cache | None,
     ) -> Made:
-        """Apply the layer's mixer; return its rows, its cache, and kept keys."""
+        """Apply the mixer; return rows, cache, and kept keys."""
         model, divided = self.model, self.divided_of(kind)
         if kind.mixer != "attention":
             through = through_state_space if kind.mixer == "state_space" else through_delta
@@ -138,7 +138,10 @@ class Layers:
     def _fed_forward(
         self, kind: LayerKind, x: jax.Array, hidden: jax.Array, weights: Weights
     ) -> jax.Array:
-        """Return what follows the mixer makes of normalised rows; ``x`` are those before."""
+        """Apply the feed-forward to normalised rows.
+
+        ``x`` are the rows before the norm.
+        """
         run, routing = self.model.run, self.model.routing
         through = partial(self._behind_mixer, routing if kind.is_routed else None, kind)
         module = "moe" if kind.is_routed and routing is not None else "mlp"
@@ -177,7 +180,10 @@ class Layers:
             return made + shared
 
     def _beside(self, x: jax.Array, hidden: jax.Array, weights: Weights) -> jax.Array:
-        """Return the sum of a dense layer and of experts, each normalised."""
+        """Return the sum of a dense layer and of experts.
+
+        Each is normalised.
+        """
         style = self.model.style
         after_dense, before_experts, after_experts = BESIDE
         made = normalised(
@@ -261,7 +267,7 @@ class Layers:
         return made
 
     def normed(self, x: jax.Array, weights: Weights, name: str) -> jax.Array:
-        """Return the rows of a norm that go into a product.
+        """Return normalised rows that go into a product.
 
         Where they are divided between products, the whole norm is, and its result is gathered.
         """
@@ -269,7 +275,7 @@ class Layers:
         return self._rows(hidden) if name == "norm" else self._into_product(hidden)
 
     def _normed_before_mlp(self, kind: LayerKind, x: jax.Array, weights: Weights) -> jax.Array:
-        """Return the rows of the norm before a dense layer, or before experts.
+        """Return the normalised rows before a dense layer or experts.
 
         Experts that lie whole on the devices of ``tp`` take the rows as those divide them.
         """
@@ -307,6 +313,6 @@ class Layers:
 
 
 def _normalised_rows(style: Style, x: jax.Array, weights: Weights, name: str) -> jax.Array:
-    """Return rows of (batch, sequence, heads, size) normalised over all heads together."""
+    """Normalise rows of (batch, sequence, heads, size) over all heads."""
     flat = x.reshape(*x.shape[:2], -1)
     return normalised(style, flat, {name: weights[name].reshape(-1)}, name).reshape(x.shape)

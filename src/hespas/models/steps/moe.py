@@ -16,7 +16,10 @@ from hespas.models.weights import routing_weights
 
 
 def build(settings: Experts) -> Step:
-    """Make the layer's forward pass; with ``train`` also the gradients of its weights."""
+    """Build the layer's forward pass, or its gradients.
+
+    With ``train`` it has the gradients of its weights.
+    """
     settings.check()
     model = settings.model
     divided = Divided(mesh=settings.mesh, sizes=model.sizes, axes=model.axes)

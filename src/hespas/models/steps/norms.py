@@ -1,4 +1,4 @@
-"""Norms and positions: what stands between the products of a decoder."""
+"""Norms and positions of a decoder."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def apart(style: Style, x: jax.Array) -> jax.Array:
 
 
 def apart_in_experts(style: Style, x: jax.Array) -> jax.Array:
-    """Return what a kernel of its own writes between products of experts."""
+    """Write ``x`` by its own kernel, between products of experts."""
     return jax.lax.optimization_barrier(x) if style.eager_experts else x
 
 
 def normalised(style: Style, x: jax.Array, weights: Weights, name: str) -> jax.Array:
-    """Normalise rows in f32 to mean square 1, and mean 0 for layer norms."""
+    """Normalise rows in f32, with the weights of a name."""
     if style.eager and style.norm == "rms":
         return _one_by_one(style, x, weights[name])
     scaled = plainly_normalised(style, x)
@@ -36,7 +36,7 @@ def normalised(style: Style, x: jax.Array, weights: Weights, name: str) -> jax.A
 
 
 def _one_by_one(style: Style, x: jax.Array, weight: jax.Array) -> jax.Array:
-    """Compute an RMS norm with one kernel an operation, as PyTorch does.
+    """Compute an RMS norm with one kernel an operation.
 
     Source: pytorch/pytorch 2.5, ``rms_norm_composite`` of aten/src/ATen/native/layer_norm.cpp.
     """
@@ -78,7 +78,10 @@ class Places(NamedTuple):
 def turns(
     positions: jax.Array, size: int, theta: float, scaling: RotaryScaling | None = None
 ) -> tuple[jax.Array, jax.Array]:
-    """Return sines and cosines of rotary angles of (batch, sequence), by ``size``."""
+    """Return sines and cosines of rotary angles, by ``size``.
+
+    ``positions`` are (batch, sequence).
+    """
     if scaling is None:
         periods = theta ** (2 * jnp.arange(0, size // 2, dtype=jnp.float32) / size)
         angles = positions[:, :, None, None] / periods
@@ -88,7 +91,7 @@ def turns(
 
 
 def _frequencies(size: int, theta: float, scaling: RotaryScaling) -> np.ndarray[Any, Any]:
-    """Return how far each pair of numbers rotates per token, in f32."""
+    """Return each pair's rotation per token, in f32."""
     plain = theta ** (-2 * np.arange(size // 2) / size)
     match scaling.kind:
         case "linear":
@@ -106,14 +109,14 @@ def _frequencies(size: int, theta: float, scaling: RotaryScaling) -> np.ndarray[
 
 
 def _place(size: int, theta: float, scaling: RotaryScaling, times: float) -> float:
-    """Return which pair turns so many times in the original tokens."""
+    """Return which pair rotates ``times`` in the original tokens."""
     return size * np.log(scaling.original / (times * 2 * np.pi)) / (2 * np.log(theta))
 
 
 def rotated(
     x: jax.Array, places: Places, rotation: tuple[int, float], style: Style | None = None
 ) -> jax.Array:
-    """Apply rotary position embeddings to (batch, sequence, heads, size), halves paired.
+    """Rotate positions of (batch, sequence, heads, size), halves paired.
 
     The ``rotation`` says how many numbers of a head turn, the first ones, and by which periods.
     """
@@ -134,7 +137,7 @@ def rotated(
 
 
 def _rotated_one_by_one(x: jax.Array, places: Places, rotation: tuple[int, float]) -> jax.Array:
-    """Return rotated numbers as PyTorch's operations make them, a kernel each.
+    """Rotate positions by PyTorch's operations, a kernel each.
 
     Source: megatron-core 0.16.1, ``_apply_rotary_pos_emb_bshd`` of
     models/common/embeddings/rope_utils.py.
@@ -151,6 +154,6 @@ def _rotated_one_by_one(x: jax.Array, places: Places, rotation: tuple[int, float
 
 
 def scaled(style: Style, query: jax.Array) -> jax.Array:
-    """Multiply queries with the style's scale, or the inverse root of their length."""
+    """Scale queries, by default with their inverse root length."""
     scale = style.query_scale or query.shape[-1] ** -0.5
     return query if scale == 1 else query * jnp.asarray(scale, query.dtype)

@@ -1,4 +1,4 @@
-"""The losses that models are trained for, and their targets' shapes."""
+"""Losses of training, and the shapes of their targets."""
 
 from __future__ import annotations
 
@@ -51,7 +51,10 @@ OBJECTIVES: dict[str, Loss] = {
 def target_shape(
     objective: str, inputs: Mapping[str, Input]
 ) -> tuple[tuple[int, ...], bool] | None:
-    """Return a sample's target shape, and whether it is a number, or None."""
+    """Return a target's shape, and whether it is a number.
+
+    Returns None without a target.
+    """
     match objective:
         case "tokens":
             return inputs["inputs"].shape, True
@@ -65,7 +68,7 @@ def target_shape(
 
 @jax.custom_vjp
 def cross_entropy(logits: jax.Array, targets: jax.Array) -> jax.Array:
-    """Return each token's loss, with a part that weighs the normaliser.
+    """Return each token's loss, weighing the normaliser.
 
     ``targets`` is one-hot, of the shape and type of ``logits``.
     """
@@ -96,7 +99,10 @@ cross_entropy.defvjp(_loss_forward, _loss_backward)
 
 @jax.custom_vjp
 def eager_cross_entropy(logits: jax.Array, targets: jax.Array) -> jax.Array:
-    """Return each token's loss as eager PyTorch runs it, in f32."""
+    """Return each token's loss as eager PyTorch computes it.
+
+    It is in f32.
+    """
     return _eager_forward(logits, targets)[0]
 
 

@@ -1,4 +1,4 @@
-"""The programs of a model's part: a micro-batch's pass, the optimiser's step.
+"""Programs of a model's part: a pass, the optimiser's step.
 
 Every stage of a pipeline runs a
 program of its own part at the same time. Sums over data-parallel devices are left to the schedule:
@@ -121,7 +121,7 @@ def _pass(decoder: Transformer, part: Part, dtype: Any) -> _Made:
 
 
 def _gradients_together(fixed: Weights) -> BeforeLayer:
-    """Hold a layer's gradients back until all of them are computed.
+    """Hold a layer's gradients back until all are computed.
 
     A step adds each to its sum before the layer before it begins, so that compilers can't keep what
     several layers' gradients are made of. Those of ``fixed`` weights are never made.

@@ -67,13 +67,13 @@ class RoundedTo4Bits(Rounded):
 
 
 class Frozen(NamedTuple):
-    """A frozen weight, rounded for its product as `Rounded` ones are."""
+    """A frozen weight, rounded for its product."""
 
     stored: jax.Array
 
 
 class Adapted(NamedTuple):
-    """A frozen weight, and the matrices whose product is added to it.
+    """A frozen weight, and its adapter's two matrices.
 
     ``low`` makes of rows some of the rank of the adapter, ``high`` rows of these. Those of experts
     are shared by all of them.
@@ -92,7 +92,7 @@ STORED = "_in_8_bits"
 
 
 def rounded(weights: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a layer's weights with those of products rounded to 8 bits.
+    """Round a layer's weights of products to 8 bits.
 
     Those of norms, biases and of what chooses experts stay as they are, as experts do.
     """
@@ -104,7 +104,7 @@ def rounded(weights: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_multiplied(name: str) -> bool:
-    """Return whether a layer's named weight is multiplied in few bits.
+    """Return whether a weight is multiplied in few bits.
 
     Adapters stay as they are. Source: Megatron-Bridge 0.6.2, ``ParallelLinearAdapter`` of
     peft/utils.py, made of layers of Megatron-Core, not of Transformer Engine.
@@ -114,7 +114,7 @@ def is_multiplied(name: str) -> bool:
 
 
 def adapted(weights: Mapping[str, Any], dtype: Any, *, of_experts: bool = False) -> dict[str, Any]:
-    """Return a layer's weights with adapters beside those that they belong to.
+    """Put adapters beside the weights that they belong to.
 
     All others are frozen: those that were to be rounded have no gradients. Weights of experts are
     left as they are, and with ``of_experts`` all others.
@@ -138,7 +138,7 @@ def adapted(weights: Mapping[str, Any], dtype: Any, *, of_experts: bool = False)
 
 
 def _rounded_weight(weight: Rounded, dtype: Any) -> jax.Array:
-    """Return what a weight was rounded to before, or is now from ``dtype``."""
+    """Return a rounded weight, from ``dtype`` unless it is stored."""
     if weight.stored is not None:
         return weight.stored
     name = "f4" if isinstance(weight, RoundedTo4Bits) else "f8"
@@ -146,7 +146,7 @@ def _rounded_weight(weight: Rounded, dtype: Any) -> jax.Array:
 
 
 def product(equation: str, x: jax.Array, weight: Any) -> jax.Array:
-    """Return the product of activations and a weight, as ``jnp.einsum`` of both.
+    """Multiply activations and a weight, as ``jnp.einsum`` does.
 
     A weight of another float type is cast to that of ``x``. With one that is `Rounded`, all
     products of training have operands of few bits: this one, and those of both gradients. One in 8
@@ -191,7 +191,7 @@ def _of_adapter(equation: str, x: jax.Array, weight: Adapted) -> jax.Array:
 
 
 def grouped_product(x: jax.Array, weight: Any, counts: jax.Array) -> jax.Array:
-    """Multiply rows by the matrix of their group; ``counts`` are rows per group.
+    """Multiply rows by the matrix of their group.
 
     Weights are as `product` takes them.
     """
@@ -216,17 +216,17 @@ def grouped_product(x: jax.Array, weight: Any, counts: jax.Array) -> jax.Array:
 
 
 def is_stored(weight: Any) -> bool:
-    """Return whether a weight is stored in 8 or 4 scaled bits."""
+    """Return whether a weight is stored in scaled bits."""
     return isinstance(weight, tuple | Grouped)
 
 
 def stored_types(name: str) -> tuple[Any, Any]:
-    """Return the types of a weight in 4 bits and of its scales."""
+    """Return the types of a 4-bit weight and its scales."""
     return _STORED[name]
 
 
 def widened(weight: Grouped, dtype: Any) -> jax.Array:
-    """Widen a 4-bit weight to another type, without the last group's padding."""
+    """Widen a 4-bit weight, without the last group's padding."""
     *rows, groups = weight.scales.shape
     group, summed = FORMATS[weight.name].group, weight.values.shape[-1]
     scales = jnp.broadcast_to(weight.scales.astype(dtype)[..., None], (*rows, groups, group))
@@ -255,7 +255,7 @@ _OUTPUT_RANK = 3
 
 
 def stored_order(name: str, rank: int) -> tuple[int, ...]:
-    """Return the order of dimensions of a weight stored in 8 bits.
+    """Return the order of an 8-bit weight's dimensions.
 
     Those that are summed over stand last, as cuBLASLt's products of 8 bits read them.
 
@@ -331,7 +331,7 @@ _frozen_product.defvjp(_frozen_forward, _frozen_backward)
 
 
 def in_8_bits(x: jax.Array) -> jax.Array:
-    """Round with a delayed scale, without looking at the current values.
+    """Round to 8 bits with a delayed scale.
 
     All are of one type, four bits of which are the exponent.
     """
@@ -339,6 +339,6 @@ def in_8_bits(x: jax.Array) -> jax.Array:
 
 
 def in_few_bits(x: jax.Array, dtype: Any) -> jax.Array:
-    """Round to a type of 8 or 4 bits as `in_8_bits` does."""
+    """Round to a type of 8 or 4 bits."""
     largest = float(jnp.finfo(dtype).max)
     return jnp.clip(x / jnp.asarray(ACTIVATION_SCALE, x.dtype), -largest, largest).astype(dtype)

@@ -30,7 +30,7 @@ _SMALLEST = 1e-6
 def through_state_space(
     model: LanguageModel, divided: Divided, x: jax.Array, weights: Weights, cache: Cache | None
 ) -> tuple[jax.Array, Cache | None]:
-    """Return what a state space makes of (batch, sequence, embedding), and its cache."""
+    """Apply a state space to rows, and to its cache."""
     space = model.state_space
     assert space is not None  # noqa: S101 - for the type checker
     with jax.named_scope("projections"):
@@ -70,7 +70,7 @@ def _grouped_norm(model: LanguageModel, x: jax.Array, space: StateSpace) -> jax.
 def _in_chunks(
     space: StateSpace, query: jax.Array, key: jax.Array, value: jax.Array, decay: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Apply states to (batch, sequence, heads, size); return the last in f32 too.
+    """Apply states to (batch, sequence, heads, size); return both.
 
     Source: T. Dao and A. Gu, Transformers are SSMs, 2024, section 6.
     """
@@ -101,7 +101,7 @@ def _in_chunks(
 def _token(
     states: jax.Array, query: jax.Array, key: jax.Array, value: jax.Array, decay: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Return what one new token makes of states, and the states after it."""
+    """Apply states to one new token; return both."""
     dtype = query.dtype
     query, key, value = (each[:, 0].astype(jnp.float32) for each in (query, key, value))
     share = jnp.exp(decay[:, 0])[..., None, None]
@@ -113,7 +113,7 @@ def _token(
 def through_delta(
     model: LanguageModel, divided: Divided, x: jax.Array, weights: Weights, cache: Cache | None
 ) -> tuple[jax.Array, Cache | None]:
-    """Apply a gated delta rule to (batch, sequence, embedding) and cache."""
+    """Apply a gated delta rule to rows, and its cache."""
     delta = model.delta
     assert delta is not None  # noqa: S101 - for the type checker
     with jax.named_scope("projections"):
@@ -153,7 +153,7 @@ def _unit(x: jax.Array) -> jax.Array:
 def _corrected_chunks(
     delta: Delta, arrays: tuple[jax.Array, ...], rate: jax.Array, decay: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Apply states that tokens correct; return the last in f32 too.
+    """Apply states that tokens correct; return both.
 
     Inside of a chunk the corrections depend on each other by a triangular matrix, whose inverse is
     a product of sums of powers, as many as double up to the chunk's length. Source: S. Yang et al.,
@@ -209,7 +209,7 @@ def _inverse(lower: jax.Array) -> jax.Array:
 def _corrected_token(
     states: jax.Array, arrays: tuple[jax.Array, ...], rate: jax.Array, decay: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Apply states that a new token corrects, and return them after it."""
+    """Apply states that one new token corrects; return both."""
     query, key, value = (each[:, 0].astype(jnp.float32) for each in arrays)
     states = states * jnp.exp(decay[:, 0])[..., None, None]
     missed = (value - jnp.einsum("bhkv,bhk->bhv", states, key)) * rate[:, 0, :, None]
@@ -219,7 +219,7 @@ def _corrected_token(
 
 
 def _shares(total: jax.Array) -> jax.Array:
-    """Return each token's remaining share at each later one, from logarithmic sums.
+    """Return each token's remaining share at each later one.
 
     ``total`` is (batch, chunks, tokens, heads), the result (batch, chunks, heads, tokens, tokens).
     """
@@ -238,7 +238,7 @@ def _cut(x: jax.Array, size: int) -> jax.Array:
 def _convolved(
     model: LanguageModel, rows: Mapping[str, jax.Array], weights: Weights, cache: Cache | None
 ) -> tuple[dict[str, jax.Array], Cache | None]:
-    """Return each channel convolved with its last tokens, and the cache with these."""
+    """Convolve each channel's last tokens; return the cache, too."""
     made: dict[str, jax.Array] = {}
     kept: dict[str, jax.Array] = {}
     for name, x in rows.items():

@@ -1,4 +1,4 @@
-"""What is kept of a layer's forward pass, and what is computed again."""
+"""Keep results of a forward pass, or compute them again."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def rematerialised(layer: Any, remat: str, *, is_loop: bool) -> Any:
 
 
 def run_again(layer: Any) -> Any:
-    """Return a layer that the backward pass runs again, its last product included.
+    """Return a layer that the backward pass runs again.
 
     Nothing reads what that makes. Source: pytorch/pytorch, torch/utils/checkpoint.py before 2.1,
     and its reentrant form since; NVIDIA/Megatron-LM, ``CheckpointFunction``.
@@ -98,7 +98,7 @@ def run_again(layer: Any) -> Any:
 
 
 def _keeps_without(modules: frozenset[str]) -> Callable[..., bool]:
-    """Return a policy that drops elementwise results and those of ``modules``.
+    """Return a policy that drops cheap results and modules'.
 
     The activation of experts may run in several kernels, of whose results none is kept either.
     """
@@ -120,7 +120,7 @@ _ROWS_BY_WEIGHT = (((2,), (0,)), ((), ()))
 
 
 def _makes_heads(primitive: Any, operands: tuple[Any, ...], parameters: Any) -> bool:
-    """Return whether an operation multiplies latent vectors by the weights of heads.
+    """Return whether an operation makes heads of latent vectors.
 
     No other product of such a layer has a weight of three dimensions and sums over the first.
     """

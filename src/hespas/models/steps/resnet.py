@@ -1,4 +1,4 @@
-"""ResNet training and inference steps, data parallel, as flax's ImageNet example computes them.
+"""ResNet training and inference steps, as flax's example.
 
 It is version 1.5: a block's stride is on its 3x3 convolution. Convolutions in 16 bits on images in
 NHWC; weights, momentum and synchronised batch normalisation in 32 bits; a loss scale that follows
@@ -54,7 +54,7 @@ class Forward:
 
 
 class _Run:
-    """One forward pass: what it reads, and the statistics it gathers."""
+    """One forward pass, and the statistics that it gathers."""
 
     def __init__(self, forward: Forward, weights: Weights, statistics: Weights) -> None:
         self._forward = forward
@@ -196,7 +196,7 @@ def _updated(state: State, gradients: Tree) -> dict[str, Any]:
 
 
 def _unless_overflown(state: State, changed: dict[str, Any], gradients: Tree) -> dict[str, Any]:
-    """Keep the old weights for infinite gradients, and adapt the loss scale."""
+    """Keep old weights on overflow; adapt the loss scale."""
     finite = jnp.array(True)
     for leaf in jax.tree.leaves(gradients):
         finite &= jnp.all(jnp.isfinite(leaf))

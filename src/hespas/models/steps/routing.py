@@ -48,7 +48,7 @@ def through_experts(
     weights: Weights,
     sent: jax.Array | None = None,
 ) -> jax.Array:
-    """Return what the experts make of (batch, sequence, embedding), each token's own summed.
+    """Send (batch, sequence, embedding) through experts; sum each token's.
 
     The router reads ``x``; experts are ``sent`` others in their place, where these are given.
     """
@@ -92,7 +92,7 @@ def through_experts(
 
 
 def _in_few_bits(model: LanguageModel, weights: Weights) -> Weights:
-    """Mark the experts' weights that a step rounds to few bits."""
+    """Mark the experts' weights to round to few bits."""
     run = model.run
     if not isinstance(run, Training) or run.expert_product_dtype == "same":
         return weights
@@ -116,18 +116,18 @@ def _spec(name: str, spec: PartitionSpec, weight: Any) -> Any:
 
 
 def _tokens_of(routing: Routing) -> str:
-    """Return the dimension of the tokens that a device sends to experts."""
+    """Return the dimension of tokens that a device sends."""
     return "norm_sequence" if "tp" in routing.axes else "sequence"
 
 
 def _of_own_experts(chosen: jax.Array, axes: tuple[str, ...], own: int) -> jax.Array:
-    """Return chosen experts' places among a device's ``own``; others get ``own``."""
+    """Return the places of chosen experts among own ones."""
     places = chosen - own * lax.axis_index(axes)
     return jnp.where((places >= 0) & (places < own), places, own)
 
 
 def biased_one_by_one(style: Style, made: jax.Array, bias: jax.Array) -> jax.Array:
-    """Return (experts, rows, embedding) with biases, added in kernels of their own.
+    """Add biases to (experts, rows, embedding), a kernel each.
 
     The bias of each row is written, which weighs it; each expert adds its own, and all are put
     together. Source: megatron-core 0.16.1, ``TEGroupedMLP._apply_bias`` of
@@ -145,7 +145,7 @@ def biased_one_by_one(style: Style, made: jax.Array, bias: jax.Array) -> jax.Arr
 
 @frozen
 class _Experts:
-    """A device's experts, and the route of its tokens to them."""
+    """A device's experts, and the route of its tokens."""
 
     routing: Routing
     style: Style
@@ -185,7 +185,7 @@ class _Experts:
         )
 
     def _through_all(self, tokens: jax.Array, rows: jax.Array) -> jax.Array:
-        """Send each token's copies to its chosen experts; return their results.
+        """Send tokens to their chosen experts; return the results.
 
         Of tokens that several devices have, each device computes what its own experts make; the
         caller sums that.
@@ -216,7 +216,7 @@ class _Experts:
     def _weighed(
         self, gates: jax.Array, rows: jax.Array, packing: Packing
     ) -> tuple[jax.Array, Packing]:
-        """Return rows that experts take, weighed where gates scale inputs: one for each choice."""
+        """Weigh rows by gates, if these scale inputs."""
         if not self.routing.style.scales_inputs:
             return rows, packing
         weighed = jnp.einsum("tk,td->tkd", gates.astype(rows.dtype), rows)
@@ -231,7 +231,7 @@ class _Experts:
             return jnp.einsum("tk,tkd->td", gates.astype(made.dtype), by_choice)
 
     def _through_devices(self, tokens: jax.Array, rows: jax.Array) -> jax.Array:
-        """Send each token's copies to its experts' devices; return their results.
+        """Send tokens to their experts' devices; return the results.
 
         A device takes as many as are its part of all, whichever of its experts they chose.
         """
@@ -259,7 +259,7 @@ class _Experts:
         return self._combined(gates, made)
 
     def _through_groups(self, tokens: jax.Array, rows: jax.Array) -> jax.Array:
-        """Send each token once per chosen group; return its experts' results.
+        """Send tokens once per chosen group; return the results.
 
         The device of a group at the same place in it as the token's own copies it to the devices of
         its experts, and sums what they make before that goes back. Source: DeepSeek-AI, DeepSeek-V3
@@ -297,7 +297,7 @@ class _Experts:
             return jnp.sum(to_groups.unpacked(back).reshape(*chosen_groups.shape, -1), 1)
 
     def _choice(self, tokens: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Return the weights and the indices of the experts that each token chose."""
+        """Return each token's weights and chosen experts."""
         if self.routing.expert_groups > 1:
             gates, groups, chosen = self._choice_in_groups(tokens)
             chosen += groups[..., None] * (self.routing.experts // self.routing.expert_groups)
@@ -332,7 +332,7 @@ class _Experts:
         return self.weights.get("router_bias", jnp.zeros((), jnp.float32)).astype(jnp.float32)
 
     def _choice_in_groups(self, tokens: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Return each token's weights, groups and experts, as many per group.
+        """Return each token's weights, groups, and experts in groups.
 
         A group's score is the sum of those of its experts that would be chosen.
         """
@@ -367,7 +367,7 @@ class _Experts:
             return self._through_expert(arrived, through)
 
     def _dropless(self, rows: jax.Array, packing: Packing) -> jax.Array:
-        """Return the experts' row for each choice; zeros for experts of other devices."""
+        """Return the experts' row for each choice."""
         order, counts, parts = packing.order, packing.counts, packing.parts
         with jax.named_scope("dispatch"):
             sent = rows[order[: -(-len(order) // parts)] // packing.choices]
@@ -388,7 +388,7 @@ class _Experts:
             return made[back] if parts == 1 else made.at[back].get(mode="fill", fill_value=0)
 
     def _through_expert(self, x: jax.Array, through: Callable[..., jax.Array]) -> jax.Array:
-        """Apply experts to rows; ``through`` multiplies by the weights of a name."""
+        """Apply experts to rows; ``through`` multiplies by named weights."""
         if self.style.gated:
             gate = checkpoint_name(through(x, "experts_gate"), "mlp_gate")
             inner = gated(self.style, gate, checkpoint_name(through(x, "experts_up"), "mlp_up"))
@@ -426,7 +426,7 @@ class _Experts:
 
 
 class Among(Enum):
-    """The devices that exchange: all, one of each group, or one group."""
+    """The devices that exchange rows."""
 
     ALL = "all"
     DEVICES = "devices"

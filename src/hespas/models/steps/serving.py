@@ -1,4 +1,4 @@
-"""Steps of prefill and decode, which write new tokens into a cache."""
+"""Steps of prefill and decode, with a cache."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MATRIX = 2
 
 
 def build(settings: LanguageModel) -> Step:
-    """Return the step: from tokens to the next ones and the cache.
+    """Return the step from tokens to the next ones.
 
     A stage of a pipeline has activations in the place of tokens, unless it is the first or last.
     """
@@ -90,7 +90,7 @@ def _weights(decoder: Transformer) -> Any:
 
 
 def _stored(decoder: Transformer, name: str, leaf: Any, dtype: str) -> Any:
-    """Return an abstract weight in a format with scales; vectors stay unchanged."""
+    """Return an abstract weight in a format with scales."""
     if dtype not in SCALED:
         return jax.ShapeDtypeStruct(leaf.shape, dtype_named(dtype), sharding=leaf.sharding)
     if len(leaf.shape) < _MATRIX:

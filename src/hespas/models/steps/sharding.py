@@ -26,7 +26,7 @@ def dtype_named(name: str) -> Any:
 
 @frozen
 class Divided:
-    """The size of each named dimension, and the mesh axes that divide it.
+    """Sizes of named dimensions, and the axes that divide them.
 
     ``axes`` lists, for a dimension, the mesh axes that divide it, major first; those that the
     mesh lacks are left out, and a dimension that is not listed is not divided.
@@ -40,7 +40,7 @@ class Divided:
         return self.mesh.present(axes)
 
     def spec(self, *dimensions: str | None) -> PartitionSpec:
-        """Return the axes of each dimension; None is one that is not divided.
+        """Return the axes of each dimension.
 
         An axis divides the first of the dimensions that name it.
         """
@@ -52,13 +52,13 @@ class Divided:
         return PartitionSpec(*[part[0] if len(part) == 1 else part or None for part in parts])
 
     def used(self, *dimensions: str | None) -> set[str]:
-        """Return the axes of the mesh that divide any of these dimensions."""
+        """Return the mesh axes that divide these dimensions."""
         return {
             axis for name in dimensions for axis in self._present(self.axes.get(name or "", ()))
         }
 
     def without(self, axis: str) -> Divided:
-        """Return what each device along an axis has, which divides the batch alone."""
+        """Return each device's part along an axis of batches."""
         parts = self.mesh.size(axis)
         others = tuple(each for each in self.mesh.axes if each[0] != axis)
         return Divided(
@@ -74,5 +74,5 @@ class Divided:
         return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
 
     def constrain(self, value: jax.Array, *dimensions: str | None) -> jax.Array:
-        """Ask for a value to be divided like an array with these dimensions."""
+        """Ask for a value divided by these dimensions."""
         return jax.lax.with_sharding_constraint(value, self.spec(*dimensions))

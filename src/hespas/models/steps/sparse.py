@@ -1,4 +1,4 @@
-"""Training steps with tables; a step changes the rows that it looks up.
+"""Training steps with tables, of which some rows change.
 
 Products are trained by AdamW, rows by Adagrad, whose state is as large as the tables. Each device
 has some columns of all tables; what it looks up for all samples goes to the devices that have them
@@ -54,7 +54,7 @@ class Recommender(Protocol):
 def bags(
     divided: Divided, tables: Sequence[jax.Array], rows: jax.Array, sizes: Sequence[int]
 ) -> jax.Array:
-    """Return the sum of a sample's rows in each table, (batch, tables, columns)."""
+    """Return a sample's sum of rows in each table."""
     everyone = divided.constrain(rows, None, None)
     sums = [
         divided.constrain(jnp.sum(table[numbers], 1), None, TABLE)
@@ -72,7 +72,7 @@ def _by_table(rows: jax.Array, sizes: Sequence[int]) -> list[jax.Array]:
 def sparse_training(
     model: Recommender, tables: Sequence[str], sizes: Sequence[int], *, mesh: MeshAxes, dtype: Any
 ) -> Step:
-    """Return a training step; ``tables`` are paths, ``sizes`` their row counts."""
+    """Return a training step of a recommender."""
     weights = model.weights(dtype)
     of_tables = {path: weights.pop(path) for path in tables}
     state = training_state(weights, model.divided.array(dtype=jnp.int32))
@@ -108,7 +108,7 @@ def sparse_training(
 def _moved(
     table: jax.Array, squares: jax.Array, numbers: jax.Array, gradient: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Return a table and its squared sums after updating the rows ``numbers``."""
+    """Update the rows ``numbers`` of a table and its squares."""
     shape = (*numbers.shape, gradient.shape[-1])
     each = jnp.broadcast_to(gradient[:, None], shape).astype(table.dtype)
     squares = squares.at[numbers].add(lax.square(each))

@@ -1,4 +1,4 @@
-"""Training steps of language models: forward, backward, clipping, AdamW; each replaces its state.
+"""Training steps: forward, backward, clipping, AdamW.
 
 The weights that AdamW changes, and its moments, are wider than what is computed in, and divided as
 ZeRO's stages say.
@@ -73,7 +73,7 @@ def build(settings: LanguageModel) -> Step:
 def training(
     settings: LanguageModel | Network, model: Trained, of_states: Trained, frozen: Any = None
 ) -> Step:
-    """Return a model's training step; its states are those of ``of_states``.
+    """Return a model's training step.
 
     Beside what it trains a step takes ``frozen`` weights, where there are some.
     """
@@ -114,7 +114,7 @@ def training(
 
 
 def build_part(settings: LanguageModel, part: Part) -> Step:
-    """Return a program of a part of the model, for a pipeline."""
+    """Return a program of a part, for a pipeline."""
     settings.check()
     settings = settings.as_run
     run = settings.run
@@ -146,7 +146,7 @@ def build_part(settings: LanguageModel, part: Part) -> Step:
 
 
 def _preparation(run: Training | Learning, decoder: Trained, states: Any) -> Preparation | None:
-    """Return what ZeRO 1 and 2 do with weights and gradients, or None.
+    """Return how ZeRO 1 and 2 prepare weights and gradients.
 
     Weights are cast and gathered once for a step, not for each layer and round. The first stage
     adds each device's own gradients over all rounds, and sums them over the devices once a step;
@@ -189,7 +189,7 @@ def _preparation(run: Training | Learning, decoder: Trained, states: Any) -> Pre
 
 
 def _own_gradients(decoder: Any, *, is_summed: bool) -> Any:
-    """Return the function of the loss and gradients of the sequences along ``data``.
+    """Return the loss and gradients of a device's own sequences.
 
     Where they are ``is_summed``, it returns the mean loss and the sum of gradients; otherwise both
     are each device's own, with a first dimension of devices.

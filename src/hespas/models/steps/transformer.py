@@ -1,4 +1,4 @@
-"""A decoder put together from pieces: embedding, layers and head, as `LanguageModel` says.
+"""A decoder of pieces: embedding, layers and head.
 
 Its layers are those of `hespas.models.steps.layers`. A step is made of it by
 `hespas.models.steps.training` or `hespas.models.steps.serving`.
@@ -68,7 +68,7 @@ def untouched(x: jax.Array, weights: Weights) -> tuple[jax.Array, Weights]:
 
 @frozen
 class Transformer:
-    """A decoder on a mesh; the sizes of its dimensions are in ``divided``."""
+    """A decoder on a mesh."""
 
     model: LanguageModel
     divided: Divided
@@ -85,7 +85,7 @@ class Transformer:
 
     @property
     def platform(self) -> str:
-        """What the step is lowered for; only fused kernels need a platform.
+        """The platform to lower the step for.
 
         Products of groups of rows are masked products on the CPU, as many as there are experts.
         """
@@ -94,11 +94,11 @@ class Transformer:
         return platform_of(self.model.run.attention) or ("cuda" if is_ragged else "cpu")
 
     def weights(self, dtype: Any) -> dict[str, Any]:
-        """Return the abstract weights: adapters alone where these alone are trained."""
+        """Return the abstract trained weights."""
         return _picked(self._weights(dtype), is_adapter) if self.is_tuned else self._weights(dtype)
 
     def frozen_weights(self) -> dict[str, Any]:
-        """Return the abstract weights beside which adapters are trained; empty without these."""
+        """Return the abstract frozen weights, beside adapters."""
         if not self.is_tuned:
             return {}
         return _picked(self._weights(self.dtype), lambda name: not is_adapter(name))
@@ -157,7 +157,7 @@ class Transformer:
         return {name: leaf for name, leaf in weights.items() if name not in absent}
 
     def fixed_weights(self) -> dict[str, Any]:
-        """Return the abstract few-bit weights that a step rounds once, and frozen ones.
+        """Return the abstract few-bit weights and frozen ones.
 
         Empty where products are in the type of the activations, and all weights are trained.
         """
@@ -179,7 +179,7 @@ class Transformer:
         return self.divided.array("batch", "norm_sequence", "row", dtype=self.dtype)
 
     def batch(self, *, rounds: int = 1) -> dict[str, Any]:
-        """Return the abstract batch of training: tokens, their positions, and what follows them.
+        """Return the abstract batch: tokens, positions, and targets.
 
         Where sequences have documents, it says which each token is of, 0 for none.
         With several ``rounds`` the arrays have a first dimension of as many.
@@ -189,7 +189,7 @@ class Transformer:
         return dict.fromkeys(arrays, self.divided.array(*names, dtype=jnp.int32))
 
     def loss(self, weights: Weights, batch: Weights) -> jax.Array:
-        """Return the mean cross entropy of the tokens that are in documents."""
+        """Return the mean cross entropy of documents' tokens."""
         x = self.through_layers(self.embedded(weights, batch), weights, batch)
         loss = self.loss_of(x, weights, batch)
         if not self.model.mtp_kinds:
@@ -197,7 +197,7 @@ class Transformer:
         return loss + _MTP_SHARE * self._further_loss(x, weights, batch)
 
     def _further_loss(self, x: jax.Array, weights: Weights, batch: Weights) -> jax.Array:
-        """Return the mean loss of further tokens, each predicted from the last row.
+        """Return the mean loss of further tokens.
 
         Source: DeepSeek-AI, DeepSeek-V3 Technical Report, 2024, section 2.2.
         """
@@ -262,7 +262,7 @@ class Transformer:
     def through_cached_layers(
         self, x: jax.Array, weights: Weights, batch: Weights, caches: Sequence[Cache]
     ) -> tuple[jax.Array, list[Cache]]:
-        """Return the last layer's output, and the caches with new tokens."""
+        """Return the last layer's rows, and the changed caches."""
         places, changed = self._places(batch), list[Cache]()
         weights, kept = self._with_inputs(x, weights, batch), dict[int, Cache]()
         layers = zip(self.model.kinds, weights[_FIRST], caches, strict=True)
@@ -307,7 +307,7 @@ class Transformer:
         }
 
     def _places(self, batch: Weights) -> Places:
-        """Return where tokens stand, made once for all layers, outside of their loop."""
+        """Return tokens' positions, made once for all layers."""
         positions, segments = batch["positions"], batch.get("segments")
         length = positions.shape[1]
         rotations = sorted({self.model.rotation(kind) for kind in self.model.kinds} - {(0, 0)})
@@ -318,7 +318,7 @@ class Transformer:
             )
 
     def _scaling(self, rotation: tuple[int, float]) -> RotaryScaling | None:
-        """Return how positions are scaled: those with the model's own periods are."""
+        """Return the scaling of the model's own periods."""
         is_own = rotation[1] == self.model.sizes_of_layers.rope_theta
         return self.model.style.rotary_scaling if is_own else None
 
@@ -344,7 +344,7 @@ class Transformer:
     def loss_of(
         self, x: jax.Array, weights: Weights, batch: Weights, *, further: int = 0
     ) -> jax.Array:
-        """Return the loss from what comes out of the last layer.
+        """Return the loss of the last layer's rows.
 
         The last tokens of a sequence have no ``further`` ones.
         """
@@ -379,7 +379,7 @@ class Transformer:
 
 
 def joined(weights: Weights, fixed: Weights) -> dict[str, Any]:
-    """Join weights with others of the same layers, also in nested loops."""
+    """Join two sets of weights of the same layers."""
 
     def both(own: Any, more: Any) -> Any:
         if isinstance(own, dict):
@@ -391,7 +391,7 @@ def joined(weights: Weights, fixed: Weights) -> dict[str, Any]:
 
 
 def _picked(weights: Weights, picks: Callable[[str], bool]) -> dict[str, Any]:
-    """Return the weights of the names that are picked, layers in their places."""
+    """Return the weights of the names that are picked."""
 
     def of_layers(layers: Any) -> Any:
         if isinstance(layers, dict):
@@ -406,7 +406,7 @@ def _picked(weights: Weights, picks: Callable[[str], bool]) -> dict[str, Any]:
 
 
 def _behind(before: BeforeLayer, layer: Any) -> Any:
-    """Return a layer whose input and weights go through ``before`` first."""
+    """Return a layer behind ``before``."""
 
     def changed(x: jax.Array, weights: Weights, places: Places) -> jax.Array:
         return layer(*before(x, weights), places)
@@ -447,7 +447,7 @@ def _through(  # noqa: PLR0917 - the pieces of some layers
 def _looped(
     layers: _Layers, loop: Loop[LayerKind], x: jax.Array, weights: Sequence[Any], places: Places
 ) -> jax.Array:
-    """Return the output of a loop's last turn; its layers are one module."""
+    """Return the rows after a loop of layers."""
 
     def through(loop: Loop[LayerKind], x: jax.Array, weights: Sequence[Any]) -> jax.Array:
         def turn(carried: jax.Array, of_turn: Sequence[Any]) -> tuple[jax.Array, None]:
@@ -467,7 +467,7 @@ def _looped(
 def _with_rows(
     items: Sequence[_Item], weights: Sequence[Any], rows: jax.Array, depth: int = 0
 ) -> list[Any]:
-    """Return the weights of layers, each with its own input of ``rows``.
+    """Return layers' weights, each with its own rows.
 
     Dimension ``depth`` of these counts layers, those before it the turns of loops.
     """
