@@ -31,27 +31,6 @@ from hespas.errors import TimeLimitError, ToolError
 _EVENT: ContextVar[Event | None] = ContextVar("interruption", default=None)
 
 
-def threads_left() -> int | None:
-    """Return how many more threads the machine allows; None if unknown.
-
-    >>> left = threads_left()
-    >>> left is None or left > 0
-    True
-    """
-    try:
-        group = Path("/proc/self/cgroup").read_text().rpartition("::")[2].strip().lstrip("/")
-        of_group = Path("/sys/fs/cgroup") / group
-        running = int(Path("/proc/loadavg").read_text().split()[3].partition("/")[2])
-        kernel = (Path("/proc/sys/kernel") / name for name in ("pid_max", "threads-max"))
-        remaining = min(int(file.read_text()) for file in kernel) - running
-        limit_file = of_group / "pids.max"
-        if not limit_file.exists() or (text := limit_file.read_text().strip()) == "max":
-            return remaining
-        return min(remaining, int(text) - int((of_group / "pids.current").read_text()))
-    except (OSError, ValueError, IndexError):
-        return None
-
-
 def end_programs_on(event: Event) -> None:
     """End this thread's future programs when ``event`` is set.
 

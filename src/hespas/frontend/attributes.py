@@ -291,8 +291,7 @@ def _collective(
     if not text.startswith("dense"):
         groups, mode = read_axis_groups(text, meshes), GroupMode.FLATTENED_IDS
     else:
-        rows = [tuple([device for device in row if device >= 0]) for row in read_rows(text)]
-        groups = ListedGroups(groups=tuple([row for row in rows if row]))
+        groups = _listed_groups(text)
         if "use_global_device_ids" in record.attributes:
             mode = GroupMode.FLATTENED_IDS
     return CollectiveAttrs(
@@ -301,6 +300,13 @@ def _collective(
         channel=channel,
         dimension=read_integer(_required(record, dimension)) if dimension else None,
     )
+
+
+@lru_cache(maxsize=16)
+def _listed_groups(text: str) -> ListedGroups:
+    """Read listed groups, which few of a program's collectives have for themselves."""
+    rows = [tuple([device for device in row if device >= 0]) for row in read_rows(text)]
+    return ListedGroups(groups=tuple([row for row in rows if row]))
 
 
 def _permute(record: OpRecord) -> PermuteAttrs:

@@ -23,7 +23,6 @@ from hespas.sources.function import (
     export_model,
     export_serialized,
 )
-from hespas.xla.partition.shardy import partition_with_shardy
 
 NO_WORK = frozenset({"constant", "return"})
 
@@ -93,22 +92,6 @@ def test_xla_partitions_with_names() -> None:
     scopes = scopes_of(program)
     assert scopes["tanh"] == "jit(layer)/layer/tanh"
     assert scopes["dot"] == "jit(layer)/layer/dot_general"
-    assert any(is_communication_op(op) and op.scope for op in program.main.body.operations)
-
-
-def test_shardy_partitions_with_names() -> None:
-    @jax.jit
-    def inner(x: jax.Array) -> jax.Array:
-        with jax.named_scope("inner"):
-            return jnp.cos(x)
-
-    def outer(a: jax.Array, b: jax.Array) -> jax.Array:
-        return inner(layer(a, b))
-
-    program = program_of(partition_with_shardy(sharded(outer).text, name="test"))
-    scopes = scopes_of(program)
-    assert scopes["tanh"] == "jit(outer)/layer/tanh"
-    assert scopes["cosine"] == "jit(outer)/jit(inner)/inner/cos"
     assert any(is_communication_op(op) and op.scope for op in program.main.body.operations)
 
 

@@ -2,5 +2,5 @@
 
 `partition.partition` is the entry. The input is StableHLO with Shardy's or GSPMD's annotations; the
 output is the StableHLO of one device, with its collectives. `worker` runs XLA's partitioner with
-the passes in `passes`, or Shardy's own (`shardy`) for more devices than XLA's CPU client takes.
+the passes in `passes.json`.
 """

@@ -1,6 +1,6 @@
 """Turn a sharded program into the program of one device, with its collectives.
 
-XLA or Shardy partitions in a process of its own (`hespas.xla.partition.worker`); no accelerator is
+XLA partitions in a process of its own (`hespas.xla.partition.worker`); no accelerator is
 needed.
 """
 
@@ -18,7 +18,7 @@ import msgspec
 from hespas.base.cache import ContentCache, code_digest
 from hespas.base.figures import MOST_DEVICES
 from hespas.base.frozen import frozen
-from hespas.base.process import Limits, is_staying, scratch_directory, threads_left
+from hespas.base.process import Limits, is_staying, scratch_directory
 from hespas.base.progress import Stage, stage
 from hespas.base.question import PROGRAM_FILE, ask
 from hespas.base.version import __version__, installed_version
@@ -37,8 +37,6 @@ from hespas.xla.mlir.text import read_mesh_axes
 PARTITIONED_FILE = "partitioned.mlir"
 ENVIRONMENT = {"TF_CPP_MIN_LOG_LEVEL": "1", "XLA_FLAGS": ""}
 """The environment of XLA's process, and of exports, which one process answers with it."""
-MOST_OF_ONE_PROCESS = 2048
-"""The most devices that a client of XLA's takes for its own process's."""
 
 
 class Partitioner(StrEnum):
@@ -46,7 +44,6 @@ class Partitioner(StrEnum):
 
     XLA_SHARDY = "XLA's partitioner, with Shardy's propagation"
     XLA_GSPMD = "XLA's partitioner, with GSPMD's propagation"
-    SHARDY = "Shardy's partitioner"
 
 
 class PartitionRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,11 +60,6 @@ class PartitionAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 DEFAULT_LIMITS = Limits(time_s=1800)
-MOST_XLA_DEVICES = 16384
-"""The most virtual devices for XLA's CPU client.
-
-The time to make them grows as their square (20 s of CPU time for these).
-"""
 
 _PARTITIONED_BY_XLA = "mhlo.spmd_"
 _ANNOTATIONS = (b"sdy.sharding", b"mhlo.sharding", b"sdy.manual_computation", b"@Sharding")
@@ -109,9 +101,8 @@ def partition(source: bytes, *, name: str, limits: Limits = DEFAULT_LIMITS) -> P
     """Partition a program with Shardy's or GSPMD's annotations.
 
     ``source`` is StableHLO as text, bytecode or a portable artifact; ``name`` stands in messages.
-    XLA partitions for up to 16,384 devices, Shardy alone for more. Raises `ProgramError` if there
-    is nothing to partition or the partitioner refuses the program, and `ToolError`, naming a log
-    that is kept, if the partitioner's process fails.
+    Raises `ProgramError` if there is nothing to partition or XLA refuses the program, and
+    `ToolError`, naming a log that is kept, if XLA's process fails.
     """
     return partition_module(parse_mlir(source, name=name), source, limits=limits)
 
@@ -140,18 +131,7 @@ def partition_module(
         message = f"the program is sharded over {devices} devices"
         hint = f"use at most {MOST_DEVICES}"
         raise ProgramError(message, location=module.source, hint=hint)
-    if devices > MOST_XLA_DEVICES and not is_shardy:
-        raise ProgramError(
-            f"shardings of GSPMD are partitioned for at most {MOST_XLA_DEVICES} devices, and "
-            f"these are {devices}",
-            location=module.source,
-            hint="export it with Shardy (jax_use_shardy_partitioner)",
-        )
-    if devices > MOST_XLA_DEVICES:
-        partitioner, virtual_devices = Partitioner.SHARDY, 1
-    else:
-        partitioner = Partitioner.XLA_SHARDY if is_shardy else Partitioner.XLA_GSPMD
-        virtual_devices = devices
+    partitioner = Partitioner.XLA_SHARDY if is_shardy else Partitioner.XLA_GSPMD
     request = PartitionRequest(
         name=module.source, replicas=replicas, partitions=partitions, partitioner=partitioner
     )
@@ -160,7 +140,7 @@ def partition_module(
     if content is None:
         scope = f"over {devices} devices"
         with stage(Stage.PARTITION, scope, kind=partitioner.name, size=len(source)):
-            content = _run_worker(source, request, virtual_devices, limits)
+            content = _run_worker(source, request, limits)
         if kept is not None:
             kept.write(key, content)
     return Partitioned(content=content, devices=devices, partitioner=partitioner)
@@ -209,30 +189,12 @@ def _count(text: str | None) -> int:
     return int(match[0]) if match else 0
 
 
-def _check_threads(virtual_devices: int, name: str) -> None:
-    """Raise `ProgramError` if XLA would wait for threads that cannot start."""
-    free_threads = threads_left()
-    if free_threads is not None and virtual_devices > free_threads:
-        raise ProgramError(
-            f"XLA partitions it with a thread for each of {virtual_devices} devices, and this "
-            f"machine lets {free_threads} more start",
-            location=name,
-            hint="raise the limit of processes (pids.max, kernel.pid_max), or ask again when less "
-            "runs",
-        )
-
-
-def _run_worker(
-    source: bytes, request: PartitionRequest, virtual_devices: int, limits: Limits
-) -> bytes:
+def _run_worker(source: bytes, request: PartitionRequest, limits: Limits) -> bytes:
     """Return the partitioned program; the worker's directory is kept if it fails."""
-    of_one_process = virtual_devices <= MOST_OF_ONE_PROCESS
-    if is_staying() and of_one_process:
+    if is_staying():
         use_cpu()
         # XLA takes long to import.
-        return import_module("hespas.xla.partition.worker").partitioned_here(source, request)
-    _check_threads(virtual_devices, request.name)
-    count = "" if of_one_process else f"--xla_force_host_platform_device_count={virtual_devices}"
+        return import_module("hespas.xla.partition.worker").partition_source(source, request)
     with scratch_directory("partition") as directory:
         (directory / PROGRAM_FILE).write_bytes(source)
         ask(
@@ -242,7 +204,7 @@ def _run_worker(
             name="the partitioner",
             directory=directory,
             limits=limits,
-            environment={**ENVIRONMENT, "XLA_FLAGS": count},
-            again=of_one_process,
+            environment=ENVIRONMENT,
+            again=True,
         )
         return (directory / PARTITIONED_FILE).read_bytes()

@@ -1,20 +1,21 @@
 """Partition one program, as the process ``python -m hespas.xla.partition.worker``.
 
-XLA takes its number of devices when it starts, uses hundreds of megabytes, and can abort, so it
-does not run in the process that asks. `hespas.xla.partition.partition` names the files in the
-working directory.
+XLA uses hundreds of megabytes and can abort, so it does not run in the process that asks.
+`hespas.xla.partition.partition` names the files in the working directory.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Mapping
-from functools import cache, lru_cache
+from collections.abc import Mapping
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from threading import Event
 from typing import Any
+
+import numpy as np
 
 from hespas.base.question import PROGRAM_FILE, serve
 from hespas.errors import ProgramError
@@ -33,13 +34,11 @@ from hespas.xla.mlir.module import (
     printed,
 )
 from hespas.xla.partition.partition import (
-    MOST_OF_ONE_PROCESS,
     PARTITIONED_FILE,
     PartitionAnswer,
     Partitioner,
     PartitionRequest,
 )
-from hespas.xla.partition.shardy import partition_with_shardy
 
 _SHARD_MAP = b"manual_computation"
 _DONOR, _ALIAS = "jax.buffer_donor", "tf.aliasing_output"
@@ -70,27 +69,17 @@ _HIDDEN = {name: f"hespas.{name}" for name in _PLACED.values()}
 
 def _answer(request: PartitionRequest, home: Path) -> PartitionAnswer:
     source = (home / PROGRAM_FILE).read_bytes()
-    (home / PARTITIONED_FILE).write_bytes(_partition_source(source, request, _client))
+    (home / PARTITIONED_FILE).write_bytes(partition_source(source, request))
     return PartitionAnswer()
 
 
-def partitioned_here(source: bytes, request: PartitionRequest) -> bytes:
+def partition_source(source: bytes, request: PartitionRequest) -> bytes:
     """Partition in this process, which has JAX on the CPU; return the program.
 
-    Raises `ProgramError` if a partitioner refuses the program.
+    Raises `ProgramError` if XLA refuses the program.
     """
-    return _partition_source(source, request, _kept_client)
-
-
-def _partition_source(
-    source: bytes, request: PartitionRequest, client: Callable[[int], Any]
-) -> bytes:
     declared = parse_mlir(source, name=request.name)
-    if request.partitioner is Partitioner.SHARDY:
-        partitioned = partition_with_shardy(source, name=request.name)
-    else:
-        partitioned = _partition_with_xla(declared, source, request, client)
-    module = parse_mlir(partitioned, name=request.name)
+    module = parse_mlir(_partition_with_xla(declared, source, request), name=request.name)
     if _SHARD_MAP in source:
         erase_copies(module.handle.operation)  # They mark where shard_map began and ended.
     if any(name.encode() in source for name in (_DONOR, _ALIAS)):
@@ -103,10 +92,8 @@ def _partition_source(
     return printed(module.handle, with_locations=False)
 
 
-def _partition_with_xla(
-    parsed: MlirModule, source: bytes, request: PartitionRequest, client: Callable[[int], Any]
-) -> bytes:
-    compiler = _Compiler(request, client(request.replicas * request.partitions))
+def _partition_with_xla(parsed: MlirModule, source: bytes, request: PartitionRequest) -> bytes:
+    compiler = _Compiler(request)
     if _PLACEMENT in source:
         _name_placements(parsed.handle)
     module = bytecode_of(parsed.handle)
@@ -160,26 +147,29 @@ def _register() -> None:
 class _Compiler:
     """XLA's CPU compiler, stopped before scheduling and code generation."""
 
-    def __init__(self, request: PartitionRequest, client: Any) -> None:
+    def __init__(self, request: PartitionRequest) -> None:
         self._request = request
-        self._client = client
+        self._client = _client()
         _register()
 
     def run(self, module: bytes, *, partitions: int, passes: tuple[str, str]) -> bytes:
         """Run passes on a module's bytecode; return the serialized HLO module."""
         internals = import_module("jaxlib._jax")
-        count = self._request.replicas * partitions
         options = internals.CompileOptions()
-        options.num_replicas, options.num_partitions = self._request.replicas, partitions
         build = options.executable_build_options
+        # Nothing runs, so that one device stands for all: XLA makes a thread for each device.
+        build.device_assignment = internals.DeviceAssignment.create(
+            np.zeros((self._request.replicas, partitions), np.int32)
+        )
+        build.num_replicas, build.num_partitions = self._request.replicas, partitions
         build.use_spmd_partitioning = True
         build.use_shardy_partitioner = self._request.partitioner is Partitioner.XLA_SHARDY
-        # Lists or strides must name the groups of collectives, not mesh axes.
+        # Groups of collectives listed are read faster than those named by mesh axes.
         options.env_option_overrides = [passes, ("xla_enable_rgv3_materialization", False)]
         _CAPTURED.clear()
         _IS_CAPTURING.set()
         try:
-            self._client.compile_and_load(module, self._client.devices()[:count], options)
+            self._client.compile_and_load(module, self._client.devices(), options)
         except internals.JaxRuntimeError as error:
             if not _CAPTURED:
                 sys.stderr.write(f"{error}\n")
@@ -191,22 +181,10 @@ class _Compiler:
         return _CAPTURED[0]
 
 
-def _client(devices: int) -> Any:
-    """Return a client with this many virtual devices; many need XLA_FLAGS."""
-    if devices <= MOST_OF_ONE_PROCESS:
-        return _kept_client(devices)
-    internals = import_module("jaxlib._jax")
-    # Devices beyond these count as another process's, which a client without collectives refuses.
-    # Nothing runs here, so that no MPI is needed.
-    return internals.get_tfrt_cpu_client(
-        asynchronous=True, collectives=internals.make_mpi_collectives()
-    )
-
-
-@lru_cache(maxsize=2)
-def _kept_client(devices: int) -> Any:
-    """Return a client with this many virtual devices, whatever XLA_FLAGS says."""
-    return import_module("jaxlib._jax").get_tfrt_cpu_client(asynchronous=True, num_devices=devices)
+@cache
+def _client() -> Any:
+    """Return a client with one device, whatever XLA_FLAGS says."""
+    return import_module("jaxlib._jax").get_tfrt_cpu_client(asynchronous=True, num_devices=1)
 
 
 def _rename_targets(module: bytes, names: Mapping[str, str], *, name: str) -> bytes:
