@@ -1,4 +1,4 @@
-"""Run other projects' programs, each behind an adapter of one file.
+"""Run other projects' programs, one adapter a file.
 
 An adapter writes its program's inputs, runs it in a separate process and reads its output. `price`
 and `simulate` define the adapters' results and never import them: `hespas.price.methods` names the

@@ -49,7 +49,7 @@ _STATISTIC = re.compile(
 
 @frozen
 class AstraSimOptions:
-    """Options of a run; the first four match hespas' own simulation."""
+    """Options of a run of ASTRA-sim."""
 
     network: ContentionModel = ContentionModel.CONGESTION_UNAWARE
     queues_per_dimension: int = 1
@@ -59,10 +59,10 @@ class AstraSimOptions:
     time_limit_s: float = 3600.0
 
 
-def find_binary(network: ContentionModel, given: Path | None = None) -> Path:
-    """Return ASTRA-sim's program: given, from `BINARY_VARIABLE`, or on the PATH."""
-    what = "ASTRA-sim's analytical front end"
-    return find_program(_PROGRAMS[network], BINARY_VARIABLE, given, what=what)
+def find_binary(network: ContentionModel, binary: Path | None = None) -> Path:
+    """Return ASTRA-sim's program: ``binary``, from `BINARY_VARIABLE`, or on the PATH."""
+    source = "ASTRA-sim's analytical front end"
+    return find_program(_PROGRAMS[network], BINARY_VARIABLE, binary, source=source)
 
 
 def run_astra_sim(
@@ -82,22 +82,15 @@ def run_astra_sim(
     command = _command(binary, write_system(system, directory), directory, options)
     notes = _rounding_notes(job_of_all)
     log = directory / LOG_NAME
+    limit_s = options.time_limit_s
     try:
-        run_on_files(
-            command,
-            {},
-            name="ASTRA-sim",
-            directory=directory,
-            time_limit_s=options.time_limit_s,
-        )
+        run_on_files(command, {}, name="ASTRA-sim", directory=directory, time_limit_s=limit_s)
     except ToolError as error:
         # It sometimes crashes after all its output.
-        figures = read_log(log)
-        if len(figures) < job_of_all.device_count:
+        if len(read_log(log)) < job_of_all.device_count:
             raise
         notes = (*notes, f"ASTRA-sim failed after its results: {error.message}")
-    else:
-        figures = read_log(log)
+    figures = read_log(log)
     absent = [device for device in range(job_of_all.device_count) if device not in figures]
     if absent:
         message = f"ASTRA-sim ended, but {devices_text(absent)} never finished"
@@ -130,21 +123,17 @@ def _command(
 
 def _rounding_notes(job: Job) -> tuple[str, ...]:
     """Return a note on rounding to whole microseconds."""
-    rounded = sum(
-        1
-        for graph in job.graphs
-        for task in graph.tasks
-        if isinstance(task, ComputeTask) and task.duration_ps % _PS_PER_MICROSECOND
-    )
+    tasks = [task for graph in job.graphs for task in graph.tasks if isinstance(task, ComputeTask)]
+    rounded = sum(task.duration_ps % _PS_PER_MICROSECOND > 0 for task in tasks)
     if not rounded:
         return ()
     return (f"{rounded} computations are rounded to whole microseconds, as ASTRA-sim reads them",)
 
 
 def read_log(log: Path) -> Mapping[int, DeviceFigures]:
-    """Return the figures of finished devices; a cycle is a ns.
+    """Return the figures of finished devices by number.
 
-    Keys are device numbers. Statistics exist only for a device that just computed and communicated.
+    A cycle is a ns. Statistics exist only for a device that just computed and communicated.
     Raises `ToolError` if more communication is exposed than time passed, as after a counter that
     went below zero.
     """

@@ -79,7 +79,7 @@ def _prepare(
     line: str,
     array: SystolicArray,
 ) -> Sequence[str]:
-    """Write the workload, a line for the product; return the command.
+    """Write a product's workload; return the command.
 
     Raises `UnsupportedError` for a product that overflows its counters.
     """

@@ -1,7 +1,7 @@
-"""Run uet-htsim, a packet simulator, to check link sharing: ``--backend htsim``.
+"""Run the packet simulator uet-htsim: ``--backend htsim``.
 
-Its input is a connection matrix with a flow for each message of a job, and triggers that start
-flows when others end. Formats as in commit 40ccb05.
+It checks how links are shared. Its input is a connection matrix with a flow for each message of a
+job, and triggers that start flows when others end. Formats as in commit 40ccb05.
 
 A flow waits for at most one trigger, and fires at most one when it has been sent. A rank's next
 action waits for its exchange, so the flows of all ranks that exchange with each other fire one
@@ -61,7 +61,7 @@ def run_htsim(job: Job, system: System, directory: Path, options: ProgramOptions
     that is longer than htsim's clock, and if flows never ended.
     """
     programs = messages_of(job, system, options)
-    program = find_program(PROGRAM, VARIABLE, options.program, what="uet-htsim")
+    program = find_program(PROGRAM, VARIABLE, options.program, source="uet-htsim")
     switch = switch_of(system)
     matrix = connection_matrix(programs.ranks)
     if not matrix.flows:
@@ -97,7 +97,7 @@ def run_htsim(job: Job, system: System, directory: Path, options: ProgramOptions
 
 
 def _least_ps(ranks: Sequence[Sequence[Action]], switch: Switch) -> float:
-    """Return a lower bound of the messages' time within htsim's clock.
+    """Return a lower bound of the messages' time.
 
     A message passes at least two links. Raises `SimulationError` if the bound exceeds the clock.
     """
@@ -124,7 +124,7 @@ def _notes(matrix: Matrix, switch: Switch) -> Iterator[str]:
 
 @frozen
 class Flow:
-    """A message that ``waits_for`` a trigger, if any, and ``fires`` one."""
+    """A message with the triggers it waits for and fires."""
 
     source: int
     target: int
@@ -135,11 +135,10 @@ class Flow:
 
 @frozen
 class Matrix:
-    """The flows of a job and the counts of its triggers.
+    """The flows of a job and its triggers' counts.
 
-    Trigger n, from 1, fires when ``counts[n - 1]`` flows have ended.
-
-    ``computation_ps`` is every rank's computation between its messages.
+    Trigger n, from 1, fires when ``counts[n - 1]`` flows have ended. ``computation_ps`` is every
+    rank's computation between its messages.
     """
 
     nodes: int
@@ -159,18 +158,16 @@ def connection_matrix(ranks: Sequence[Sequence[Action]]) -> Matrix:
 
     awaited = dict.fromkeys([before(source) for source, _, _ in sent])
     order = {barrier: n for n, barrier in enumerate([b for b in awaited if b is not None], 1)}
-    flows = tuple(
-        [
-            Flow(
-                source=source[0],
-                target=target[0],
-                size_bytes=size_bytes,
-                waits_for=order[barrier] if (barrier := before(source)) is not None else None,
-                fires=order.get(barrier_of[source]),
-            )
-            for source, target, size_bytes in sent
-        ]
-    )
+    flows = tuple([
+        Flow(
+            source=source[0],
+            target=target[0],
+            size_bytes=size_bytes,
+            waits_for=order[barrier] if (barrier := before(source)) is not None else None,
+            fires=order.get(barrier_of[source]),
+        )
+        for source, target, size_bytes in sent
+    ])  # fmt: skip
     fired = Counter(flow.fires for flow in flows)
     return Matrix(
         nodes=len(ranks),
@@ -245,7 +242,7 @@ _EXACT = 1e-3
 
 @frozen
 class Switch:
-    """A switch, or leaves of ``leaf_size`` hosts with a link to each of ``spines``.
+    """A switch, or leaves of ``leaf_size`` hosts under ``spines``.
 
     Rates and latencies are whole numbers, as in htsim's files; ``notes`` list roundings.
     """
@@ -264,7 +261,7 @@ class Switch:
 
 
 def switch_of(system: System) -> Switch:
-    """Return the switch, or leaves and spines, that form the system.
+    """Return the switch, or leaves and spines, of a system.
 
     Raises `SimulationError` for a system that is not one such dimension, for uplinks that are not
     as wide as the links of devices, and for a rate that is not near whole Gb/s.
@@ -306,7 +303,10 @@ def switch_of(system: System) -> Switch:
 
 
 def _leaves(dimension: Dimension, location: str) -> tuple[int, int]:
-    """Return the hosts per leaf and the spines; a switch is one leaf."""
+    """Return the hosts per leaf, and the spines.
+
+    A switch is one leaf.
+    """
     if dimension.leaf_size is None:
         return dimension.size, 1
     uplinks = dimension.leaf_size / dimension.oversubscription

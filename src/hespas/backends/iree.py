@@ -1,4 +1,4 @@
-"""``method: iree``: compile each region with IREE, run its benchmark, and take the time."""
+"""Time regions by IREE's compiler and benchmark: ``method: iree``."""
 
 from __future__ import annotations
 
@@ -38,13 +38,9 @@ _CPU = "--iree-llvmcpu-target-cpu"
 
 
 class IreeCompile(
-    msgspec.Struct,
-    frozen=True,
-    kw_only=True,
-    forbid_unknown_fields=True,
-    rename="kebab",
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="kebab"
 ):
-    """``compile`` of the method ``iree``; keys have dashes where the fields have underscores."""
+    """``compile`` of the method ``iree``, with dashes in keys."""
 
     device: Text | None = None
     target_backends: Text | None = None
@@ -116,17 +112,12 @@ class Programs:
 
 
 def _durations(log: Path) -> tuple[float, ...]:
-    """Parse a benchmark's repetitions from its log, which ends with JSON."""
+    """Parse repetitions from a benchmark's log that ends with JSON."""
     text = log.read_text(errors="replace")
     try:
         report = json.loads(text[text.index("{\n") :])
-        durations_s = tuple(
-            [
-                float(run["real_time"]) * _UNITS[run["time_unit"]]
-                for run in report["benchmarks"]
-                if run["run_type"] == "iteration"
-            ]
-        )
+        runs = [run for run in report["benchmarks"] if run["run_type"] == "iteration"]
+        durations_s = tuple([float(run["real_time"]) * _UNITS[run["time_unit"]] for run in runs])
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise ToolError("IREE's benchmark printed no times", location=str(log)) from error
     if not durations_s or not all(0 < duration_s < inf for duration_s in durations_s):
@@ -163,7 +154,7 @@ class IreeProfile:
         }
 
     def assumptions(self, program: Program) -> tuple[str, ...]:
-        """Return the assumptions for every region; notes say whether one ran."""
+        """Return the assumptions for every region."""
         del program
         how = (
             "iree: regions that IREE takes were compiled, each by itself, for "
@@ -219,7 +210,7 @@ def _floor(programs: Programs) -> tuple[float, ...]:
 
 
 def _inputs(values: Sequence[Value]) -> tuple[str, ...]:
-    """Return the inputs in IREE's syntax; inputs without values are zeros."""
+    """Return inputs in IREE's syntax, without values (zeros)."""
     shapes: list[str] = []
     for value in values:
         if not isinstance(value.type, TensorType):
@@ -230,7 +221,7 @@ def _inputs(values: Sequence[Value]) -> tuple[str, ...]:
 
 
 def make(spec: EstimatorSpec) -> IreeProfile:
-    """Return the profiler that a configuration of the method ``iree`` describes."""
+    """Return the profiler of a configuration of ``iree``."""
     hardware = spec.hardware
     if not isinstance(hardware, IreeHardware):
         hardware = IreeHardware()
@@ -245,18 +236,19 @@ def make(spec: EstimatorSpec) -> IreeProfile:
         run_flags=flags.extra_runtime_args or (),
         repeats=SAMPLED if hardware.sample else Repeats(),
     )
-    options, calls = spec.roofline_options, spec.custom_calls
+    fallback = None
+    if spec.device is not None:
+        options, calls = spec.roofline_options, spec.custom_calls
+        fallback = Roofline(device=spec.device, options=options, custom_calls=calls)
     return IreeProfile(
         programs=programs,
-        fallback=None
-        if spec.device is None
-        else Roofline(device=spec.device, options=options, custom_calls=calls),
+        fallback=fallback,
         custom_calls=spec.custom_calls,
         machine=machine_name(),
     )
 
 
-def _compile_flags(target: str, given: tuple[str, ...]) -> tuple[str, ...]:
+def _compile_flags(target: str, flags: tuple[str, ...]) -> tuple[str, ...]:
     """Return the compiler's flags, for this machine's processor by default.
 
     >>> _compile_flags("llvm-cpu", ("--flag",))
@@ -264,10 +256,10 @@ def _compile_flags(target: str, given: tuple[str, ...]) -> tuple[str, ...]:
     >>> _compile_flags("cuda", ()), _compile_flags("llvm-cpu", (_CPU + "=generic",))
     ((), ('--iree-llvmcpu-target-cpu=generic',))
     """
-    is_named = any(flag.startswith(_CPU) for flag in given)
+    is_named = any(flag.startswith(_CPU) for flag in flags)
     if is_named or _MACHINE["target_backends"] not in target:
-        return given
-    return (*given, f"{_CPU}=host")
+        return flags
+    return (*flags, f"{_CPU}=host")
 
 
 def device_of(hardware: object | None) -> str:

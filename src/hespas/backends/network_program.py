@@ -23,12 +23,7 @@ from hespas.hardware.system import System, astra_name
 from hespas.program.collectives import CollectiveKind
 from hespas.simulate.models import check_size, option_of_astra_sim
 from hespas.simulate.timeline import ExternalResult
-from hespas.tasks.graph import (
-    CollectiveTask,
-    ComputeTask,
-    Job,
-    TaskGraph,
-)
+from hespas.tasks.graph import CollectiveTask, ComputeTask, Job, TaskGraph
 
 _TOLERANCE = 0.01
 """The relative rounding of simulators: rates to whole Gb/s, answers to four digits."""
@@ -61,25 +56,25 @@ class ProgramOptions:
     time_limit_s: float = 3600.0
 
 
-def find_program(name: str, variable: str, given: Path | None, *, what: str) -> Path:
-    """Return a program: given, from an environment variable, or on the PATH.
+def find_program(name: str, variable: str, program: Path | None, *, source: str) -> Path:
+    """Return a program that an option or environment variable names.
 
-    A named program is searched for in the working directory, and then on the PATH; the default is
-    ``name`` on the PATH.
+    It is searched for in the working directory, and then on the PATH; the default is ``name`` on
+    the PATH. ``source`` is what users build.
     """
-    requested = str(given) if given is not None else os.environ.get(variable, "")
+    requested = str(program) if program is not None else os.environ.get(variable, "")
     local_path = Path(requested or name).absolute()
     is_local = bool(requested) and local_path.is_file() and os.access(local_path, os.X_OK)
     path = str(local_path) if is_local else shutil.which(requested or name)
     if path is None:
         message = f"there is no program {requested}" if requested else f"{name} is not on the PATH"
-        hint = f"build {what}, and give its path or set {variable}"
+        hint = f"build {source}, and give its path or set {variable}"
         raise ToolError(message, location=name, hint=hint)
     return Path(path).absolute()
 
 
-def check_plays_messages(system: System) -> tuple[str, ...]:
-    """Return notes on the system's properties that message engines ignore.
+def check_plays_messages(system: System) -> str:
+    """Return a note on properties that message engines ignore.
 
     Raises `SimulationError` for a system whose own files describe its collectives.
     """
@@ -90,11 +85,10 @@ def check_plays_messages(system: System) -> tuple[str, ...]:
             location=system.name,
             hint="use --backend astra-sim, or hespas' own model of it: --model astra-sim",
         )
-    note = (
+    return (
         "of the system only the bandwidth and latency of links are simulated, as ASTRA-sim's files "
         "have them: no overheads of messages, delays of endpoints, chunks or reductions"
     )
-    return (note,)
 
 
 def run_on_files(
@@ -105,7 +99,7 @@ def run_on_files(
     directory: Path,
     time_limit_s: float,
 ) -> Path:
-    """Write files into a directory, run a command there, and return its log."""
+    """Return the log of a command run beside its files."""
     directory = directory.absolute()
     directory.mkdir(parents=True, exist_ok=True)
     for file, content in files.items():
@@ -116,22 +110,25 @@ def run_on_files(
 
 
 def messages_of(job: Job, system: System, options: ProgramOptions) -> RankPrograms:
-    """Return the ranks' actions for a message engine, with all notes."""
+    """Return the ranks' actions for a message engine."""
     check_size(job.device_count, system)
-    of_system = check_plays_messages(system)
+    system_note = check_plays_messages(system)
     programs = rank_programs(job, algorithm=options.algorithm)
-    return RankPrograms(ranks=programs.ranks, notes=(*programs.notes, *of_system))
+    return RankPrograms(ranks=programs.ranks, notes=(*programs.notes, system_note))
 
 
 def dimensions_text(system: System) -> str:
-    """Return a system's dimensions as text: ``4 FullyConnected x 2 Switch``."""
+    """Return a system's dimensions as text.
+
+    Example: ``4 FullyConnected x 2 Switch``.
+    """
     used = [f"{dimension.size} {astra_name(dimension.shape)}" for dimension in system.dimensions]
     return " x ".join(used) or "described for hespas' own model alone"
 
 
 @frozen
 class LinkRate:
-    """The bytes per second of a rank's link, and its latency."""
+    """The rate and latency of a rank's link."""
 
     bytes_per_s: float
     latency_s: float
@@ -151,7 +148,7 @@ def check_answer(result: ExternalResult, least_ps: float) -> ExternalResult:
 
 
 def least_of_ranks_ps(ranks: Sequence[Sequence[Action]], link: LinkRate) -> float:
-    """Return a lower bound of the time of ranks' actions in sequence.
+    """Return a lower bound of ranks' actions in sequence.
 
     A rank is busy during its computation. An exchange ends once all its messages have arrived,
     which left when their senders started the exchange, at the rate of the link; and no rank ends
@@ -159,19 +156,19 @@ def least_of_ranks_ps(ranks: Sequence[Sequence[Action]], link: LinkRate) -> floa
     if ranks deadlock.
     """
     ps_of_byte = PS_PER_S / link.bytes_per_s
-    heard: dict[Place, list[tuple[Place, int]]] = {}
+    arrivals: dict[Place, list[tuple[Place, int]]] = {}
     sent, received = [0] * len(ranks), [0] * len(ranks)
     for source, target, size_bytes in matched(ranks):
-        heard.setdefault(target, []).append((source, size_bytes))
+        arrivals.setdefault(target, []).append((source, size_bytes))
         sent[source[0]] += size_bytes
         received[target[0]] += size_bytes
-    ends_ps = _ends_ps(ranks, heard, ps_of_byte, link.latency_s * PS_PER_S)
+    ends_ps = _ends_ps(ranks, arrivals, ps_of_byte, link.latency_s * PS_PER_S)
     return max(*ends_ps, max(sent) * ps_of_byte, max(received) * ps_of_byte, 0.0)
 
 
 def _ends_ps(
     ranks: Sequence[Sequence[Action]],
-    heard: Mapping[Place, Sequence[tuple[Place, int]]],
+    arrivals: Mapping[Place, Sequence[tuple[Place, int]]],
     ps_of_byte: float,
     latency_ps: float,
 ) -> list[float]:
@@ -190,7 +187,7 @@ def _ends_ps(
             place = rank, number[rank]
             starts_ps[place] = now_ps[rank]
             ready |= waiting.pop(place, set())
-            messages = heard.get(place, ())
+            messages = arrivals.get(place, ())
             absent = next((source for source, _ in messages if source not in starts_ps), None)
             if absent is not None:
                 waiting.setdefault(absent, set()).add(rank)
@@ -211,11 +208,9 @@ def _ends_ps(
 def least_of_job_ps(job: Job, system: System) -> float:
     """Return a lower bound of a job's time in ASTRA-sim.
 
-    Its messages need not share links.
-
-    A device runs one computation at a time, in whole microseconds. A member of a collective
-    receives its data from all others at once, each over a separate link, and all pieces of the data
-    at once: this takes less time than any network, but more than zero.
+    Messages need not share links. A device runs one computation at a time, in whole microseconds. A
+    member of a collective receives its data from all others at once, each over a separate link, and
+    all pieces of the data at once: this takes less time than any network, but more than zero.
     """
     if any(system.options.get(name) for name in _UNTIMED):
         return 0.0
@@ -268,7 +263,7 @@ def _received_bytes(task: CollectiveTask, members: int) -> float | None:
 
 
 def _bytes_per_s(dimension: Dimension) -> float:
-    """Return the rate of a device's links along a dimension, one direction."""
+    """Return the one-way rate of a device along a dimension."""
     match dimension.shape:
         case Shape.FULLY_CONNECTED:
             links = dimension.size - 1

@@ -91,7 +91,7 @@ def _prepare(
     model_options: Mapping[str, object],
     operator: Operator,
 ) -> Sequence[str]:
-    """Write the model and the list that names it; return the command.
+    """Write the model and its list; return the command.
 
     ``directory`` is ONNXim's home. Raises `UnsupportedError` if the elements' size differs from the
     cores'.
@@ -116,7 +116,7 @@ def _prepare(
 
 
 def product_mapping(product: Product, array: SystolicArray) -> str | None:
-    """Return the mapping of a product to ONNXim's cores, or None.
+    """Return a product's mapping to ONNXim's cores, or None.
 
     ONNXim finds a mapping itself unless a product has fewer tiles of an array's size than there are
     cores, along its rows or its columns. The line holds all loops (T), the loops over tiles (O) and
@@ -202,15 +202,17 @@ def _check_array(array: SystolicArray) -> None:
         )
 
 
-def _options(given: Mapping[str, object] | None, program: BuiltProgram) -> Mapping[str, object]:
-    if given is None:
+def _options(
+    model_options: Mapping[str, object] | None, program: BuiltProgram
+) -> Mapping[str, object]:
+    if model_options is None:
         return _USUAL_OPTIONS
     if not any("{workload}" in text for text in program.arguments):
         message = "model_options has no effect: no argument holds {workload}, the list of models"
         raise refusal(message, "drop it")
-    if "name" in given:
+    if "name" in model_options:
         raise refusal("model_options gives a name", "leave it to hespas")
-    return given
+    return model_options
 
 
 def _notes(cores: _Cores, operator: Operator) -> tuple[str, ...]:
@@ -229,7 +231,7 @@ _MHZ = 1e6
 
 
 class _Core(Struct, frozen=True, kw_only=True):
-    """A description of cores, at the file's top or of each core."""
+    """A description of all cores or of one."""
 
     core_height: int | float | None = None
     core_width: int | float | None = None
@@ -256,7 +258,7 @@ def _cores(path: Path, array: SystolicArray) -> _Cores:
     silent: list[str] = []
     for key, (name, expected) in figures.items():
         stated = _stated(file, key)
-        different = next((value for value in stated if not _same(value, expected)), None)
+        different = next((value for value in stated if not _is_same(value, expected)), None)
         if different is not None:
             raise ConfigError(
                 f"{key} is {_shown(different)}, {name} of the array {_shown(expected)}",
@@ -278,7 +280,7 @@ def _stated(file: _Description, key: str) -> list[float | str]:
     return [value for value in values if value is not None]
 
 
-def _same(stated: float | str, own: float | str) -> bool:
+def _is_same(stated: float | str, own: float | str) -> bool:
     if isinstance(stated, str) or isinstance(own, str):
         return stated == own
     return isclose(stated, own, rel_tol=1e-9)
@@ -306,7 +308,7 @@ def need_onnx() -> None:
 def write_product_model(
     path: Path, product: Product, *, element_bytes: int, operator: Operator
 ) -> None:
-    """Write a model with one node: input m x k times zero weights.
+    """Write a one-node model: input times zero weights.
 
     MatMul has weights of k x n; Gemm of n x k, transposed, as in fully connected layers.
     Weights above 256 MiB go to a sparse file beside ``path``, of the same name with ``.data``.

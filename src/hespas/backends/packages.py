@@ -71,7 +71,7 @@ _NAME = "SCALE-Sim 3"
 def make(spec: EstimatorSpec) -> Systolic:
     """Return the estimator of the method ``scalesim``."""
     hardware = array_hardware(spec, "scalesim", SystolicHardware)
-    python = interpreter(hardware, "scalesim", what="method 'scalesim'", extra="scalesim")
+    python = interpreter(hardware, "scalesim", method="scalesim", extra="scalesim")
     array = array_of(hardware)
     timer = ToolTimer(
         name=_NAME,
@@ -134,7 +134,7 @@ def make_zigzag(spec: EstimatorSpec) -> Systolic:
             "method 'zigzag_onnx' maps products weight stationary",
             hint="drop dataflow, or use the method systolic or scalesim",
         )
-    python = interpreter(hardware, "zigzag", what="method 'zigzag_onnx'", extra="zigzag")
+    python = interpreter(hardware, "zigzag", method="zigzag_onnx", extra="zigzag")
     timer = ToolTimer(
         name="ZigZag",
         method="zigzag_onnx",
@@ -230,7 +230,7 @@ def _accelerator(array: SystolicArray, memory_bandwidth: float, bits: int) -> di
 def _memory(
     size_bits: int, width_bits: int, operands: Mapping[str, Sequence[str]], *, served: list[str]
 ) -> dict[str, object]:
-    """Describe a memory with a read port and a write port.
+    """Describe a memory with read and write ports.
 
     In ZigZag's terms "fh" and "fl" write into a memory from above and below, "tl" and "th" read
     from it downwards and upwards.

@@ -43,7 +43,7 @@ SAMPLED = Repeats(warm_up_runs=1, least_runs=1, most_runs=3, enough_s=0.05)
 def estimate_of(
     durations_s: Sequence[float], *, floor_s: float, where: str, work: Work = ZERO
 ) -> Estimate:
-    """Return a region's estimate: the fastest run less the dispatch floor.
+    """Return the fastest run less the dispatch floor.
 
     Other programs on the machine disturbed the fastest run least. ``work`` is the region's work,
     for the achieved rates.

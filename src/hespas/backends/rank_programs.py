@@ -1,4 +1,4 @@
-"""A job as programs of its ranks: transfers, exchanges and waits.
+"""Write a job as exchanges and waits of ranks.
 
 `rank_programs` gives each rank's actions in sequence, for simulators that play messages.
 Collectives are lowered to rounds of messages by an algorithm of `hespas.collectives`, to the
@@ -17,12 +17,7 @@ from math import isqrt
 from typing import assert_never
 
 from hespas.base.frozen import frozen
-from hespas.collectives.algorithms import (
-    ALGORITHMS,
-    algorithms_for,
-    binary_tree_all_reduce,
-    chain,
-)
+from hespas.collectives.algorithms import ALGORITHMS, algorithms_for, binary_tree_all_reduce, chain
 from hespas.collectives.patterns import Form
 from hespas.collectives.schedule import WITH_ROOT, Rounds, Schedule
 from hespas.errors import SimulationError
@@ -113,7 +108,7 @@ def rank_programs(job: Job, *, algorithm: str | None = None) -> RankPrograms:
 
 
 class _Writer:
-    """Writes the actions of one rank; adjacent transfers form one exchange."""
+    """Writes the actions of one rank, joining adjacent transfers."""
 
     def __init__(self, *, rank: int, algorithm: str | None) -> None:
         self._rank = rank
@@ -244,7 +239,7 @@ def _usual_schedule(collective: CollectiveKind, members: int, algorithm: str | N
 def _rounds_of_member(
     schedule: Schedule, place: int
 ) -> tuple[tuple[Rounds, tuple[int, ...], tuple[int, ...]], ...]:
-    """Return a member's sources and targets in each of its rounds."""
+    """Return a member's sources and targets by round."""
     member_rounds: list[tuple[Rounds, tuple[int, ...], tuple[int, ...]]] = []
     for rounds, sent in schedule.by_round():
         sources = tuple([message.source for message, _ in sent if message.target == place])
@@ -264,25 +259,22 @@ def matched(ranks: Sequence[Sequence[Action]]) -> Iterator[tuple[Place, Place, i
     Raises `SimulationError` for messages without a receive, or receives without a message.
     """
     exchanges = [
-        [action for action in actions if isinstance(action, Exchange)] for actions in ranks
+        ((rank, number), exchange)
+        for rank, actions in enumerate(ranks)
+        for number, exchange in enumerate(item for item in actions if isinstance(item, Exchange))
     ]
     waiting: dict[tuple[int, int, int], deque[tuple[Place, int]]] = defaultdict(deque)
-    for rank, own_exchanges in enumerate(exchanges):
-        for number, exchange in enumerate(own_exchanges):
-            for transfer in exchange.receives:
-                waiting[transfer.peer, rank, transfer.tag].append(
-                    ((rank, number), transfer.size_bytes)
-                )
-    for rank, own_exchanges in enumerate(exchanges):
-        for number, exchange in enumerate(own_exchanges):
-            for transfer in exchange.sends:
-                expected = waiting[rank, transfer.peer, transfer.tag]
-                if not expected or expected[0][1] != transfer.size_bytes:
-                    raise SimulationError(
-                        f"device {transfer.peer} never receives {transfer.size_bytes} bytes "
-                        f"of {rank}"
-                    )
-                yield (rank, number), expected.popleft()[0], transfer.size_bytes
+    for place, exchange in exchanges:
+        for transfer in exchange.receives:
+            waiting[transfer.peer, place[0], transfer.tag].append((place, transfer.size_bytes))
+    for place, exchange in exchanges:
+        for transfer in exchange.sends:
+            peer, size_bytes = transfer.peer, transfer.size_bytes
+            expected = waiting[place[0], peer, transfer.tag]
+            if not expected or expected[0][1] != size_bytes:
+                message = f"device {peer} never receives {size_bytes} bytes of {place[0]}"
+                raise SimulationError(message)
+            yield place, expected.popleft()[0], size_bytes
     for (source, target, _), unmatched in waiting.items():
         if unmatched:
             raise SimulationError(f"device {source} never sends what device {target} waits for")

@@ -1,4 +1,4 @@
-"""Run SST, the Structural Simulation Toolkit, with merlin, firefly and ember.
+"""Run SST, the Structural Simulation Toolkit: ``--backend sst``.
 
 SST runs a Python file, which builds a merlin network and the job that plays each rank's actions as
 SIRIUS traces. Formats as in SST 16.0.0.
@@ -34,7 +34,7 @@ from hespas.backends.network_program import (
     messages_of,
     run_on_files,
 )
-from hespas.backends.rank_programs import Action, Exchange, Wait
+from hespas.backends.rank_programs import Action, Exchange, Transfer, Wait
 from hespas.base.units import PS_PER_S
 from hespas.errors import SimulationError, ToolError
 from hespas.hardware.interconnect import Dimension, Shape
@@ -55,12 +55,10 @@ _CLOCK_ENDS_NS = 0.99 * 2**64 / 1e3
 def run_sst(job: Job, system: System, directory: Path, options: ProgramOptions) -> ExternalResult:
     """Return SST's time for a job on a system.
 
-    It has no times of single ranks.
-
-    Raises the errors of `hespas.backends.network_program.Backend`.
+    It has no times of single ranks. Raises the errors of `hespas.backends.network_program.Backend`.
     """
     programs = messages_of(job, system, options)
-    program = find_program(PROGRAM, VARIABLE, options.program, what="SST with its elements")
+    program = find_program(PROGRAM, VARIABLE, options.program, source="SST with its elements")
     network = network_text(system)
     link = link_of(system)
     rate = LinkRate(bytes_per_s=link.bandwidth_bytes_per_s, latency_s=link.latency_s)
@@ -215,7 +213,7 @@ _MOST_BYTES = 2**32 - 1
 
 
 def traces(ranks: Sequence[Sequence[Action]]) -> dict[str, bytes]:
-    """Return every rank's trace file; `SimulationError` for messages of 4 GiB."""
+    """Return all trace files; `SimulationError` for messages of 4 GiB."""
     computes_last = any(isinstance(action, Wait) for actions in ranks for action in actions[-1:])
     return {
         f"{_PREFIX}.{rank}": trace_bytes(actions, ends_with_barrier=computes_last)
@@ -237,24 +235,11 @@ def _records(actions: Sequence[Action], *, ends_with_barrier: bool) -> Iterator[
             case Wait(duration_ps=duration_ps):
                 now_ps += duration_ps
             case Exchange(sends=sends, receives=receives):
-                pending: list[int] = []
-                for transfer in receives:
-                    pending.append(next(requests))
-                    size = _checked(transfer.size_bytes)
-                    arguments = (
-                        _NO_BUFFER,
-                        size,
-                        _CHAR,
-                        transfer.peer,
-                        transfer.tag,
-                        _WORLD,
-                        pending[-1],
-                    )
-                    yield _record(_IRECV, now_ps, *arguments)
+                pending = [next(requests) for _ in receives]
+                for transfer, request in zip(receives, pending, strict=True):
+                    yield _record(_IRECV, now_ps, *_arguments(transfer), request)
                 for transfer in sends:
-                    size = _checked(transfer.size_bytes)
-                    arguments = (_NO_BUFFER, size, _CHAR, transfer.peer, transfer.tag, _WORLD)
-                    yield _record(_SEND, now_ps, *arguments)
+                    yield _record(_SEND, now_ps, *_arguments(transfer))
                 for request in pending:
                     yield _record(_WAIT, now_ps, request, 0)
     if ends_with_barrier:
@@ -267,10 +252,10 @@ def _record(kind: int, now_ps: int, *arguments: int) -> bytes:
     return _HEAD.pack(kind, now_s) + _ARGUMENTS[kind].pack(*arguments) + _TAIL.pack(now_s, 0)
 
 
-def _checked(size_bytes: int) -> int:
+def _arguments(transfer: Transfer) -> tuple[int, ...]:
+    """Return a call's arguments; `SimulationError` from 4 GiB on."""
+    size_bytes = transfer.size_bytes
     if size_bytes > _MOST_BYTES:
-        raise SimulationError(
-            f"a message has {size_bytes} bytes, and SST's traces count to {_MOST_BYTES}",
-            hint="simulate it by hespas: --backend hespas",
-        )
-    return size_bytes
+        message = f"a message has {size_bytes} bytes, and SST's traces count to {_MOST_BYTES}"
+        raise SimulationError(message, hint=_HINT)
+    return _NO_BUFFER, size_bytes, _CHAR, transfer.peer, transfer.tag, _WORLD

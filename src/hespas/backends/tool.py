@@ -47,7 +47,7 @@ log = logging.getLogger("hespas")
 
 @frozen
 class ToolTimer:
-    """Times products by running a tool, each in its own directory.
+    """Times products by runs of a tool in own directories.
 
     ``prepare`` writes the tool's inputs, for a product and the size of an element, to a directory
     and returns the command that runs it there; ``cycles`` reads its answer. ``settings`` are
@@ -85,7 +85,7 @@ class ToolTimer:
         return "; ".join((cycles, *self.notes))
 
     def time_s(self, product: Product, element_bytes: int) -> float:
-        """Return cycles over the clock; `ToolError`, naming the log, on failure."""
+        """Return cycles over the clock; `ToolError` naming the log."""
         key = (product, element_bytes)
         if key not in self.times_s:
             self.times_s[key] = self._run(product, element_bytes) / self.array.clock_hz
@@ -138,20 +138,21 @@ def _shape(product: Product) -> str:
     return f"{product.m} x {product.k} by {product.k} x {product.n}"
 
 
-def interpreter(hardware: SystolicHardware, package: str, *, what: str, extra: str) -> str:
-    """Return the Python with ``package``: the configuration's ``binary``, or this one.
+def interpreter(hardware: SystolicHardware, package: str, *, method: str, extra: str) -> str:
+    """Return the Python that has ``package``.
 
-    A ``binary`` that is a simulator's own program does not count.
+    It is the configuration's ``binary``, or this one. A ``binary`` that is a simulator's own
+    program does not count.
     """
     if hardware.binary is not None and not isinstance(hardware, SimulatorHardware):
         return hardware.binary
     if find_spec(package) is None:
-        raise ExtraMissingError(what, extra=extra)
+        raise ExtraMissingError(f"method {method!r}", extra=extra)
     return sys.executable
 
 
 def read_text(path: Path, *, name: str) -> str:
-    """Return a file that a tool wrote; `HespasError` if it is missing."""
+    """Return a tool's output file; `HespasError` if missing."""
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
@@ -188,7 +189,7 @@ class Interface:
 
 @frozen
 class BuiltProgram:
-    """A simulator's program, its arguments, and the pattern that finds the cycles."""
+    """A simulator's program, arguments and pattern of cycles."""
 
     name: str
     binary: Path
@@ -279,7 +280,7 @@ def built_program(hardware: SimulatorHardware, interface: Interface) -> BuiltPro
 
 
 def digest(path: Path) -> str:
-    """Return a digest of a file's content, or of a folder's.
+    """Return a digest of a file or folder.
 
     A folder's covers all its files and their names.
     """
@@ -293,40 +294,40 @@ def digest(path: Path) -> str:
         raise ConfigError(f"cannot be read: {error.strerror}", location=str(path)) from error
 
 
-def program_path(named: str | None, interface: Interface) -> Path:
-    """Return the named program, in this directory or on the PATH."""
-    if named is None:
+def program_path(binary: str | None, interface: Interface) -> Path:
+    """Return the program, here or on the PATH."""
+    if binary is None:
         raise refusal(
             f"method {interface.method!r} needs binary, the path of {interface.name}'s program",
             f"build it from {interface.source} and give its path",
         )
-    local_path = Path(named).absolute()
+    local_path = Path(binary).absolute()
     if local_path.is_file() and not os.access(local_path, os.X_OK):
         raise ToolError(
             f"{interface.name}'s program is not executable",
             location=str(local_path),
             hint="chmod +x it",
         )
-    path = str(local_path) if local_path.is_file() else shutil.which(named)
+    path = str(local_path) if local_path.is_file() else shutil.which(binary)
     if path is None:
         raise ToolError(
-            f"there is no program {named}, neither here nor on the PATH",
+            f"there is no program {binary}, neither here nor on the PATH",
             location=interface.name,
             hint=f"build it from {interface.source} and give its path as binary",
         )
     return Path(path).absolute()
 
 
-def _check_arguments(held: set[str], answer_file: str | None, interface: Interface) -> None:
-    for name in sorted(held - set(interface.placeholders)):
+def _check_arguments(placeholders: set[str], answer_file: str | None, interface: Interface) -> None:
+    for name in sorted(placeholders - set(interface.placeholders)):
         doubled = "braces that mean themselves are doubled"
         hint = f"{suggestion(name, interface.placeholders)}; {doubled}"
         raise refusal(f"arguments hold {{{name}}}", hint)
     for group in interface.needed:
-        if not held.intersection(group):
+        if not placeholders.intersection(group):
             lacking = " or ".join(f"{{{name}}}, {interface.placeholders[name]}" for name in group)
             raise refusal(f"arguments lack {lacking}, for {interface.name}", "add it")
-    if "output" in held and answer_file is None:
+    if "output" in placeholders and answer_file is None:
         message = "arguments hold {output}, the path of answer_file, which is not given"
         raise refusal(message, "name the answer_file")
 
@@ -344,13 +345,13 @@ def _placeholders(text: str) -> list[str]:
     ]
 
 
-def _compiled_pattern(given: str) -> re.Pattern[str]:
+def _compiled_pattern(text: str) -> re.Pattern[str]:
     try:
-        pattern = re.compile(given, re.MULTILINE)
+        pattern = re.compile(text, re.MULTILINE)
     except re.error as error:
-        raise refusal(f"cycles_pattern is {given!r}: {error}") from None
+        raise refusal(f"cycles_pattern is {text!r}: {error}") from None
     if pattern.groups != 1:
-        message = f"cycles_pattern {given!r} has {pattern.groups} groups"
+        message = f"cycles_pattern {text!r} has {pattern.groups} groups"
         raise refusal(message, "put one pair of parentheses, around the number")
     return pattern
 

@@ -1,4 +1,4 @@
-"""``method: xla``: compile each region with XLA, run it here, and take the time."""
+"""Time regions that XLA compiles and runs here: ``method: xla``."""
 
 from __future__ import annotations
 
@@ -79,12 +79,12 @@ class Profiler:
     worker: Worker
     platform: str = "cpu"
     floor_s: float | None = None
-    asked: int = 0
+    module_count: int = 0
 
     def time(self, text: str, arguments: object, repeats: Repeats, *, location: str) -> Timed:
-        """Compile and run a module; `ToolError` if the worker fails or refuses."""
-        self.asked += 1
-        file = self.worker.directory / f"module_{self.asked}.mlir"
+        """Compile and run a module; `ToolError` if that fails."""
+        self.module_count += 1
+        file = self.worker.directory / f"module_{self.module_count}.mlir"
         file.parent.mkdir(parents=True, exist_ok=True)
         write_file(file, text.encode())
         return self._ask({"module": str(file), "arguments": arguments}, repeats, location=location)
@@ -96,10 +96,10 @@ class Profiler:
             self.floor_s = min(timed.durations_s)
         return self.floor_s
 
-    def _ask(self, what: Mapping[str, object], repeats: Repeats, *, location: str) -> Timed:
+    def _ask(self, question: Mapping[str, object], repeats: Repeats, *, location: str) -> Timed:
         runs = {key: value for key, value in asdict(repeats).items() if key != "limit_s"}
         try:
-            answer = self.worker.ask({**what, **runs}, time_s=repeats.limit_s)
+            answer = self.worker.ask({**question, **runs}, time_s=repeats.limit_s)
         except ToolError as error:
             raise ToolError(
                 f"{location}: {error.marked_message}",
@@ -177,7 +177,7 @@ class XlaProfile:
 
 
 def make(spec: EstimatorSpec) -> XlaProfile:
-    """Return the profiler that a configuration of the method ``xla`` describes."""
+    """Return the profiler of a configuration of ``xla``."""
     platform = device_of(spec.hardware)
     directory = Path(tempfile.mkdtemp(prefix="hespas-xla-"))
     worker = Worker(

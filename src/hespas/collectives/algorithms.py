@@ -27,6 +27,8 @@ _REDUCE_SCATTER = CollectiveKind.REDUCE_SCATTER
 _ALL_TO_ALL = CollectiveKind.ALL_TO_ALL
 _BROADCAST, _REDUCE = CollectiveKind.BROADCAST, CollectiveKind.REDUCE
 _GATHER, _SCATTER = CollectiveKind.GATHER, CollectiveKind.SCATTER
+_DIVISIBLE = (_ALL_REDUCE, _REDUCE_SCATTER, _ALL_GATHER)
+"""The collectives whose data most algorithms divide into a part per member."""
 
 
 def _single_part(part: int) -> range:
@@ -53,7 +55,10 @@ def _levels(members: int) -> list[int]:
 
 
 def _ring_rounds(members: int, first: int, operation: Operation) -> Rounds:
-    """Return n - 1 ring rounds that begin with part rank + ``first``."""
+    """Return the rounds of a ring.
+
+    They begin with the part of the sender's number + ``first``.
+    """
 
     def parts(message: Message) -> range:
         return _single_part((message.source + first - message.round) % members)
@@ -71,7 +76,10 @@ def _ring(collective: CollectiveKind, members: int) -> tuple[Rounds, ...]:
 
 
 def _ring_all_to_all(_: CollectiveKind, members: int) -> tuple[Rounds, ...]:
-    """Return the ring that forwards the d-th next member's part d times."""
+    """Return the ring that forwards parts to farther members.
+
+    The part for the d-th next member is forwarded d times.
+    """
 
     def parts(message: Message) -> range:
         distance = (1 + isqrt(1 + 8 * message.round)) // 2
@@ -85,7 +93,7 @@ def _ring_all_to_all(_: CollectiveKind, members: int) -> tuple[Rounds, ...]:
 def _chain(
     collective: CollectiveKind, members: int, pieces: int | None = None
 ) -> tuple[Rounds, ...]:
-    """Return a pipeline along the list; piece k leaves in round k."""
+    """Return a pipeline whose piece k leaves in round k."""
     count = members if pieces is None else pieces
 
     def parts(message: Message) -> range:
@@ -103,30 +111,16 @@ def _chain(
 
 
 def chain(collective: CollectiveKind, members: int, pieces: int) -> Schedule:
-    """Return the ring's broadcast or reduction with a number of pieces."""
+    """Return the ring's broadcast or reduction in pieces."""
     rounds = _chain(collective, members, pieces)
     return cut_evenly("ring", collective, members, rounds, parts=pieces)
-
-
-RING = CollectiveAlgorithm(
-    name="ring",
-    rounds={
-        _ALL_REDUCE: _ring,
-        _REDUCE_SCATTER: _ring,
-        _ALL_GATHER: _ring,
-        _ALL_TO_ALL: _ring_all_to_all,
-        _BROADCAST: _chain,
-        _REDUCE: _chain,
-    },
-    usual_for=(_ALL_REDUCE, _REDUCE_SCATTER, _ALL_GATHER, _BROADCAST, _REDUCE),
-)
 
 
 # The bidirectional ring: half of every part goes around in each direction.
 
 
 def _bidirectional_ring(collective: CollectiveKind, members: int) -> tuple[Rounds, ...]:
-    """Return a ring whose part halves go around in opposite directions.
+    """Return two opposite rings, each with half of every part.
 
     The halves of part k are 2 k and 2 k + 1.
     """
@@ -134,11 +128,10 @@ def _bidirectional_ring(collective: CollectiveKind, members: int) -> tuple[Round
     def both(rounds: Rounds) -> Rounds:
         def parts(message: Message) -> range:
             # In the other direction, members are numbered backwards.
-            source = -message.source % members if message.channel else message.source
+            direction = -1 if message.channel else 1
+            source = direction * message.source % members
             (part,) = rounds.parts(message._replace(source=source))
-            return _single_part(
-                2 * (-part % members if message.channel else part) + message.channel
-            )
+            return _single_part(2 * (direction * part % members) + message.channel)
 
         return replace(rounds, pattern=Pattern(Form.NEIGHBOURS), parts=parts)
 
@@ -185,7 +178,7 @@ def _direct_all_to_all(_: CollectiveKind, members: int) -> tuple[Rounds, ...]:
 
 
 def _root_round(collective: CollectiveKind, _: int) -> tuple[Rounds, ...]:
-    """Return the round of messages to the root, or from it."""
+    """Return the round of messages to or from the root."""
     if collective is _GATHER:
         return (Rounds(pattern=Pattern(Form.TO_ROOT), parts=_part_of_source),)
     return (Rounds(pattern=Pattern(Form.FROM_ROOT), parts=_part_of_target),)
@@ -218,7 +211,7 @@ def _tree_rounds(members: int, climb: Form, descend: Form) -> tuple[Rounds, ...]
 
 
 def binary_tree_all_reduce(members: int) -> Schedule:
-    """Return an all-reduce up and down one tree, level by level."""
+    """Return an all-reduce up and down a tree's levels."""
     rounds = _tree_rounds(members, Form.CLIMB, Form.DESCEND)
     return cut_evenly("binary-tree", _ALL_REDUCE, members, rounds, parts=1)
 
@@ -236,20 +229,17 @@ def _double_binary_tree(_: CollectiveKind, members: int) -> tuple[Rounds, ...]:
 # MPICH" (2005).
 
 
-def _shared(members: int, member: int, bits: int) -> range:
-    """Return the parts whose number matches a member's in ``bits``.
+def _exchange(members: int, distance: int, bits: int, operation: Operation) -> Rounds:
+    """Return the exchange of parts matching the owner in ``bits``.
 
     The bits are the lowest or the highest ones.
     """
     free = members - 1 & ~bits
-    first = member & bits
-    return range(first, (first | free) + 1, 1 if free & 1 else bits + 1)
 
-
-def _exchange(members: int, distance: int, bits: int, operation: Operation) -> Rounds:
     def parts(message: Message) -> range:
         owner = message.target if operation is Operation.REDUCE else message.source
-        return _shared(members, owner, bits)
+        first = owner & bits
+        return range(first, (first | free) + 1, 1 if free & 1 else bits + 1)
 
     return Rounds(
         pattern=Pattern(Form.EXCHANGE, distance),
@@ -289,14 +279,6 @@ def _farthest_first(collective: CollectiveKind, members: int) -> tuple[Rounds, .
     return _halve_and_double(collective, members, _levels(members)[::-1])
 
 
-HALVING_DOUBLING = CollectiveAlgorithm(
-    name="halving-doubling",
-    rounds=dict.fromkeys((_ALL_REDUCE, _REDUCE_SCATTER, _ALL_GATHER), _nearest_first),
-    contiguous_rounds=_farthest_first,
-    needs_power_of_two=True,
-)
-
-
 # In the switch: members send their data once, and get the result once. The pattern represents the
 # load of links: a message to another member crosses the link up to the switch and the link down
 # from it. Source: NVIDIA's SHARP and NVLink SHARP.
@@ -319,7 +301,7 @@ ALGORITHMS: Mapping[str, CollectiveAlgorithm] = {
     for algorithm in (
         CollectiveAlgorithm(
             name="bidirectional-ring",
-            rounds=dict.fromkeys((_ALL_REDUCE, _REDUCE_SCATTER, _ALL_GATHER), _bidirectional_ring),
+            rounds=dict.fromkeys(_DIVISIBLE, _bidirectional_ring),
             channels=2,
         ),
         CollectiveAlgorithm(
@@ -330,7 +312,7 @@ ALGORITHMS: Mapping[str, CollectiveAlgorithm] = {
         CollectiveAlgorithm(
             name="direct",
             rounds={
-                **dict.fromkeys((_ALL_REDUCE, _REDUCE_SCATTER, _ALL_GATHER), _direct),
+                **dict.fromkeys(_DIVISIBLE, _direct),
                 _ALL_TO_ALL: _direct_all_to_all,
                 **dict.fromkeys((_GATHER, _SCATTER), _root_round),
             },
@@ -345,14 +327,25 @@ ALGORITHMS: Mapping[str, CollectiveAlgorithm] = {
             parts=2,
             channels=2,
         ),
-        HALVING_DOUBLING,
+        CollectiveAlgorithm(
+            name="halving-doubling",
+            rounds=dict.fromkeys(_DIVISIBLE, _nearest_first),
+            contiguous_rounds=_farthest_first,
+            needs_power_of_two=True,
+        ),
         CollectiveAlgorithm(
             name="in-switch",
-            rounds=dict.fromkeys(
-                (_ALL_REDUCE, _REDUCE_SCATTER, _ALL_GATHER, _BROADCAST, _REDUCE), _in_switch
-            ),
+            rounds=dict.fromkeys((*_DIVISIBLE, _BROADCAST, _REDUCE), _in_switch),
         ),
-        RING,
+        CollectiveAlgorithm(
+            name="ring",
+            rounds={
+                **dict.fromkeys(_DIVISIBLE, _ring),
+                _ALL_TO_ALL: _ring_all_to_all,
+                **dict.fromkeys((_BROADCAST, _REDUCE), _chain),
+            },
+            usual_for=(*_DIVISIBLE, _BROADCAST, _REDUCE),
+        ),
     )
 }
 """The algorithms by name, such as ``double-binary-tree``."""

@@ -22,14 +22,7 @@ from hespas.base.files import write_file
 from hespas.base.frozen import frozen
 from hespas.base.units import PS_PER_NS
 from hespas.collectives.graph_programs import UnknownProgramError, graph_program
-from hespas.collectives.program import (
-    Program,
-    Rank,
-    Step,
-    StepId,
-    StepKind,
-    Threadblock,
-)
+from hespas.collectives.program import Program, Rank, Step, StepId, StepKind, Threadblock
 from hespas.collectives.verify import Verified, ranks_text, verify
 from hespas.errors import AlgorithmError
 from hespas.program.collectives import CollectiveKind
@@ -236,7 +229,7 @@ class GraphsVerified:
 def verify_graphs(
     graphs: Sequence[Sequence[ParsedNode]], collective: CollectiveKind, *, name: str
 ) -> GraphsVerified:
-    """Verify one graph per rank, as far as their notes allow.
+    """Verify a graph per rank as far as notes allow.
 
     Every rank must contribute to the result of the collective.
     """
@@ -262,19 +255,21 @@ def check_graphs(graphs: Sequence[Sequence[ParsedNode]]) -> None:
     run.check_ended()
     everyone = (1 << len(graphs)) - 1
     for rank, ended in enumerate(run.ended):
-        heard_of = 1 << rank
+        contributing = 1 << rank
         for ranks in ended.values():
-            heard_of |= ranks
-        if heard_of != everyone:
+            contributing |= ranks
+        if contributing != everyone:
             raise AlgorithmError(
-                f"nothing of {ranks_text(everyone & ~heard_of)} ever comes", location=f"rank {rank}"
+                f"nothing of {ranks_text(everyone & ~contributing)} ever comes",
+                location=f"rank {rank}",
             )
 
 
 class _Run:
-    """A run of graphs; ``ended`` maps ended nodes to contributing ranks.
+    """A run of graphs.
 
-    A bit is set for each rank whose data a node may hold.
+    ``ended`` maps each rank's ended nodes to the ranks that contributed. A bit is set for each rank
+    whose data a node may hold.
     """
 
     def __init__(self, graphs: Sequence[Sequence[ParsedNode]]) -> None:
@@ -296,9 +291,9 @@ class _Run:
         if not self._can_start(rank, node):
             return False
         task = node.task
-        heard_of = 1 << rank
+        contributing = 1 << rank
         for dependency in task.depends_on:
-            heard_of |= self.ended[rank][dependency]
+            contributing |= self.ended[rank][dependency]
         if isinstance(task, SendTask | ReceiveTask):
             if node.peer == rank or node.peer >= len(self._graphs):
                 message = f"the peer {node.peer} is not another one of {len(self._graphs)} ranks"
@@ -307,12 +302,12 @@ class _Run:
             ends = (rank, node.peer) if is_send else (node.peer, rank)
             messages = self._in_flight[task.tag, *ends, task.size_bytes]
             if is_send:
-                messages.append((node, heard_of))
+                messages.append((node, contributing))
             elif messages:
-                heard_of |= messages.popleft()[1]
+                contributing |= messages.popleft()[1]
             else:
                 return False
-        self.ended[rank][task.id] = heard_of
+        self.ended[rank][task.id] = contributing
         return True
 
     def check_ended(self) -> None:

@@ -96,20 +96,17 @@ class _RankReader:
             for index, graph_step in enumerate(steps)
         }
         # A step that waits for several others has nops before it, which shift later steps.
-        step_ids = {
-            (block, index): StepId(
-                block,
-                index
-                + sum(max(0, len(waits[block, graph_step]) - 1) for graph_step in range(index + 1)),
-            )
-            for block, index in waits
-        }
+        step_ids: dict[_Position, StepId] = {}
+        for block, index in waits:
+            nops = sum(max(0, len(waits[block, step]) - 1) for step in range(index + 1))
+            step_ids[block, index] = StepId(block, index + nops)
         threadblocks: list[Threadblock] = []
         for block, graph_steps in blocks.items():
             steps: list[Step] = []
             for index, graph_step in enumerate(graph_steps):
-                *others, last = [step_ids[wait] for wait in waits[block, index]] or [None]
-                steps += [wait_step(wait) for wait in others if wait is not None]
+                awaited = [step_ids[position] for position in waits[block, index]]
+                steps += [wait_step(step_id) for step_id in awaited[:-1]]
+                last = awaited[-1] if awaited else None
                 steps.append(replace(graph_step.step, after=last))
             threadblocks.append(self._threadblock(block, graph_steps, steps))
         scratch_chunks = [
@@ -153,9 +150,7 @@ class _RankReader:
             and len(dependencies) == 1
             and dependencies[0] in position_of
         ):
-            (received,) = [
-                node_before for node_before in self.nodes if node_before.task.id == dependencies[0]
-            ]
+            (received,) = [item for item in self.nodes if item.task.id == dependencies[0]]
             if received.notes.get("is_rrc"):
                 return position_of[dependencies[0]]  # the addition of a receive-reduce-copy
         raise self.unknown(node, " doesn't say which step it is of")
@@ -197,13 +192,13 @@ class _RankReader:
         return value
 
     def _waits(
-        self, one: _GraphStep, position: _Position, step_of: Mapping[int, _Position]
+        self, graph_step: _GraphStep, position: _Position, step_of: Mapping[int, _Position]
     ) -> list[_Position]:
-        """Return the steps of other threadblocks that a step waits for."""
+        """Return the awaited steps of other threadblocks."""
         block, index = position
-        waits = [step_of[number] for number in one.nodes[0].task.depends_on]
+        waits = [step_of[number] for number in graph_step.nodes[0].task.depends_on]
         if index and (block, index - 1) not in waits:
-            raise self.unknown(one.nodes[0], " doesn't follow its threadblock's last step")
+            raise self.unknown(graph_step.nodes[0], " doesn't follow its threadblock's last step")
         return [wait for wait in dict.fromkeys(waits) if wait[0] != block]
 
     def _threadblock(

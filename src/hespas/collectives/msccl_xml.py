@@ -32,22 +32,13 @@ from hespas.errors import AlgorithmError
 from hespas.program.collectives import COMMON_KINDS, CollectiveKind
 
 _NONE = -1
-_OTHER_NAMES = {
+_KINDS = (*COMMON_KINDS, CollectiveKind.BROADCAST, CollectiveKind.REDUCE, CollectiveKind.CUSTOM)
+_COLLECTIVES = {kind.value: kind for kind in _KINDS} | {
     "reducescatter": CollectiveKind.REDUCE_SCATTER,
     "all_reduce": CollectiveKind.ALL_REDUCE,
     "all_gather": CollectiveKind.ALL_GATHER,
     "all_to_all": CollectiveKind.ALL_TO_ALL,
 }
-_OWN_NAMES = {
-    kind.value: kind
-    for kind in (
-        *COMMON_KINDS,
-        CollectiveKind.BROADCAST,
-        CollectiveKind.REDUCE,
-        CollectiveKind.CUSTOM,
-    )
-}
-_COLLECTIVES = _OWN_NAMES | _OTHER_NAMES
 _SHARED = COMMON_KINDS[1:]
 
 
@@ -137,7 +128,7 @@ _S = TypeVar("_S", bound=Struct)
 
 @dataclass(frozen=True, slots=True)
 class _Reader:
-    """Reads the elements of one file; ``file`` names it in errors."""
+    """Reads the elements of ``file``, which errors name."""
 
     file: str
 
@@ -178,7 +169,7 @@ class _Reader:
             self.fail("algo", f"there is no <gpu> with id {absent}")
         collective = _COLLECTIVES.get(algo.coll.lower())
         if collective is None:
-            names = ", ".join(_OWN_NAMES)
+            names = ", ".join(kind.value for kind in _KINDS)
             self.fail("algo", f"coll is {algo.coll.lower()!r}", hint=f"use one of {names}")
         if collective is CollectiveKind.CUSTOM:
             inputs = max(1, *[gpu.i_chunks for gpu, _ in gpus])
@@ -204,7 +195,7 @@ class _Reader:
         )
 
     def _rank(self, number: int, gpu: _Gpu, element: Element, *, is_declared: bool) -> Rank:
-        """Read a rank; awaited steps must be marked, so the runtime signals."""
+        """Read a rank, whose awaited steps must have ``hasdep``."""
         signals: set[StepId] = set()
         blocks = [
             self._threadblock(number, block, signals)

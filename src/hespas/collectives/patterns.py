@@ -1,4 +1,4 @@
-"""Patterns of messages among members, and the trees and loops that they follow."""
+"""Patterns of messages among members, their trees and loops."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 
 class Form(Enum):
-    """The forms of patterns, as text; positions wrap around the members."""
+    """The forms of patterns, as text.
+
+    Positions wrap around the members.
+    """
 
     SHIFT = "each to the members {first} to {last} further"
     NEIGHBOURS = "each to the next and to the previous member"
@@ -35,7 +38,7 @@ class Form(Enum):
 
 
 class Along(Enum):
-    """A set of network dimensions: those with neighbour links, or those between nodes."""
+    """Sets of dimensions: with neighbour links, or between nodes."""
 
     LOOP = "around a loop through all of them"
     EVERY_AXIS = "along every axis"
@@ -137,12 +140,11 @@ def messages_per_member(pattern: Pattern, members: int) -> int:
 
 
 def tree_parent(members: int, position: int) -> int:
-    """Return a position's parent in a binary tree of any size.
+    """Return a position's parent in a binary tree.
 
-    The root, 0, has one child.
-
-    Positions are in order: left subtree, member, right subtree. The lowest bit set in a position is
-    its height above the leaves, which are odd. Source: NCCL's trees.
+    The root, 0, has one child. Positions are in order: left subtree, member, right subtree. The
+    lowest bit set in a position is its height above the leaves, which are odd. Source: NCCL's
+    trees.
 
     >>> [tree_parent(6, position) for position in range(1, 6)]
     [2, 4, 2, 0, 4]
@@ -207,12 +209,10 @@ def _edges_of_both(members: int, depth: int | None) -> tuple[Integers, Integers]
 def loop_through(sizes: Sequence[int], *, is_closed: bool = False) -> tuple[int, ...]:
     """Return a loop through the positions of a box.
 
-    Positions count along the first side first.
-
-    Neighbours in the loop are neighbours in the box, also the last and the first if a side is even.
-    For one side, ``is_closed`` says that its ends are neighbours; otherwise the loop goes out by
-    every second position and back by the others. If no side is even, the way from the last back to
-    the first is longer.
+    Positions count along the first side first. Neighbours in the loop are neighbours in the box,
+    also the last and the first if a side is even. For one side, ``is_closed`` says that its ends
+    are neighbours; otherwise the loop goes out by every second position and back by the others. If
+    no side is even, the way from the last back to the first is longer.
 
     >>> loop_through([4], is_closed=True), loop_through([4])
     ((0, 1, 2, 3), (0, 2, 3, 1))
@@ -228,10 +228,8 @@ def loop_through(sizes: Sequence[int], *, is_closed: bool = False) -> tuple[int,
     even = next((axis for axis, size in enumerate(sizes) if size % 2 == 0), None)
     if even is None:
         return tuple(_path(sizes, strides))
-    other_axes = [axis for axis in range(len(sizes)) if axis != even]
-    column = list(
-        _path([sizes[axis] for axis in other_axes], [strides[axis] for axis in other_axes])
-    )
+    across = [axis for axis in range(len(sizes)) if axis != even]
+    column = list(_path([sizes[axis] for axis in across], [strides[axis] for axis in across]))
     rows = [row * strides[even] for row in range(sizes[even])]
     # Up and down all columns except the first, row by row, then back along the first one.
     outward = [
@@ -243,7 +241,7 @@ def loop_through(sizes: Sequence[int], *, is_closed: bool = False) -> tuple[int,
 
 
 def _path(sizes: Sequence[int], strides: Sequence[int]) -> Iterator[int]:
-    """Yield all positions of a box, each next to the preceding one."""
+    """Yield a box's positions, each next to the preceding one."""
     *inner, size = sizes
     *inner_strides, stride = strides
     if not inner:

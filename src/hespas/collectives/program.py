@@ -1,4 +1,4 @@
-"""Define collective programs: the steps of every threadblock of every rank.
+"""Define collective programs: steps of threadblocks of ranks.
 
 Source of the terms and of the effects of steps: MSCCL, whose runtime reads such programs from XML.
 
@@ -34,7 +34,7 @@ class Buffer(Enum):
 
 
 class StepKind(Enum):
-    """The kind of a step: MSCCL's abbreviation and the step's effects.
+    """The kind of a step: MSCCL's abbreviation and effects.
 
     A step that receives takes the next message of its threadblock's receive peer; one that sends
     sends a message to the send peer. One that reduces adds the received data, or its target, to its
@@ -75,7 +75,7 @@ class Place(NamedTuple):
 
 
 class StepId(NamedTuple):
-    """A step of a rank: its threadblock's id, and its index there."""
+    """A step of a rank: threadblock id and index."""
 
     threadblock: int
     step: int
@@ -103,7 +103,7 @@ def wait_step(after: StepId) -> Step:
 
 @frozen
 class Threadblock:
-    """Steps in sequence, with at most one peer in each direction.
+    """Sequential steps with at most one peer per direction.
 
     A connection of two ranks has channels; messages of one channel arrive in order.
     """
@@ -129,7 +129,7 @@ class Rank:
 
 @frozen
 class Program:
-    """A collective program for ``len(ranks)`` ranks, in chunks of their buffers.
+    """A collective program of ``ranks`` and chunks of their buffers.
 
     With ``is_in_place`` the smaller buffer is a part of the larger: an all-gather's input is the
     rank's part of its output, a reduce-scatter's output the rank's part of its input. ``root`` is
@@ -158,10 +158,10 @@ class Program:
 
 
 def chunk_counts(collective: CollectiveKind, ranks: int, chunks: int) -> tuple[int, int]:
-    """Return a rank's (input, output) chunks; the larger buffer has ``chunks``.
+    """Return a rank's input and output chunks.
 
-    An all-gather's or gather's input and a reduce-scatter's or scatter's output are one rank's
-    part.
+    The larger buffer has ``chunks``. An all-gather's or gather's input and a reduce-scatter's or
+    scatter's output are one rank's part.
 
     >>> chunk_counts(CollectiveKind.ALL_GATHER, 4, 8)
     (2, 8)
@@ -189,14 +189,13 @@ _IN_INPUT = (CollectiveKind.REDUCE_SCATTER, CollectiveKind.SCATTER)
 
 
 def program(schedule: Schedule) -> Program:
-    """Return the program of a schedule; `hespas.collectives.verify.verify` checks it.
+    """Return the program of a schedule.
 
-    It works in place, except for an all-to-all. Raises `AlgorithmError` for schedules without a
-    program: a barrier, which moves no data, and reductions in switches.
+    `hespas.collectives.verify.verify` checks it. It works in place, except for an all-to-all.
+    Raises `AlgorithmError` for schedules without a program: a barrier, which moves no data, and
+    reductions in switches.
     """
-    is_in_switch = any(
-        schedule_rounds.operation is Operation.IN_SWITCH for schedule_rounds in schedule.rounds
-    )
+    is_in_switch = any(rounds.operation is Operation.IN_SWITCH for rounds in schedule.rounds)
     if is_in_switch or not schedule.parts:
         raise AlgorithmError(f"{schedule.name} {schedule.collective.value} has no program")
     members = schedule.members
@@ -227,8 +226,6 @@ def common_program(name: str, collective: CollectiveKind, ranks: int) -> Program
 
 
 _Sent = tuple[Message, range]
-
-
 _SEND, _RECEIVE = 0, 1
 
 
@@ -249,7 +246,7 @@ class _Block:
 
 @dataclass(slots=True)
 class _Accesses:
-    """The latest accesses to a chunk: its write, and the reads since."""
+    """A chunk's latest write, and the reads since."""
 
     write: StepId | None = None
     reads: list[StepId] = field(default_factory=list[StepId])
@@ -276,31 +273,27 @@ class _RankWriter:
                     place = self._place(part)
                     self._add(block, StepKind.SEND, place, place, count)
         # In a ring, the threadblock that sends to the next also receives from the previous.
-        arriving = [
-            (
-                self._block(message.channel, _RECEIVE, message.source, targets[message.channel]),
-                message,
-                parts,
-            )
-            for message, parts in messages
-            if message.target == self._rank
-        ]
-        adding: list[tuple[Place, Place, int]] = []
-        for block, message, parts in sorted(arriving, key=lambda arrival: arrival[0].number):
+        arrivals: list[tuple[_Block, Message, range]] = []
+        for message, parts in [item for item in messages if item[0].target == self._rank]:
+            channel = message.channel
+            block = self._block(channel, _RECEIVE, message.source, targets[channel])
+            arrivals.append((block, message, parts))
+        additions: list[tuple[Place, Place, int]] = []
+        for block, message, parts in sorted(arrivals, key=lambda arrival: arrival[0].number):
             for part, count in _pieces(parts):
                 place = target = self._place(part)
                 kind = StepKind.RECEIVE
                 if rounds.is_staged:
                     target = self._scratch_place((message, part), count)
-                    adding.append((target, place, count))
+                    additions.append((target, place, count))
                 elif rounds.operation is Operation.REDUCE:
                     kind = StepKind.RECEIVE_REDUCE_COPY
                 self._add(block, kind, place, target, count)
-        for staging, place, count in adding:
+        for staging, place, count in additions:
             self._add(self._local_block(), StepKind.REDUCE, staging, place, count)
 
     def written(self) -> Rank:
-        """Return the rank; an all-to-all also copies the rank's own part."""
+        """Return the rank; all-to-alls also copy its own part."""
         if self._schedule.collective is CollectiveKind.ALL_TO_ALL:
             source, target = Place(Buffer.INPUT, self._rank), Place(Buffer.OUTPUT, self._rank)
             self._add(self._local_block(), StepKind.COPY, source, target, 1)
@@ -313,7 +306,7 @@ class _RankWriter:
         )
 
     def _block(self, channel: int, end: int, peer: int, targets: set[int]) -> _Block:
-        """Return the threadblock that sends to or receives from a peer.
+        """Return the threadblock for messages to or from a peer.
 
         A threadblock that is free at this end is used if its other peer is the same, or the only
         target.
@@ -341,7 +334,7 @@ class _RankWriter:
         return self._blocks[-1]
 
     def _place(self, part: int) -> Place:
-        """Return a part's position on this rank, final or in transit."""
+        """Return a part's final or transit position on this rank."""
         schedule = self._schedule
         if schedule.collective is not CollectiveKind.ALL_TO_ALL:
             return Place(Buffer.INPUT if schedule.collective in _IN_INPUT else Buffer.OUTPUT, part)
@@ -353,19 +346,18 @@ class _RankWriter:
         return self._scratch_place(part, 1)
 
     def _scratch_place(self, content: object, count: int) -> Place:
-        offsets = [
-            self._scratch.setdefault((content, index), len(self._scratch)) for index in range(count)
-        ]
-        return Place(Buffer.SCRATCH, offsets[0])
+        for index in range(count):
+            self._scratch.setdefault((content, index), len(self._scratch))
+        return Place(Buffer.SCRATCH, self._scratch[content, 0])
 
     def _add(self, block: _Block, kind: StepKind, source: Place, target: Place, count: int) -> None:
-        """Add a step that waits for earlier accesses to its chunks."""
+        """Add a step after earlier accesses to its chunks."""
         reads = _chunks(source, count) if kind.reads else []
         if kind is StepKind.REDUCE:
             reads += _chunks(target, count)
         writes = _chunks(target, count) if kind.writes else []
         waits = self._waits_for(block, reads, writes)
-        # A step waits for one other. Nops wait for the rest, and for all before a receive.
+        # A step waits for one step. Nops wait for the others, and for all before a receive.
         last = waits.pop() if waits and not kind.receives else None
         block.steps += [wait_step(after) for after in waits]
         block.steps.append(Step(kind=kind, source=source, target=target, count=count, after=last))

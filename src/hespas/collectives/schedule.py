@@ -45,7 +45,7 @@ class Operation(Enum):
 
 
 class Message(NamedTuple):
-    """A message of one round; ``round`` counts from 0 in its `Rounds`."""
+    """A message; ``round`` counts from 0 in its `Rounds`."""
 
     round: int
     source: int
@@ -59,7 +59,7 @@ PartsOf = Callable[[Message], range]
 
 @frozen
 class Rounds:
-    """``count`` rounds of one pattern; messages of a round are concurrent.
+    """``count`` rounds of one pattern, each of concurrent messages.
 
     Every message carries ``size_parts`` parts, which ``parts`` lists. ``depth`` above 1 marks a
     pipeline: a part passes ``depth`` members one after the other while others follow, and it may be
@@ -105,7 +105,7 @@ class Schedule:
         return ceil(all_channels / self.channels)
 
     def messages(self) -> Iterator[tuple[Rounds, Message, range]]:
-        """Yield every message with its rounds and its parts, in order."""
+        """Yield all messages in order, with rounds and parts."""
         for rounds in self.rounds:
             for number in range(rounds.count):
                 for source, target, channel in messages(rounds.pattern, self.members):
@@ -130,19 +130,16 @@ class Schedule:
         """
         if window is None:
             return self
-        windowed_rounds = [
-            replace(rounds, pattern=shift(first, min(first + window - 1, rounds.pattern.last)))
-            if rounds.pattern.form is Form.SHIFT
-            else rounds
-            for rounds in self.rounds
-            for first in _firsts(rounds.pattern, window)
-        ]
-        return replace(self, rounds=tuple(windowed_rounds))
-
-
-def _firsts(pattern: Pattern, window: int) -> range:
-    is_shift = pattern.form is Form.SHIFT
-    return range(pattern.first, pattern.last + 1, window) if is_shift else range(1)
+        windowed: list[Rounds] = []
+        for rounds in self.rounds:
+            pattern = rounds.pattern
+            if pattern.form is not Form.SHIFT:
+                windowed.append(rounds)
+                continue
+            for first in range(pattern.first, pattern.last + 1, window):
+                last = min(first + window - 1, pattern.last)
+                windowed.append(replace(rounds, pattern=shift(first, last)))
+        return replace(self, rounds=tuple(windowed))
 
 
 _LARGER_THAN_INPUT = (CollectiveKind.ALL_GATHER, CollectiveKind.GATHER)
@@ -159,10 +156,9 @@ def cut_evenly(
 ) -> Schedule:
     """Return a schedule with the larger buffer cut into ``parts``.
 
-    The default is one part per member and channel.
-
-    An all-gather's and a gather's input is one member's share of them; an all-to-all has ``parts``
-    for each member. The last member of a chain is the root of its reduction.
+    The default is one part per member and channel. An all-gather's and a gather's input is one
+    member's share of them; an all-to-all has ``parts`` for each member. The last member of a chain
+    is the root of its reduction.
     """
     total = members * channels if parts is None else parts
     is_chain = any(item.pattern.form is Form.PATH for item in rounds)
@@ -184,7 +180,7 @@ RoundsOf = Callable[[CollectiveKind, int], tuple[Rounds, ...]]
 
 @frozen
 class CollectiveAlgorithm:
-    """A collective algorithm: its rounds for each collective it can run.
+    """A collective algorithm with its rounds for each collective.
 
     ``parts`` and ``channels`` are arguments of `cut_evenly`. ``usual_for`` are the collectives for
     which it is preferred to equally fast algorithms. Programs follow ``contiguous_rounds`` if
@@ -201,18 +197,16 @@ class CollectiveAlgorithm:
 
     def supports(self, collective: CollectiveKind, members: int) -> bool:
         """Return whether it can run a collective among ``members``."""
-        is_power = members & members - 1 == 0
-        return collective in self.rounds and members > 1 and (
-            is_power or not self.needs_power_of_two
-        )  # fmt: skip
+        is_allowed = members & members - 1 == 0 or not self.needs_power_of_two
+        return collective in self.rounds and members > 1 and is_allowed
 
     def schedule(
         self, collective: CollectiveKind, members: int, *, is_contiguous: bool = False
     ) -> Schedule:
-        """Return the schedule of a collective; programs need the contiguous one.
+        """Return the schedule of a collective.
 
-        Raises `AlgorithmError` for an unsupported collective, for fewer than two members, and for a
-        number of members that must be a power of two but isn't.
+        Programs need contiguous parts. Raises `AlgorithmError` for an unsupported collective, for
+        fewer than two members, and for a number of members that must be a power of two but isn't.
         """
         if collective not in self.rounds:
             raise AlgorithmError(f"there is no {self.name} algorithm for {collective.value}")
@@ -259,11 +253,9 @@ def phases(
 ) -> Iterator[DimensionPhase]:
     """Yield the phases of a collective along network dimensions.
 
-    ``sizes`` are the members along each dimension, innermost first.
-
-    An all-reduce scatters along all dimensions except the last, reduces along that one, and gathers
-    back.
-    An all-gather begins with the outermost dimension, the others with the innermost.
+    ``sizes`` are the members along each dimension, innermost first. An all-reduce scatters along
+    all dimensions except the last, reduces along that one, and gathers back. An all-gather begins
+    with the outermost dimension, the others with the innermost.
 
     >>> for phase in phases(CollectiveKind.ALL_REDUCE, {0: 8, 1: 4}, 1000):
     ...     print(phase.dimension, phase.collective.name, phase.size_bytes)

@@ -1,4 +1,4 @@
-"""Check that the steps of a program fit together, before it is run."""
+"""Check that a program's steps fit together."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def check_structure(program: Program) -> None:
         + sum(rank.scratch_chunks for rank in program.ranks),
         "its steps move": sum(step.count for *_, step in program.steps()),
     }
-    for what, total in totals.items():
+    for subject, total in totals.items():
         if total > MOST_ALGORITHM_CHUNKS:
-            message = f"{what} {total} chunks in all"
+            message = f"{subject} {total} chunks in all"
             hint = f"use at most {MOST_ALGORITHM_CHUNKS}"
             raise AlgorithmError(message, location=program.name, hint=hint)
     if count < 2 or not 0 <= program.root < count:

@@ -1,4 +1,4 @@
-"""Verify that a program computes its collective by running it on symbols.
+"""Verify that a program computes its collective, by symbols.
 
 A chunk's value is the set of ranks whose contributions are in it. Messages are buffered: a send
 doesn't wait for its receive, as in MSCCL, whose connections have slots for several. A program that
@@ -37,7 +37,7 @@ from hespas.program.collectives import CollectiveKind
 
 
 class Value(NamedTuple):
-    """The sum over some ranks of one chunk of their inputs.
+    """The sum of one input chunk over some ranks.
 
     ``chunk`` is its position in the input, ``ranks`` a bit for each rank. ``fault`` describes an
     error in it and the step that caused it.
@@ -48,7 +48,7 @@ class Value(NamedTuple):
     fault: str = ""
 
 
-def added(one: Value, other: Value, where: str) -> Value:
+def added(first: Value, second: Value, where: str) -> Value:
     """Add two values; repeated or unlike contributions are a fault.
 
     >>> added(Value(0, 0b01), Value(0, 0b10), "here")
@@ -56,15 +56,15 @@ def added(one: Value, other: Value, where: str) -> Value:
     >>> added(Value(0, 0b11), Value(0, 0b10), "here").fault
     'here: adds the contribution of rank 1 a second time'
     """
-    if one.fault or other.fault:
-        return one if one.fault else other
-    if one.chunk != other.chunk:
-        return Value(0, 0, f"{where}: adds chunk {other.chunk} to chunk {one.chunk}")
-    twice = one.ranks & other.ranks
+    if first.fault or second.fault:
+        return first if first.fault else second
+    if first.chunk != second.chunk:
+        return Value(0, 0, f"{where}: adds chunk {second.chunk} to chunk {first.chunk}")
+    twice = first.ranks & second.ranks
     if twice:
         ranks = ranks_text(twice)
         return Value(0, 0, f"{where}: adds the contribution of {ranks} a second time")
-    return Value(one.chunk, one.ranks | other.ranks)
+    return Value(first.chunk, first.ranks | second.ranks)
 
 
 def ranks_text(ranks: int) -> str:
@@ -88,7 +88,7 @@ class _Access(NamedTuple):
 
 @dataclass(slots=True)
 class _Chunk:
-    """A chunk of memory: its value, last write, and reads since."""
+    """A chunk's value, last write, and reads since."""
 
     value: Value | None = None
     written: _Access | None = None
@@ -137,7 +137,7 @@ class Block:
         return self.position == len(self.threadblock.steps)
 
     def connection(self, *, is_incoming: bool) -> tuple[int, int | None, int | None]:
-        """Return the channel, the source and the target of the block's messages."""
+        """Return the channel, source and target of messages."""
         if is_incoming:
             return (self.threadblock.channel, self.threadblock.receive_peer, self.rank)
         return (self.threadblock.channel, self.rank, self.threadblock.send_peer)
@@ -276,14 +276,11 @@ class Execution:
     def _check_order(
         self, block: Block, place: Place, earlier: Iterable[tuple[_Access | None, str]], doing: str
     ) -> None:
-        """Raise for an earlier access to a chunk that is unordered."""
+        """Raise for an unordered earlier access to a chunk."""
+        own = (block.number, block.position)
+        clock = self._clocks[block.number]
         for access, did in earlier:
-            own = (block.number, block.position)
-            if (
-                access is None
-                or access == own
-                or self._clocks[block.number, access.block] > access.step
-            ):
+            if access is None or access == own or clock[access.block] > access.step:
                 continue
             settled = _settled_place(self.program, block.rank, place)
             raise AlgorithmError(
@@ -295,7 +292,7 @@ class Execution:
 
 
 def _settled_place(program: Program, rank: int, place: Place) -> Place:
-    """Return the real position of a chunk of an in-place program.
+    """Return the real position of an in-place program's chunk.
 
     One buffer is a part of the other: the larger one counts, or the output if both are equal.
     """
@@ -312,7 +309,7 @@ _LONGEST_CHAIN = 8
 
 @frozen
 class Verified:
-    """A program that computes its collective, with its messages in order.
+    """A verified program with its messages in order.
 
     ``is_result_known`` is False for a custom collective, of which only the run was checked.
     """
@@ -382,10 +379,9 @@ def _waits(execution: Execution, block: Block) -> str:
 def _reason_for_wait(execution: Execution, block: Block) -> tuple[str, Block | None]:
     after = execution.awaited_step(block)
     if after is not None:
+        key = (block.rank, after.threadblock)
         awaited_block = next(
-            awaited_block
-            for awaited_block in execution.blocks
-            if (awaited_block.rank, awaited_block.threadblock.id) == (block.rank, after.threadblock)
+            item for item in execution.blocks if (item.rank, item.threadblock.id) == key
         )
         awaited = f"threadblock {after.threadblock}, step {after.step}"
         return f"{block.text()} waits for {awaited}", awaited_block
@@ -400,12 +396,13 @@ def _reason_for_wait(execution: Execution, block: Block) -> tuple[str, Block | N
 
 
 def _check_results(execution: Execution) -> None:
-    """Raise for a wrong chunk, preferably the first spoilt by a step."""
+    """Raise for a wrong chunk, preferably the first spoilt."""
     program = execution.program
     wrong: list[tuple[bool, str]] = []
     for rank in range(len(program.ranks)):
-        for place in [Place(Buffer.OUTPUT, offset) for offset in range(program.output_chunks)]:
-            required = _required(program, rank, place.offset)
+        for offset in range(program.output_chunks):
+            place = Place(Buffer.OUTPUT, offset)
+            required = _required(program, rank, offset)
             value = execution.value(rank, place)
             problem = "" if required is None else _problem(value, required)
             if problem:

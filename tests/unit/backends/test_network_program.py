@@ -42,7 +42,7 @@ def test_a_refusal_says_what_the_system_is() -> None:
 
 def test_what_of_a_system_no_message_says_is_refused_or_noted() -> None:
     system = load_system("H100_80GB_8GPU")
-    (note,) = check_plays_messages(system)
+    note = check_plays_messages(system)
     assert "delays of endpoints" in note
     for name in ("replay-only", "per-node-custom-implementation"):
         changed = replace(system, options={**system.options, name: "x"})
