@@ -243,7 +243,8 @@ def grouped_product(op: Op) -> GroupedProduct | None:
     """Return a grouped product's rows and groups, or None."""
     match op.attrs:
         case DotAttrs(ragged=int(ragged)):
-            rows, _, groups = map(shape_of, op.operands)
+            # Products in fewer bits have scales as further operands.
+            rows, groups = shape_of(op.operands[0]), shape_of(op.operands[2])
             return GroupedProduct(rows=rows[ragged], groups=groups[-1])
         case CustomCallAttrs(target=target) if target == MOSAIC:
             return _kernel_product(op)
