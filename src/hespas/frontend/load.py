@@ -181,7 +181,7 @@ def _partition(
         partition_module,
     )
 
-    cache_of_texts = None if cache_dir is None else partition_cache(cache_dir)
-    if isinstance(parsed, MlirModule):
-        return partition_module(parsed, source, kept=cache_of_texts)
-    return partition(stablehlo_of_module(parsed, name=name), name=name)
+    if not isinstance(parsed, MlirModule):
+        return partition(stablehlo_of_module(parsed, name=name), name=name)
+    cache = None if cache_dir is None else partition_cache(cache_dir)
+    return partition_module(parsed, source, cache=cache)

@@ -260,17 +260,13 @@ class _CachedWhole(msgspec.Struct, frozen=True, kw_only=True):
     device_order: DeviceOrder | None
 
 
-def whole_cache(directory: Path) -> ContentCache:
-    """Return the cache of `Whole` values in a directory."""
-    return ContentCache(directory=directory, suffix=".whole", mark=_MARK, what="sources' meshes")
-
-
-def kept_whole(source: bytes, *, name: str, kept: ContentCache | None) -> Whole:
-    """Return a source's `Whole`, cached if possible."""
-    if kept is None:
+def cached_whole(source: bytes, *, name: str, directory: Path | None) -> Whole:
+    """Return `whole_of_source`, cached in a directory."""
+    if directory is None:
         return whole_of_source(source, name=name)
+    cache = ContentCache(directory=directory, suffix=".whole", mark=_MARK, what="sources' meshes")
     key = sha256(sha256(source).digest() + f"{__version__} {code_digest(*_MAKERS)}".encode())
-    content = kept.read(key.hexdigest())
+    content = cache.read(key.hexdigest())
     if content is not None:
         cached = msgspec.msgpack.decode(content, type=_CachedWhole)
         inputs = tuple([read_type(text) for text in cached.inputs])
@@ -278,7 +274,7 @@ def kept_whole(source: bytes, *, name: str, kept: ContentCache | None) -> Whole:
     facts = whole_of_source(source, name=name)
     texts = tuple([str(kind) for kind in facts.inputs])
     entry = _CachedWhole(mesh=facts.mesh, inputs=texts, device_order=facts.device_order)
-    kept.write(key.hexdigest(), msgspec.msgpack.encode(entry))
+    cache.write(key.hexdigest(), msgspec.msgpack.encode(entry))
     return facts
 
 

@@ -29,7 +29,7 @@ from hespas.errors import (
 from hespas.frontend.experts import Capacity, with_expert_load
 from hespas.frontend.load import is_false_first, load_per_device, load_undivided
 from hespas.frontend.overrides import Loaded, LoadOptions
-from hespas.frontend.whole import kept_whole, whole_cache
+from hespas.frontend.whole import cached_whole
 from hespas.hardware.system import System
 from hespas.models.software import software_named
 from hespas.prediction.checks import check_effects
@@ -149,8 +149,7 @@ def _launched(program: Program, recorded: Recorded, options: EstimateOptions) ->
 
 def _whole(content: bytes, options: PredictOptions) -> Whole:
     directory = made_directory(options.estimate)
-    kept = None if directory is None else whole_cache(directory)
-    return kept_whole(content, name=str(options.program.file), kept=kept)
+    return cached_whole(content, name=str(options.program.file), directory=directory)
 
 
 _EXPORTED = b"module {}"

@@ -1,4 +1,4 @@
-"""cuDNN's fused attention for JAX programs lowered without GPU and cuDNN.
+"""Trace cuDNN's fused attention without GPU and cuDNN.
 
 JAX's own function asks for the installed version of cuDNN and for devices, and divides its calls by
 a callback that only the process which traced them can run. The two primitives here, one forward and
@@ -15,34 +15,23 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax._src.cudnn import fused_attention_stablehlo as cudnn
-from jax.extend.core import Primitive
-from jax.interpreters.mlir import register_lowering
 
-PLATFORM = "cuda"
-"""The platform that programs with these calls are lowered for."""
+from hespas.xla.flash import cuda_primitive
+
 _UNUSED_OPERANDS = 7
 """Bias, lengths and offsets of packed sequences, and tables of pages."""
 
-
-def _primitive(name: str, shapes: Any, lowering: Any) -> Primitive:
-    primitive = Primitive(name)
-    primitive.multiple_results = True
-    primitive.def_abstract_eval(shapes)
-    register_lowering(primitive, lowering, platform=PLATFORM)
-    return primitive
-
-
-_attention = _primitive(
+_attention = cuda_primitive(
     "cudnn_attention",
     cudnn._dot_product_attention_fwd_abstract,  # noqa: SLF001 - there is no other way
     cudnn._dot_product_attention_fwd_cuda_lowering,  # noqa: SLF001 - as above
 )
-_small_attention = _primitive(
+_small_attention = cuda_primitive(
     "cudnn_small_attention",
     cudnn._dot_product_attention_fp8_fwd_abstract,  # noqa: SLF001 - as above
     cudnn._dot_product_attention_fp8_fwd_cuda_lowering,  # noqa: SLF001 - as above
 )
-_gradients = _primitive(
+_gradients = cuda_primitive(
     "cudnn_attention_gradients",
     cudnn._dot_product_attention_bwd_abstract,  # noqa: SLF001 - as above
     cudnn._dot_product_attention_bwd_cuda_lowering,  # noqa: SLF001 - as above
@@ -76,7 +65,10 @@ def decoding_attention(
 def decoding_attention_with_sinks(
     query: jax.Array, keys: jax.Array, values: jax.Array, sinks: jax.Array
 ) -> jax.Array:
-    """Attend as `decoding_attention`, with one more score per head in the row sums."""
+    """Attend as `decoding_attention`, with a sink per head.
+
+    A sink is one more score in the sums of the head's rows.
+    """
     query = jnp.swapaxes(query, 1, 2)
     settings = _settings(causal=False) | {"layout": cudnn.AttentionLayout.BNTH.value}
     context, logarithms = _attention.bind(
@@ -89,9 +81,10 @@ def decoding_attention_with_sinks(
 def small_decoding_attention(
     query: jax.Array, keys: jax.Array, values: jax.Array, scale: float
 ) -> jax.Array:
-    """Attend from one new token to a cache, with all arrays in 8 bits.
+    """Attend from one new token to an 8-bit cache.
 
-    Arrays are as `decoding_attention` takes them without pages; ``scale`` is that of each of them.
+    All arrays have 8 bits. They are as `decoding_attention` takes them without pages; ``scale`` is
+    that of each of them.
     """
     query = jnp.swapaxes(query, 1, 2)
     unit, factor = (jnp.full((1, 1, 1, 1), number, jnp.float32) for number in (1.0, scale))
@@ -123,17 +116,17 @@ def attention_block(
 
 def attention_gradients(
     arrays: tuple[jax.Array, jax.Array, jax.Array],
-    made: tuple[jax.Array, jax.Array],
+    results: tuple[jax.Array, jax.Array],
     gradient: jax.Array,
     *,
     causal: bool,
     window: int = 0,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Return the gradients of query, key and value (``arrays``) of a block.
+    """Return a block's gradients of query, key and value.
 
-    ``made`` are the result and its statistics over all blocks.
+    These are the ``arrays``; ``results`` are the result and its statistics over all blocks.
     """
-    context, statistics = made
+    context, statistics = results
     query, key, value = _gradients.bind(
         *arrays,
         *_unused(arrays[0]),

@@ -1,4 +1,4 @@
-"""Start JAX on the CPU alone, without the output of accelerators' plugins."""
+"""Start JAX on the CPU alone, without plugins' output."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ _PLUGINS = ("jax_plugins", "jax._src.xla_bridge")
 
 
 def use_cpu(devices: int | None = None) -> None:
-    """Make JAX, which must not be imported yet, use the CPU alone.
+    """Make JAX use the CPU alone.
 
-    ``devices`` is the number of virtual devices. Has no effect on a JAX that has started.
+    ``devices`` is the number of virtual devices. It has no effect on a JAX that was imported
+    before.
     """
     os.environ["JAX_PLATFORMS"] = "cpu"
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -27,7 +28,10 @@ def use_cpu(devices: int | None = None) -> None:
 
 
 def _start() -> None:
-    """Start JAX with standard error closed: plugins' libraries print when they are loaded."""
+    """Start JAX with standard error closed.
+
+    The plugins' libraries print when they are loaded.
+    """
     saved = os.dup(2)
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 2)

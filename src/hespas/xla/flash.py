@@ -1,13 +1,13 @@
-"""FlashAttention's kernels for JAX programs, FlashMLA's, and DeepGEMM's of an index.
+"""Trace kernels of FlashAttention, FlashMLA and DeepGEMM.
 
-FlashAttention has forward and backward. The custom calls have names of their own, since no library
-of JAX's has these kernels: a program with them is priced, and optimised by XLA up to the
-executable, but does not run. Source of the kernels' operands and memory: Dao-AILab/flash-attention,
-``mha_fwd`` and ``mha_bwd`` of ``csrc/flash_attn/flash_api.cpp``; deepseek-ai/FlashMLA,
-``flash_mla_with_kvcache``: keys are whole latent vectors, values their first numbers, for all heads
-of the queries, and ``flash_mla_sparse_fwd``: each query has the places of its own keys;
-deepseek-ai/DeepGEMM, ``fp8_mqa_logits``: scores of heads in 8 bits, cut off at zero, weighed and
-added up.
+FlashAttention has forward and backward; DeepGEMM's kernel is that of an index. The custom calls
+have names of their own, since no library of JAX's has these kernels: a program with them is priced,
+and optimised by XLA up to the executable, but does not run. Source of the kernels' operands and
+memory: Dao-AILab/flash-attention, ``mha_fwd`` and ``mha_bwd`` of ``csrc/flash_attn/flash_api.cpp``;
+deepseek-ai/FlashMLA, ``flash_mla_with_kvcache``: keys are whole latent vectors, values their first
+numbers, for all heads of the queries, and ``flash_mla_sparse_fwd``: each query has the places of
+its own keys; deepseek-ai/DeepGEMM, ``fp8_mqa_logits``: scores of heads in 8 bits, cut off at zero,
+weighed and added up.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def attention_block(
 
 def attention_gradients(
     arrays: tuple[jax.Array, jax.Array, jax.Array],
-    made: tuple[jax.Array, jax.Array],
+    results: tuple[jax.Array, jax.Array],
     gradient: jax.Array,
     *,
     causal: bool,
@@ -68,12 +68,12 @@ def attention_gradients(
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Return the gradients of query, key and value (``arrays``).
 
-    ``made`` is the result of the forward pass. The kernels sum the gradient of queries in f32, and
+    ``results`` are those of the forward pass. The kernels sum the gradient of queries in f32, and
     those of keys and values for each head of the queries: the call has that memory as a last
     result, a row of bytes.
     """
     query, key, value, _ = _backward.bind(
-        *arrays, *made, gradient, is_causal=causal, window=window, kernel=kernel
+        *arrays, *results, gradient, is_causal=causal, window=window, kernel=kernel
     )
     return query, key, value
 
@@ -94,7 +94,7 @@ def _backward_shapes(query: Any, key: Any, value: Any, *_: Any, **__: Any) -> tu
 
 
 def working_bytes(query: tuple[int, ...], key: tuple[int, ...], element_bytes: int) -> int:
-    """Return the working memory of the backward pass beside its results, in bytes.
+    """Return the backward pass's working memory beside its results.
 
     In f32 the gradient of queries (``dq_accum``) and a number for each row (``softmax_d``); where
     heads share keys, gradients of keys and values for each head (``dk_expanded``).
@@ -120,12 +120,12 @@ def _lowering(target: str) -> Any:
         config = {
             "flash_attention_config": {"is_causal": is_causal, "window": window, **implementation}
         }
-        return call_by_rows(ctx, target, operands, backend_config=json.dumps(config))
+        return _call_by_rows(ctx, target, operands, backend_config=json.dumps(config))
 
     return lower
 
 
-def call_by_rows(ctx: Any, target: str, operands: Any, *, backend_config: str = "") -> Any:
+def _call_by_rows(ctx: Any, target: str, operands: Any, *, backend_config: str = "") -> Any:
     """Emit a row-major custom call; return its results."""
     call = custom_call(
         target,
@@ -156,20 +156,21 @@ def latent_decoding(query: jax.Array, cache: jax.Array, *, value_size: int) -> j
 def attention_to_chosen(
     query: jax.Array, vectors: jax.Array, places: jax.Array, *, value_size: int
 ) -> jax.Array:
-    """Return `latent_decoding` of queries that see the vectors at ``places`` alone.
+    """Return `latent_decoding` over each query's chosen vectors.
 
     ``query`` is (batch, queries, heads, vector), ``vectors`` are (batch, 1, tokens, vector), and
-    ``places`` (batch, queries, chosen).
+    ``places``, those of the chosen vectors, (batch, queries, chosen).
     """
     (context,) = _sparse.bind(query, vectors, places, value_size=value_size)
     return context
 
 
 def index_scores(query: jax.Array, keys: jax.Array, shares: jax.Array) -> jax.Array:
-    """Return how each query's index rates each token, (batch, queries, tokens) in f32.
+    """Return each query's index scores of all tokens.
 
-    ``query`` is (batch, queries, heads, size), ``keys`` are (batch, 1, tokens, size), and the
-    ``shares`` of heads (batch, queries, heads). As many queries as tokens rate earlier ones alone.
+    Scores are (batch, queries, tokens) in f32. ``query`` is (batch, queries, heads, size), ``keys``
+    are (batch, 1, tokens, size), and the ``shares`` of heads (batch, queries, heads). As many
+    queries as tokens rate earlier ones alone.
     """
     (scores,) = _ratings.bind(query, keys, shares)
     return scores
@@ -183,19 +184,16 @@ def _rating_shapes(query: Any, keys: Any, _shares: Any) -> tuple[ShapedArray, ..
     return (ShapedArray((*query.shape[:2], keys.shape[2]), jnp.dtype("float32")),)
 
 
-def _latent_lowering(target: str) -> Any:
-    def lower(ctx: Any, *operands: Any, value_size: int) -> Any:
+def _plain_lowering(target: str) -> Any:
+    def lower(ctx: Any, *operands: Any, value_size: int = 0) -> Any:
         del value_size
-        return call_by_rows(ctx, target, operands)
+        return _call_by_rows(ctx, target, operands)
 
     return lower
 
 
-def _lower_ratings(ctx: Any, *operands: Any) -> Any:
-    return call_by_rows(ctx, INDEX_SCORES, operands)
-
-
-def _primitive(name: str, shapes: Any, lowering: Any) -> Primitive:
+def cuda_primitive(name: str, shapes: Any, lowering: Any) -> Primitive:
+    """Return a JAX primitive with a lowering for CUDA GPUs."""
     primitive = Primitive(name)
     primitive.multiple_results = True
     primitive.def_abstract_eval(shapes)
@@ -203,8 +201,8 @@ def _primitive(name: str, shapes: Any, lowering: Any) -> Primitive:
     return primitive
 
 
-_forward = _primitive("flash_attention", _forward_shapes, _lowering(FLASH_FORWARD))
-_backward = _primitive("flash_attention_gradients", _backward_shapes, _lowering(FLASH_BACKWARD))
-_decoding = _primitive("flash_mla", _latent_shapes, _latent_lowering(FLASH_MLA))
-_sparse = _primitive("flash_mla_sparse", _latent_shapes, _latent_lowering(FLASH_MLA_SPARSE))
-_ratings = _primitive("mqa_logits", _rating_shapes, _lower_ratings)
+_forward = cuda_primitive("flash_attention", _forward_shapes, _lowering(FLASH_FORWARD))
+_backward = cuda_primitive("flash_attention_gradients", _backward_shapes, _lowering(FLASH_BACKWARD))
+_decoding = cuda_primitive("flash_mla", _latent_shapes, _plain_lowering(FLASH_MLA))
+_sparse = cuda_primitive("flash_mla_sparse", _latent_shapes, _plain_lowering(FLASH_MLA_SPARSE))
+_ratings = cuda_primitive("mqa_logits", _rating_shapes, _plain_lowering(INDEX_SCORES))

@@ -1,4 +1,4 @@
-"""Splash attention, JAX's own Pallas kernels for TPUs, forward and backward.
+"""Trace splash attention, JAX's Pallas kernels for TPUs.
 
 There is one kernel forward, and one for each kind of gradient. They compute the blocks of queries
 and keys that the mask leaves, a block of scores at a time. The custom calls hold the kernels'
@@ -53,7 +53,7 @@ def attention_block(
 
 def attention_gradients(
     arrays: tuple[jax.Array, jax.Array, jax.Array],
-    made: tuple[jax.Array, jax.Array],
+    results: tuple[jax.Array, jax.Array],
     gradient: jax.Array,
     *,
     causal: bool,
@@ -62,23 +62,23 @@ def attention_gradients(
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Return the gradients of query, key and value (``arrays``).
 
-    ``made`` is the result of the forward pass; ``causal``, ``window`` and ``score_cap`` are as they
+    ``results`` are those of the forward pass; ``causal``, ``window`` and ``score_cap`` are as they
     were in it.
     """
     kernel = _kernel(*arrays[:2], causal=causal, window=window, score_cap=score_cap)
-    context, logarithms = made
+    context, logarithms = results
 
-    def of_sequence(*given: jax.Array) -> tuple[jax.Array, ...]:
-        *inputs, context, logarithms, gradient = given
+    def of_sequence(*operands: jax.Array) -> tuple[jax.Array, ...]:
+        *inputs, context, logarithms, gradient = operands
         tables = (kernel.dq_mask_info, kernel.dkv_mask_info)
-        kept: Any = (*inputs, None, None, context, logarithms, *tables)
-        results = splash._splash_attention_bwd(  # noqa: SLF001 - JAX calls it for its own forward
-            res=kept, do=gradient, **kernel.kwargs
+        residuals: Any = (*inputs, None, None, context, logarithms, *tables)
+        gradients = splash._splash_attention_bwd(  # noqa: SLF001 - JAX calls it for its own forward
+            res=residuals, do=gradient, **kernel.kwargs
         )
-        return results[3:6]
+        return gradients[3:6]
 
-    given = (*map(_by_head, (*arrays, context)), logarithms, _by_head(gradient))
-    query, key, value = map(_by_head, jax.vmap(of_sequence)(*given))
+    operands = (*map(_by_head, (*arrays, context)), logarithms, _by_head(gradient))
+    query, key, value = map(_by_head, jax.vmap(of_sequence)(*operands))
     return query, key, value
 
 

@@ -1,4 +1,6 @@
-"""Read possibly damaged programs in a process: jaxlib's readers can crash.
+"""Read possibly damaged programs in a process.
+
+jaxlib's readers can crash:
 
 * Bytecode: jaxlib 0.10.2 aborts where a message holds bytes that are no text, and reads invalid
   memory elsewhere. Names that are no text pass its reader, and no Python can ask for them. Text of
@@ -31,9 +33,10 @@ _DIAGNOSTIC = re.compile(r"was parsing (\d+):(\d+): error: (.*)")
 
 
 def check_bytecode(source: bytes, *, name: str) -> None:
-    """Raise `ProgramError` for bytecode, or a portable artifact, that crashes its reader.
+    """Raise `ProgramError` for bytecode that crashes its reader.
 
-    Other input is not read. Bytecode that is refused without a crash passes.
+    A portable artifact is bytecode too. Other input is not read, and bytecode that is refused
+    without a crash passes.
     """
     if not _is_readable(source, _STABLEHLO):
         raise ProgramError(
@@ -64,10 +67,10 @@ def _is_readable(source: bytes, language: str) -> bool:
 
 
 def proto_of_text(text: str, *, name: str) -> bytes:
-    """Return the ``HloModuleProto`` of a module's text; ``name`` stands in messages.
+    """Return the ``HloModuleProto`` of a module's text.
 
-    Raises `ProgramError` with line and column for text that XLA cannot parse, and without them for
-    text that crashes its parser.
+    ``name`` stands in messages. Raises `ProgramError` with line and column for text that XLA cannot
+    parse, and without them for text that crashes its parser.
     """
     try:
         answer = _answer_of(text.encode(), _HLO)
@@ -91,7 +94,7 @@ def _answer_of(source: bytes, language: str) -> Mapping[str, object]:
 
 
 def main() -> None:
-    """Answer each line of standard input, a program, with a line."""
+    """Answer each line of standard input with a line."""
     for line in sys.stdin:
         question: dict[str, str] = json.loads(line)
         body, language = b64decode(question["body"]), question["language"]
@@ -109,7 +112,7 @@ def _parse_hlo(text: str) -> dict[str, str]:
 
 
 def _walk_module(source: bytes, language: str) -> dict[str, str]:
-    """Return an error for names that are no text, if any."""
+    """Return the error for names that are no text."""
     try:
         if language == _STABLEHLO:
             parsed: Any = parse_mlir(source, name="standard input").handle

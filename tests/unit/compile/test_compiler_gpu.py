@@ -116,7 +116,7 @@ def test_kernels_of_a_loop_are_tied(loop: CompiledProgram) -> None:
     assert loop.kernels is not None
     launches = loop.kernels.launches
     names = [launch.instruction for launch in launches]
-    assert set(names) <= read_instruction_names(loop.hlo_text).all
+    assert set(names) <= read_instruction_names(loop.hlo_text).instructions
     (tanh,) = [launch for launch in launches if "tanh" in launch.kernel]
     threads = tanh.grid[0] * tanh.block[0]
     assert ONE_BYTES // 4 % threads == 0

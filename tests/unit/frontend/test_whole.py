@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from hespas.frontend.load import load_per_device
-from hespas.frontend.whole import kept_whole, whole_cache, whole_of_source
+from hespas.frontend.whole import cached_whole, whole_of_source
+from hespas.program.program import Whole
 
 SHARDED = """
 module @step attributes {{mhlo.num_partitions = 8 : i32, mhlo.num_replicas = 1 : i32{more}}} {{
@@ -46,14 +47,17 @@ def test_what_a_source_says_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     sources = [source(), source(more=f", {order}"), b"module {}"]
     wholes = [whole_of_source(each, name="step.mlir") for each in sources]
     assert wholes[1].device_order is not None
-    kept = whole_cache(tmp_path)
-    assert [kept_whole(each, name="step.mlir", kept=kept) for each in sources] == wholes
+
+    def cached(name: str) -> list[Whole]:
+        return [cached_whole(each, name=name, directory=tmp_path) for each in sources]
+
+    assert cached("step.mlir") == wholes
     monkeypatch.setattr("hespas.frontend.whole.parse_mlir", None)
-    assert [kept_whole(each, name="other.mlir", kept=kept) for each in sources] == wholes
+    assert cached("other.mlir") == wholes
     for file in tmp_path.iterdir():
         file.write_bytes(file.read_bytes()[:-1])
     monkeypatch.undo()
-    assert [kept_whole(each, name="step.mlir", kept=kept) for each in sources] == wholes
+    assert cached("step.mlir") == wholes
 
 
 def test_the_inputs_of_a_partitioned_program_are_those_of_one_device() -> None:

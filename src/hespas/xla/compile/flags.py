@@ -1,7 +1,7 @@
-"""Ask a compiler without a device which of XLA's flags it takes.
+"""Ask a compiler which of XLA's flags it takes.
 
-The module runs as a process of its own and answers a question (`hespas.base.question`). A compiler
-checks flags only when it compiles, so it is given a program of one addition.
+The module runs as a process of its own and answers a question (`hespas.base.question`). It needs no
+device. A compiler checks flags only when it compiles, so it is given a program of one addition.
 """
 
 from __future__ import annotations
@@ -31,10 +31,9 @@ _PROGRAM = b"""module @probe {
 """
 
 
-def taken(question: FlagsQuestion, _: Path) -> FlagsTaken:
+def check_flags(question: FlagsQuestion, _: Path) -> FlagsTaken:
     """Try all flags at once, and one by one if refused."""
-    accelerator = _smallest(question.accelerator)
-    compiler = _Compiler(accelerator)
+    compiler = _Compiler(question.accelerator)
     flags = question.flags
     if compiler.refusal(flags) is None:
         return FlagsTaken()
@@ -45,25 +44,20 @@ def taken(question: FlagsQuestion, _: Path) -> FlagsTaken:
     return FlagsTaken(unknown=unknown, bad=bad)
 
 
-def _smallest(accelerator: Accelerator) -> Accelerator:
-    match accelerator:
-        case TpuSlice(generation=generation):
-            return TpuSlice(generation=generation, topology=None)
-        case GpuHosts():
-            return accelerator
-
-
 class _Compiler:
-    """The compiler of one device of an accelerator."""
+    """The compiler of one chip of an accelerator."""
 
     def __init__(self, accelerator: Accelerator) -> None:
         self._is_gpu = isinstance(accelerator, GpuHosts)
-        count = 1 if isinstance(accelerator, GpuHosts) else _devices_of(accelerator)
-        self._topology = open_topology(accelerator, count=count)
-        self._count = count
+        self._count = 1
+        if isinstance(accelerator, TpuSlice):
+            generation = accelerator.generation
+            self._count = TPU_GENERATIONS[generation].devices_per_chip
+            accelerator = TpuSlice(generation=generation, topology=None)
+        self._topology = open_topology(accelerator, count=self._count)
 
     def refusal(self, flags: Mapping[str, str]) -> str | None:
-        """Return the compiler's error for flags; None if it takes them."""
+        """Return the compiler's error for flags, or None."""
         errors = import_module("jax.errors")
         internals = import_module("jaxlib._jax")
         prepared = prepare(
@@ -88,9 +82,5 @@ class _Compiler:
         return None
 
 
-def _devices_of(accelerator: TpuSlice) -> int:
-    return TPU_GENERATIONS[accelerator.generation].devices_per_chip
-
-
 if __name__ == "__main__":
-    serve(FlagsQuestion, taken)
+    serve(FlagsQuestion, check_flags)

@@ -23,11 +23,11 @@ _NOTHING_STARTED: Mapping[str, str] = {}
 def read_kernels(
     dump: Path, *, module_text: str, starts: Mapping[str, str] = _NOTHING_STARTED
 ) -> CompiledKernels:
-    """Read the kernels of the one module that was compiled into a dump directory.
+    """Read a compiled module's kernels from its dump.
 
-    ``module_text`` is the optimised module, ``starts`` the result of `read_starts` for it. Raises
-    `UnsupportedError` if the lists of thunks are missing, or do not match the module's instructions
-    and the PTX.
+    The directory ``dump`` holds one module. ``module_text`` is the optimised module, ``starts`` the
+    result of `read_starts` for it. Raises `UnsupportedError` if the lists of thunks are missing, or
+    do not match the module's instructions and the PTX.
     """
     thunks = read_thunks(_only_file(dump, "*.thunk_sequence.txt"))
     instruction_of_thunk = read_thunk_instructions(_only_file(dump, "*.thunk_metadata.txt"))
@@ -65,7 +65,7 @@ class Launch:
 
 @frozen
 class Thunk:
-    """One step of an executable; ``launch`` is None without a kernel of XLA's."""
+    """A step of an executable; ``launch`` is None without kernels."""
 
     number: int
     kind: str
@@ -101,12 +101,13 @@ def _launch(line: str) -> Launch | None:
     match = _LAUNCH.search(line)
     if match is None:
         return None
-    numbers = tuple(map(int, match.groups()[1:]))
+    kernel, *numbers = match.groups()
+    grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_memory_bytes = map(int, numbers)
     return Launch(
-        kernel=match[1],
-        grid=(numbers[0], numbers[1], numbers[2]),
-        block=(numbers[3], numbers[4], numbers[5]),
-        shared_memory_bytes=numbers[6],
+        kernel=kernel,
+        grid=(grid_x, grid_y, grid_z),
+        block=(block_x, block_y, block_z),
+        shared_memory_bytes=shared_memory_bytes,
     )
 
 
@@ -164,9 +165,9 @@ def read_ptx(text: str) -> dict[str, str]:
 
 @frozen
 class InstructionNames:
-    """The names of all instructions, and of the fusions that the schedule runs."""
+    """The names of instructions, and of scheduled fusions."""
 
-    all: frozenset[str]
+    instructions: frozenset[str]
     fusions: frozenset[str]
 
 
@@ -177,7 +178,7 @@ _APPLIED = re.compile(r" to_apply=%?([\w.\-]+)")
 
 
 def read_instruction_names(text: str) -> InstructionNames:
-    r"""Read the names of the instructions of an optimised module.
+    r"""Read the names of an optimised module's instructions.
 
     Fusions inside other fusions, or inside what is applied element by element, are not run by
     themselves.
@@ -204,11 +205,11 @@ def read_instruction_names(text: str) -> InstructionNames:
             bodies.update(_FUSED.findall(line))
         bodies.update(_APPLIED.findall(line))
     run = (name for home, fused in fusions.items() if home not in bodies for name in fused)
-    return InstructionNames(all=frozenset(names), fusions=frozenset(run))
+    return InstructionNames(instructions=frozenset(names), fusions=frozenset(run))
 
 
 def read_starts(proto: bytes) -> dict[str, str]:
-    """Map asynchronously run instructions to the instructions that start them.
+    """Map asynchronous instructions to their starts.
 
     ``proto`` is a serialised module. A kernel that is started has the name of the instruction
     inside of its start, which the module's text leaves out.
@@ -233,7 +234,7 @@ def match_kernels(
     instructions: InstructionNames,
     target: str = "",
 ) -> CompiledKernels:
-    """Return the launches, each with its instruction, and the PTX of their kernels.
+    """Return the launches by instruction, and their PTX.
 
     Raises `UnsupportedError` for a launch without an instruction of the module or without PTX, and
     for a fusion without a thunk: nothing is matched by position.
@@ -245,9 +246,8 @@ def match_kernels(
         if instruction is not None:
             run.add(instruction)
         if thunk.launch is not None:
-            launches.append(
-                _match_launch(thunk.launch, instruction, ptx=ptx, names=instructions.all)
-            )
+            names = instructions.instructions
+            launches.append(_match_launch(thunk.launch, instruction, ptx=ptx, names=names))
     missing = sorted(instructions.fusions - run)
     if missing:
         raise UnsupportedError(f"{len(missing)} fusions have no kernel, such as {missing[0]}")

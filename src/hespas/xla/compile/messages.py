@@ -15,17 +15,20 @@ DUMP_DIRECTORY = "dump"
 
 
 class GpuHosts(msgspec.Struct, frozen=True, kw_only=True, tag="gpu"):
-    """Hosts of GPUs; ``description`` is XLA's text of a ``GpuTargetConfigProto``."""
+    """Hosts of GPUs.
+
+    ``description`` is XLA's text of a ``GpuTargetConfigProto``.
+    """
 
     description: str
     devices_per_host: int
 
 
 class TpuSlice(msgspec.Struct, frozen=True, kw_only=True, tag="tpu", omit_defaults=True):
-    """A slice of TPUs: libtpu's generation and the chips along each axis.
+    """A slice of TPUs.
 
-    ``topology`` None means the squarest slice of as many devices as there are. With several
-    ``slices`` it is the topology of each.
+    ``generation`` is libtpu's name, ``topology`` the chips along each axis; None means the squarest
+    slice of as many devices as there are. With several ``slices`` it is the topology of each.
     """
 
     generation: str
@@ -46,7 +49,9 @@ _CAPABILITY = re.compile(r"cuda_compute_capability \{ major: (\d+)(?: minor: (\d
 
 
 def part_name(accelerator: Accelerator) -> str:
-    """Return the target of code generation: a TPU generation or a compute capability.
+    """Return the target of code generation.
+
+    It is a TPU's generation or a GPU's compute capability.
 
     >>> part_name(TpuSlice(generation="v5e", topology="2x2"))
     'tpu_v5e'
@@ -63,9 +68,10 @@ def part_name(accelerator: Accelerator) -> str:
 
 # In JSON it is a "place", as in earlier releases: programs that they compiled stay cached.
 class CompileRequest(msgspec.Struct, frozen=True, kw_only=True, rename={"accelerator": "place"}):
-    """A program to compile. ``devices`` is None if the program says it itself.
+    """A program to compile.
 
-    ``overrides`` are options for the compiler beside those of ``XLA_FLAGS``.
+    ``devices`` is None if the program states it. ``overrides`` are options for the compiler beside
+    those of ``XLA_FLAGS``.
     """
 
     name: str
@@ -75,22 +81,23 @@ class CompileRequest(msgspec.Struct, frozen=True, kw_only=True, rename={"acceler
 
 
 class FlagsQuestion(msgspec.Struct, frozen=True, kw_only=True):
-    """The question which of these XLA flags an accelerator's compiler takes."""
+    """XLA flags to check with an accelerator's compiler."""
 
     accelerator: Accelerator
     flags: Mapping[str, str]
 
 
 class FlagsTaken(msgspec.Struct, frozen=True, kw_only=True):
-    """The flags that a compiler lacks, and those whose value it refuses."""
+    """The flags that a compiler lacks or refuses."""
 
     unknown: tuple[str, ...] = ()
     bad: tuple[str, ...] = ()
+    """Flags whose value it refuses."""
 
 
 @frozen
 class MemoryAnalysis:
-    """XLA's memory analysis of one device, in bytes; ``host_bytes`` is host memory.
+    """XLA's memory analysis of one device, in bytes.
 
     >>> MemoryAnalysis(argument_bytes=4, output_bytes=4, alias_bytes=3, temporary_bytes=1,
     ...                generated_code_bytes=0).total_bytes
@@ -106,7 +113,10 @@ class MemoryAnalysis:
 
     @property
     def total_bytes(self) -> int:
-        """The memory needed at once; outputs that are written over arguments count once."""
+        """The memory needed at once.
+
+        Outputs that are written over arguments count once.
+        """
         arguments_and_outputs = self.argument_bytes + self.output_bytes - self.alias_bytes
         return arguments_and_outputs + self.temporary_bytes + self.generated_code_bytes
 

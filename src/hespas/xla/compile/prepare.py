@@ -1,4 +1,7 @@
-"""Prepare a module for an accelerator's compiler, which accepts less than jaxlib parses."""
+"""Prepare a module for an accelerator's compiler.
+
+Compilers accept less than jaxlib parses.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +49,7 @@ _HANDLE = re.compile(r"handle = (-?\d+)")
 
 @frozen
 class Prepared:
-    """A module ready for the compiler, and how to compile it.
+    """A module and the way to compile it.
 
     ``partition`` is True if the compiler has to apply shardings, ``shardy`` if they are Shardy's.
     ``device_order`` has the devices of its partitions; None is the order of their numbers.
@@ -63,7 +66,7 @@ class Prepared:
 
 @frozen
 class _Contents:
-    """The operations of a module that need preparation; its copies and shardings."""
+    """The parts of a module that need preparation."""
 
     copies: int
     collectives: list[Any]
@@ -75,15 +78,15 @@ class _Contents:
 def prepare(
     source: bytes, *, name: str, devices: int | None, partitions_as_replicas: bool
 ) -> Prepared:
-    """Parse a program, decide its replicas and partitions, and rewrite it for compilers.
+    """Parse a program and rewrite it for compilers.
 
-    Copies are erased (the compiler places its own), aliases of arguments and results are declared
-    as compilers read them, meshes get the attribute they are looked up by, and collectives that
-    share a channel, as JAX's shard_map writes them, get one each: XLA gives all arrays of a channel
-    one layout, and refuses them if their ranks differ. With ``partitions_as_replicas``, the
-    partitions of a program that is already partitioned become replicas: libtpu has no other way to
-    compile it. Raises `ProgramError` for invalid programs, `DeviceCountError` if ``devices``
-    contradicts the program.
+    Its replicas and partitions are settled. Copies are erased (the compiler places its own),
+    aliases of arguments and results are declared as compilers read them, meshes get the attribute
+    they are looked up by, and collectives that share a channel, as JAX's shard_map writes them, get
+    one each: XLA gives all arrays of a channel one layout, and refuses them if their ranks differ.
+    With ``partitions_as_replicas``, the partitions of a program that is already partitioned become
+    replicas: libtpu has no other way to compile it. Raises `ProgramError` for invalid programs,
+    `DeviceCountError` if ``devices`` contradicts the program.
     """
     module = parse_mlir(source, name=name)
     ir = import_module("jaxlib.mlir.ir")
@@ -117,7 +120,10 @@ def prepare(
 
 
 def _checked_order(operation: Any, count: int, *, name: str) -> DeviceOrder | None:
-    """Return the module's device order; raise `DeviceCountError` for another count."""
+    """Return the module's device order.
+
+    Raises `DeviceCountError` if its count is not ``count``.
+    """
     if _FRONTEND not in operation.attributes:
         return None
     frontend = {entry.name: entry.attr for entry in operation.attributes[_FRONTEND]}
@@ -172,7 +178,10 @@ def _read_contents(operation: Any) -> _Contents:
 def _device_counts(
     operation: Any, contents: _Contents, *, name: str, devices: int | None
 ) -> tuple[int, int]:
-    """Return replicas and partitions: the program's, its groups', or ``devices``."""
+    """Return the numbers of replicas and partitions.
+
+    They are the program's, else those of its groups, else ``devices``.
+    """
     replicas = _count(operation, "mhlo.num_replicas")
     partitions = _count(operation, "mhlo.num_partitions")
     declared = replicas * partitions
@@ -196,7 +205,10 @@ def _device_counts(
 def _make_replicas(
     contents: _Contents, replicas: int, partitions: int, *, name: str
 ) -> tuple[int, int]:
-    """Turn partitions into replicas: their groups, without channels, are of replicas."""
+    """Turn partitions into replicas.
+
+    Groups without channels are of replicas.
+    """
     if replicas > 1:
         raise UnsupportedError(
             f"{replicas} replicas of {partitions} partitions have no form for this compiler",
@@ -223,7 +235,7 @@ def _count(operation: Any, attribute: str) -> int:
 
 
 def _highest(op: Any) -> int:
-    """Return the highest device in a collective's list; -1 without one."""
+    """Return the highest device of a collective, or -1."""
     ir = import_module("jaxlib.mlir.ir")
     numpy = import_module("numpy")
     attributes = op.attributes
@@ -236,7 +248,7 @@ def _highest(op: Any) -> int:
 
 
 def _mesh_size(groups: Any, op: Any) -> int:
-    """Return the number of devices of the mesh that groups are axes of."""
+    """Return the number of devices of a group's mesh."""
     symbol = str(groups).partition("mesh = @")[2].partition(",")[0].strip('" >')
     root = op
     while root.parent is not None:
@@ -249,7 +261,7 @@ def _mesh_size(groups: Any, op: Any) -> int:
 
 
 def _separate_channels(collectives: list[Any], ir: Any) -> None:
-    """Give each collective of a shared channel, but the first, its own channel."""
+    """Give collectives that share a channel their own."""
     texts = [(op, str(op.attributes[_CHANNEL])) for op in collectives if _CHANNEL in op.attributes]
     numbered = [(op, text, int(_HANDLE.findall(text)[0])) for op, text in texts]
     free = max((handle for _, _, handle in numbered), default=0) + 1
@@ -264,7 +276,7 @@ def _separate_channels(collectives: list[Any], ir: Any) -> None:
 
 
 def _declare_aliases(module: MlirModule, ir: Any) -> None:
-    """Turn the module's list of aliases into an attribute of each argument."""
+    """Declare the module's aliases on its arguments."""
     attributes = module.handle.operation.attributes
     if _ALIASES not in attributes:
         return
@@ -285,7 +297,7 @@ def _declare_aliases(module: MlirModule, ir: Any) -> None:
 
 
 def _declare_meshes(module: MlirModule, ir: Any) -> None:
-    """Give each mesh the attribute by which collectives over its axes are read."""
+    """Give each mesh the attribute that collectives need."""
     for view in module.handle.body.operations:
         op = view.operation
         if op.name != _MESH or "stablehlo.mesh" in op.attributes:

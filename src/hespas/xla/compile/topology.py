@@ -1,4 +1,4 @@
-"""Make topologies of devices that are not attached, for the compilers."""
+"""Make topologies of devices that are not attached."""
 
 from __future__ import annotations
 
@@ -61,9 +61,9 @@ _HOST = (2, 2, 1)
 
 
 def gpu_topology_name(count: int, *, per_host: int) -> str:
-    """Return XLA's name of ``count`` GPUs: islands x hosts x GPUs of a host.
+    """Return XLA's name of a topology of GPUs.
 
-    Raises `DeviceCountError` if hosts would not be full.
+    It is islands x hosts x GPUs of a host. Raises `DeviceCountError` if hosts would not be full.
 
     >>> gpu_topology_name(4, per_host=8), gpu_topology_name(64, per_host=8)
     ('1x1x4', '1x8x8')
@@ -79,9 +79,10 @@ def gpu_topology_name(count: int, *, per_host: int) -> str:
 
 
 def tpu_topology_shape(count: int, *, generation: str) -> tuple[int, ...]:
-    """Return the squarest chip shape with ``count`` devices, the longest axis last.
+    """Return the squarest slice of ``count`` devices.
 
-    Raises `DeviceCountError` if no power of two of whole chips has as many.
+    It is the chips along each axis, the longest last. Raises `DeviceCountError` if no power of two
+    of whole chips has as many.
 
     >>> tpu_topology_shape(8, generation="v5e"), tpu_topology_shape(32, generation="v5p")
     ((2, 4), (2, 4, 4))
@@ -105,7 +106,7 @@ def tpu_topology_shape(count: int, *, generation: str) -> tuple[int, ...]:
 
 
 def check_topology(accelerator: Accelerator, count: int) -> None:
-    """Raise `DeviceCountError` if no topology of an accelerator has ``count`` devices."""
+    """Raise `DeviceCountError` without a topology of ``count`` devices."""
     match accelerator:
         case GpuHosts(devices_per_host=per_host):
             gpu_topology_name(count, per_host=per_host)
@@ -116,13 +117,25 @@ def check_topology(accelerator: Accelerator, count: int) -> None:
 
 
 def open_topology(accelerator: Accelerator, *, count: int) -> Topology:
-    """Return ``count`` devices of an accelerator; a named topology must have as many.
+    """Return ``count`` devices of an accelerator.
 
-    Raises `DeviceCountError` if there is no such topology, `ToolError` without the compiler.
+    Raises `DeviceCountError` if there is no such topology or a named one has another number,
+    `ToolError` without the compiler.
     """
     platform, settings = topology_settings(accelerator, count=count)
     name = settings["topology" if platform == "cuda" else "topology_name"]
-    return _open_devices(platform, name, count, **settings)
+    topologies = import_module("jax.experimental.topologies")
+    try:
+        described = topologies.get_topology_desc(platform=platform, **settings)
+    except NotImplementedError as error:
+        raise ToolError(f"the {platform} compiler could not be loaded") from error
+    devices = tuple(described.devices)
+    if len(devices) != count:
+        raise DeviceCountError(
+            f"the program needs {count} devices, but {name} has {len(devices)}",
+            hint="give another topology",
+        )
+    return Topology(name=name, devices=devices)
 
 
 def topology_settings(accelerator: Accelerator, *, count: int) -> tuple[str, dict[str, Any]]:
@@ -167,11 +180,9 @@ def _devices_of_slice(count: int, slices: int) -> int:
 
 
 def _host_of(shape: tuple[int, ...]) -> list[int]:
-    """Return a host's chips along each axis: two on even axes."""
-    sides = [1, 1, 1]
-    for axis, size in enumerate(shape[:2]):
-        sides[axis] = _HOST[axis] if size % _HOST[axis] == 0 else 1
-    return sides
+    """Return a host's chips along each axis, two on even ones."""
+    sides = [2 if size % 2 == 0 else 1 for size in shape[:2]]
+    return sides + [1] * (3 - len(sides))
 
 
 def _shape(topology: str) -> tuple[int, ...]:
@@ -179,18 +190,3 @@ def _shape(topology: str) -> tuple[int, ...]:
     if not all(part.isdecimal() and int(part) for part in parts):
         raise HardwareError(f"{topology!r} is not a topology", hint="write it as in 2x4 or 4x4x8")
     return tuple(map(int, parts))
-
-
-def _open_devices(platform: str, name: str, count: int, **settings: Any) -> Topology:
-    topologies = import_module("jax.experimental.topologies")
-    try:
-        described = topologies.get_topology_desc(platform=platform, **settings)
-    except NotImplementedError as error:
-        raise ToolError(f"the {platform} compiler could not be loaded") from error
-    devices = tuple(described.devices)
-    if len(devices) != count:
-        raise DeviceCountError(
-            f"the program needs {count} devices, but {name} has {len(devices)}",
-            hint="give another topology",
-        )
-    return Topology(name=name, devices=devices)

@@ -42,7 +42,7 @@ _BUFFERS = "*_gpu_after_optimizations-buffer-assignment.txt"
 
 @frozen
 class Recovered:
-    """The module's text, its memory, and why it is no executable."""
+    """The dumped module, and why it is no executable."""
 
     text: str
     memory: messages.MemoryAnalysis
@@ -50,10 +50,11 @@ class Recovered:
 
 
 def recover(dump: Path, message: str) -> Recovered | None:
-    """Return the dumped module if ``message`` says that only the executable failed.
+    """Return the dumped module if only the executable failed.
 
-    That happens if passes are left out (a collective that stays synchronous has no kernel), or if a
-    target needs a kernel of CUDA's own libraries. Returns None for other failures.
+    ``message`` is the compiler's. That happens if passes are left out (a collective that stays
+    synchronous has no kernel), or if a target needs a kernel of CUDA's own libraries. Returns None
+    for other failures.
     """
     why = _NO_KERNEL.search(message)
     modules, buffers = sorted(dump.glob(_MODULE)), sorted(dump.glob(_BUFFERS))
@@ -147,7 +148,10 @@ def _compile_request(request: messages.CompileRequest, home: Path) -> messages.C
 
 
 def _check_order(prepared: Prepared, request: messages.CompileRequest) -> None:
-    """Refuse a device order across slices, which one slice's program can't state."""
+    """Refuse a device order across slices.
+
+    The program of one slice cannot state it.
+    """
     accelerator, order = request.accelerator, prepared.device_order
     several = isinstance(accelerator, messages.TpuSlice) and accelerator.slices > 1
     if several and order is not None and not order.is_ascending:
@@ -159,7 +163,7 @@ def _check_order(prepared: Prepared, request: messages.CompileRequest) -> None:
 
 
 def _write_module(module: Any, accelerator: messages.Accelerator, home: Path) -> None:
-    """Write the module as a proto and as text, marked with its target."""
+    """Write the module as a proto and as text."""
     message = message_class("xla.HloModuleProto").FromString(
         module.as_serialized_hlo_module_proto()
     )
@@ -267,7 +271,7 @@ def status_error(message: str, name: str) -> HespasError:
 
 
 def _flag_error(message: str, name: str) -> HespasError | None:
-    """Return the error that a flag causes or can avoid, if any."""
+    """Return the error that a flag causes or avoids."""
     flag, bad = NO_FLAG.search(message), BAD_VALUE.search(message)
     if flag is not None:
         return ConfigError(f"the compiler has no flag {flag[1]}")
@@ -278,7 +282,7 @@ def _flag_error(message: str, name: str) -> HespasError | None:
 
 
 def _scoped_memory(said: re.Match[str], name: str) -> HespasError:
-    """Return the error for a kernel that exceeds a TPU's limit of vector memory."""
+    """Return the error for too much vector memory."""
     needed_kib = ceil(float(said["size"]) * _KIB[said["unit"]])
     return UnsupportedError(
         f"a kernel needs {said['size']}{said['unit']}iB of the TPU's vector memory at once, and "

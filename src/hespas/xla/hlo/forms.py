@@ -11,7 +11,7 @@ _BEGINNING = 4096
 
 
 def is_hlo(source: bytes) -> bool:
-    """Return whether the bytes are HLO, as text or as a proto."""
+    """Return whether the bytes are HLO text or protos."""
     return is_hlo_text(source) or is_hlo_proto(source)
 
 
@@ -25,9 +25,9 @@ def is_hlo_text(source: bytes) -> bool:
 
 
 def is_hlo_proto(source: bytes) -> bool:
-    """Return whether the bytes may be an HloProto or an HloModuleProto.
+    """Return whether the bytes may be an HLO proto.
 
-    Both begin with field 1. Text may begin with the same byte, a line feed, but holds no control
-    characters.
+    HloProto and HloModuleProto begin with field 1. Text may begin with the same byte, a line feed,
+    but holds no control characters.
     """
     return source.startswith(_FIRST_FIELD) and _CONTROL.search(source[:_BEGINNING]) is not None

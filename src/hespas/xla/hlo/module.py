@@ -1,4 +1,4 @@
-"""Read HLO modules as protobuf messages, and convert them to StableHLO."""
+"""Read HLO modules, and convert them to StableHLO."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hespas.base.frozen import frozen
 from hespas.errors import ProgramError, UnsupportedError
 from hespas.xla.hlo.forms import is_hlo_text
 from hespas.xla.hlo.schema import message_class
-from hespas.xla.mlir.module import device_text, parse_mlir
+from hespas.xla.mlir.module import declare_counts, parse_mlir, printed
 from hespas.xla.trial import proto_of_text
 
 _HEADER = re.compile(r"^HloModule [^\n]*", re.MULTILINE)
@@ -21,22 +21,22 @@ _ATTRIBUTES = ", frontend_attributes={"
 
 
 def with_attribute(program: bytes, key: str, value: str) -> bytes:
-    """Return HLO, text or a proto, with a frontend attribute that needs no quoting.
+    """Return HLO text or a proto with a frontend attribute.
+
+    The key and the value need no quoting.
 
     >>> print(with_attribute(b"HloModule step, is_scheduled=true", "mesh", "x=4").decode())
     HloModule step, is_scheduled=true, frontend_attributes={mesh="x=4"}
     """
     if is_hlo_text(program):
         text = program.decode()
-        return _HEADER.sub(lambda found: _in_header(found[0], key, value), text, count=1).encode()
+        return _HEADER.sub(lambda match: _in_header(match[0], key, value), text, count=1).encode()
     # Readers of a proto merge it with a message appended to it.
-    module = message_class("xla.HloModuleProto")()
+    is_module = not _is_hlo_proto(program)
+    addition = message_class("xla.HloModuleProto" if is_module else "xla.HloProto")()
+    module = addition if is_module else addition.hlo_module
     module.frontend_attributes.map[key] = value
-    added = module
-    if _is_whole(program):
-        added = message_class("xla.HloProto")()
-        added.hlo_module.CopyFrom(module)
-    return program + added.SerializeToString(deterministic=True)
+    return program + addition.SerializeToString(deterministic=True)
 
 
 def _in_header(header: str, key: str, value: str) -> str:
@@ -46,7 +46,7 @@ def _in_header(header: str, key: str, value: str) -> str:
     return f"{header}{_ATTRIBUTES}{entry}}}"
 
 
-def _is_whole(program: bytes) -> bool:
+def _is_hlo_proto(program: bytes) -> bool:
     try:
         return bool(message_class("xla.HloProto").FromString(program).hlo_module.computations)
     except DecodeError:
@@ -66,10 +66,10 @@ class HloModule:
 
 
 def read_hlo_module(source: bytes, *, name: str) -> HloModule:
-    """Read HLO text, an HloProto or an HloModuleProto; ``name`` stands in messages.
+    """Read HLO text, an HloProto or an HloModuleProto.
 
-    Raises `ProgramError` with line and column for text that XLA cannot parse, and for a proto that
-    is damaged or holds no computation.
+    ``name`` stands in messages. Raises `ProgramError` with line and column for text that XLA cannot
+    parse, and for a proto that is damaged or holds no computation.
     """
     if is_hlo_text(source):
         return _from_text(source, name)
@@ -105,7 +105,10 @@ _ENTRY = re.compile(r"^\s*ENTRY\b", re.MULTILINE)
 
 
 def _count(header: str, name: str) -> int | None:
-    """Read a number from the module's first line, which the parser leaves out."""
+    """Read a number from the module's first line.
+
+    XLA's parser leaves it out.
+    """
     match = re.search(rf", {name}=(\d{{1,9}})\b", header)
     return int(match[1]) if match else None
 
@@ -131,7 +134,7 @@ def _from_proto(source: bytes, name: str) -> Any:
 
 
 def stablehlo_of_hlo(source: bytes, *, name: str) -> bytes:
-    """Convert HLO text, an HloProto or an HloModuleProto to StableHLO text.
+    """Convert HLO, as text or a proto, to StableHLO.
 
     Raises `ProgramError` for input that is not HLO, and what `stablehlo_of_module` raises.
     """
@@ -151,6 +154,5 @@ def stablehlo_of_module(module: HloModule, *, name: str) -> bytes:
         first = str(error).strip().partition("\n")[0]
         raise UnsupportedError(f"it has no form in StableHLO: {first}", location=name) from error
     handle = parse_mlir(bytecode, name=name).handle
-    return device_text(
-        handle, replicas=module.replicas, partitions=module.partitions, with_locations=True
-    )
+    declare_counts(handle, replicas=module.replicas, partitions=module.partitions)
+    return printed(handle, with_locations=True)

@@ -1,4 +1,4 @@
-"""Build the protobuf classes of HLO from the schema that jaxlib embeds.
+"""Build HLO's protobuf classes from jaxlib's schema.
 
 jaxlib has no Python classes for ``xla/service/hlo.proto``, but its library embeds the compiled file
 descriptors. ``schema.binpb`` beside this file holds them, so that reading a program does not search
@@ -31,7 +31,7 @@ def message_class(name: str) -> Any:
 
 @lru_cache(maxsize=8)
 def enum_names(name: str) -> dict[int, str]:
-    """Return the names of an enumeration's values by number, such as ``xla.PrimitiveType``."""
+    """Return the names of an enumeration's values by number."""
     values = _pool().FindEnumTypeByName(name).values_by_number
     return {number: value.name for number, value in values.items()}
 

@@ -22,7 +22,7 @@ from hespas.program.attrs import NO_ATTRS, Attrs
 from hespas.program.program import Block, Function, Op, Value
 from hespas.program.scopes import joined_scope, place_text
 from hespas.program.types import TensorType, Type
-from hespas.xla.mlir.module import Symbol, attribute_texts, operations_in_order
+from hespas.xla.mlir.module import Symbol, attribute_texts, operations_in
 from hespas.xla.mlir.text import Layout, read_layouts
 
 
@@ -46,7 +46,7 @@ def name_stack(location: Any) -> str:
 
 
 def _stack_of_call(location: Any) -> str:
-    """Return a call side's name stack; empty for a Python function's name."""
+    """Return a call side's name stack; empty for functions."""
     if type(location).__name__ != "NameLoc":
         return name_stack(location)
     name: str = location.name_str
@@ -101,7 +101,7 @@ class OpRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(slots=True, kw_only=True)
 class FunctionReader:
-    """Walks a module's functions into `Function`s, with caches of texts and types.
+    """Walks a module's functions into `Function`s.
 
     ``find_reader`` takes a dialect and a kind and returns the reader of such operations'
     attributes; it raises `UnsupportedError` for operations that have no place in a program.
@@ -127,7 +127,7 @@ class FunctionReader:
         regions = symbol.handle.regions
         if len(regions) == 0 or len(regions[0].blocks) == 0:
             raise ProgramError(f"function @{symbol.name} has no body", location=self.source)
-        self.coming = iter(operations_in_order(symbol.handle)[1:])
+        self.coming = iter(operations_in(symbol.handle, outer_first=True)[1:])
         try:
             return Function(name=symbol.name, body=self._block(regions[0].blocks[0]))
         except ProgramError as error:
@@ -144,10 +144,10 @@ class FunctionReader:
 
     def _value(self, value: Any) -> Value:
         kind = value.type
-        known_type = self.types.get(kind)
-        if known_type is None:
-            known_type = self.types[kind] = self.read_type(str(kind))
-        read_value = self.values[value] = Value(type=known_type)
+        cached_type = self.types.get(kind)
+        if cached_type is None:
+            cached_type = self.types[kind] = self.read_type(str(kind))
+        read_value = self.values[value] = Value(type=cached_type)
         return read_value
 
     def _with_layout(self, handle: Any, value: Value, layout: Layout) -> Value:
@@ -155,8 +155,7 @@ class FunctionReader:
         if layout is None or not isinstance(kind, TensorType) or len(layout) != kind.rank:
             return value
         with_layout = replace(kind, layout=layout)
-        known_type = self.laid_out.setdefault(with_layout, with_layout)
-        value = self.values[handle] = Value(type=known_type)
+        value = self.values[handle] = Value(type=self.laid_out.setdefault(with_layout, with_layout))
         return value
 
     def _place(self, location: Any) -> tuple[str, str]:
@@ -165,13 +164,10 @@ class FunctionReader:
             file = location.filename
             return "", f"{self.source if file == '-' else file}:{line}:{location.start_col}"
         key = location.attr
-        known_place = self.places.get(key)
-        if known_place is None:
-            known_place = self.places[key] = (
-                name_stack(location),
-                source_line(location, self.source),
-            )
-        return known_place
+        place = self.places.get(key)
+        if place is None:
+            place = self.places[key] = name_stack(location), source_line(location, self.source)
+        return place
 
     def _location_text(self, location: Any) -> str:
         return place_text(*self._place(location)) or self.source

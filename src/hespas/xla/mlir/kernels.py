@@ -36,7 +36,7 @@ from hespas.xla.mlir.text import read_integer, read_integers, read_symbols, spli
 from hespas.xla.trial import check_kernel
 
 _DYNAMIC = -(1 << 63)
-"""A length of the grid or of a dimension that is only known as the program runs."""
+"""A length of the grid or of a dimension that is only type_of as the program runs."""
 _TEXT = b"module"
 _TO_CURRENT_FORM = "builtin.module(mosaic-serde{serialize=false})"
 _SHAPED = re.compile(r"(vector|memref)<((?:[\d?]+x)*)(!?[\w.]+(?:<[^<>]*>)?)(.*)>", re.DOTALL)
@@ -50,8 +50,8 @@ MOSAIC, TRITON = "mosaic", "triton"
 
 @lru_cache(maxsize=2)
 def kernel_context(language: str) -> Any:
-    """Return a context with a language's dialect; JAX's own modules never share it."""
-    context = new_context()
+    """Return the context of a language's dialect."""
+    context = new_context()  # JAX's own modules have another.
     if language == MOSAIC:
         # Mosaic's stable form spells operations in a dialect that is registered nowhere.
         context.allow_unregistered_dialects = True
@@ -62,7 +62,7 @@ def kernel_context(language: str) -> Any:
 
 
 def parse_kernel(body: bytes, language: str) -> Any:
-    """Parse a kernel's module in its context; raise `ProgramError` for an invalid one."""
+    """Parse a kernel's module; raise `ProgramError` if invalid."""
     ir = import_module("jaxlib.mlir.ir")
     context = kernel_context(language)
     with context, ir.Location.unknown():
@@ -82,7 +82,7 @@ def _functions(module: Any, kind: str) -> dict[str, Any]:
 
 @lru_cache(maxsize=256)
 def read_mosaic(body: bytes) -> MosaicKernel:
-    """Read the kernel in a module's bytecode or text, as libtpu reads it.
+    """Read a Mosaic kernel in bytecode or text.
 
     Raises `ProgramError` for any other bytes, `UnsupportedError` for a module of another version or
     with types that have no model.
@@ -112,7 +112,7 @@ class _Reader:
 
     numbers: dict[Any, int] = field(default_factory=dict[Any, int])
     types: list[KernelType] = field(default_factory=list[KernelType])
-    known: dict[Any, KernelType] = field(default_factory=dict[Any, KernelType])
+    type_of: dict[Any, KernelType] = field(default_factory=dict[Any, KernelType])
     texts: dict[Any, str] = field(default_factory=dict[Any, str])
 
     def kernel(self, name: str, functions: dict[str, Any]) -> MosaicKernel:
@@ -122,18 +122,13 @@ class _Reader:
         semantics = attributes.get("dimension_semantics", "")
         parallel = [part == "parallel" for part in re.findall(r"semantics<(\w+)>", semantics)]
         body = self.block(entry.regions[0].blocks[0])
-        windows = tuple(
-            [
-                self.window(text, functions)
-                for text in split_list(attributes.get("window_params", "[]")[1:-1])
-            ]
-        )
+        window_texts = split_list(attributes.get("window_params", "[]")[1:-1])
         return MosaicKernel(
             name=name,
             grid=tuple([None if length == _DYNAMIC else length for length in grid]),
             parallel=tuple(parallel) or (False,) * len(grid),
             prefetched=read_integer(attributes.get("scalar_prefetch", "0")),
-            windows=windows,
+            windows=tuple([self.window(text, functions) for text in window_texts]),
             body=body,
             types=tuple(self.types),
         )
@@ -171,10 +166,10 @@ class _Reader:
     def define(self, value: Any) -> int:
         number = self.numbers[value] = len(self.types)
         kind = value.type
-        known_type = self.known.get(kind)
-        if known_type is None:
-            known_type = self.known[kind] = read_kernel_type(str(kind))
-        self.types.append(known_type)
+        cached_type = self.type_of.get(kind)
+        if cached_type is None:
+            cached_type = self.type_of[kind] = read_kernel_type(str(kind))
+        self.types.append(cached_type)
         return number
 
 
@@ -249,9 +244,10 @@ def _triton_ops(block: Any, count: int, notes: dict[str, None]) -> Iterator[Trit
         if op.name in _NOTES:
             if rounds is None:
                 notes[_NOTES[op.name]] = None
+                rounds = 1
             for region in op.regions:
                 for inner in region.blocks:
-                    yield from _triton_ops(inner, count * (1 if rounds is None else rounds), notes)
+                    yield from _triton_ops(inner, count * rounds, notes)
         elif op.name not in _LOADS or any(True for result in op.results for _ in result.uses):
             yield _triton_op(op, count)
 
@@ -276,8 +272,7 @@ def _triton_op(op: Any, count: int) -> TritonOp:
 
 
 def _rounds(op: Any) -> int | None:
-    bounds = [_constant(value) for value in list(op.operands)[:3]]
-    first, end, step = bounds
+    first, end, step = [_constant(value) for value in list(op.operands)[:3]]
     if first is None or end is None or not step:
         return None
     return max(0, -(-(end - first) // step))

@@ -53,7 +53,7 @@ _HELD = (signal.SIGINT, signal.SIGTERM)
 
 @contextmanager
 def signals_held() -> Generator[None]:
-    """Hold signals back while a C++ library loads, which they would crash."""
+    """Hold signals back, which would crash a loading library."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _HELD)
     try:
         yield
@@ -90,7 +90,10 @@ def new_context() -> Any:
 
 
 def bytecode_of(handle: Any) -> bytes:
-    """Return the bytecode of a module, even if printing the module would crash."""
+    """Return the bytecode of a module.
+
+    It exists even for modules whose printing crashes.
+    """
     buffer = BytesIO()
     handle.operation.write_bytecode(buffer)
     return buffer.getvalue()
@@ -99,7 +102,7 @@ def bytecode_of(handle: Any) -> bytes:
 @lru_cache(maxsize=1)
 @signals_held()
 def module_pass_manager() -> Any:
-    """Return jaxlib's class of pass managers, with its dialects' passes registered."""
+    """Return jaxlib's pass managers, with all passes registered."""
     import_module("jaxlib.mlir._mlir_libs._mlirHlo").register_mhlo_passes()
     import_module("jaxlib.mlir._mlir_libs._stablehlo").register_stablehlo_passes()
     return import_module("jaxlib.mlir.passmanager").PassManager
@@ -177,7 +180,7 @@ def _parse_error(error: Exception, name: str) -> ProgramError:
 
 
 def one_line(error: Exception) -> str:
-    """Return the text of a jaxlib error without its line breaks."""
+    """Return an error's text without line breaks."""
     return " ".join(str(error).split())
 
 
@@ -197,7 +200,10 @@ def location_text(text: str, source: str) -> str:
 
 
 def run_passes(module: MlirModule, pipeline: str) -> None:
-    """Run an MLIR pass pipeline on a module, in place; raise `ProgramError` on failure."""
+    """Run an MLIR pass pipeline on a module, in place.
+
+    Raises `ProgramError` if a pass fails.
+    """
     bindings = _bindings()
     with bindings.context:
         try:
@@ -212,21 +218,10 @@ def module_attributes(module: MlirModule) -> dict[str, str]:
     return attribute_texts(module.handle.operation, {})
 
 
-def operations_in(root: Any, names: Container[str] | None = None) -> list[Any]:
-    """Return the operations inside of an operation, optionally of ``names`` alone."""
-    operations: list[Any] = []
-
-    def visit(op: Any) -> Any:
-        if names is None or op.name in names:
-            operations.append(op)
-        return import_module("jaxlib.mlir.ir").WalkResult.ADVANCE
-
-    root.walk(visit)
-    return operations
-
-
-def operations_in_order(root: Any) -> list[Any]:
-    """Return an operation, and those inside of it, outer ones first.
+def operations_in(
+    root: Any, names: Container[str] | None = None, *, outer_first: bool = False
+) -> list[Any]:
+    """Return an operation and those inside, or those of ``names``.
 
     A walk makes no objects of the classes of dialects, which take longer to import than most
     programs to read.
@@ -235,15 +230,16 @@ def operations_in_order(root: Any) -> list[Any]:
     operations: list[Any] = []
 
     def visit(op: Any) -> Any:
-        operations.append(op)
+        if names is None or op.name in names:
+            operations.append(op)
         return ir.WalkResult.ADVANCE
 
-    root.walk(visit, ir.WalkOrder.PRE_ORDER)
+    root.walk(visit, ir.WalkOrder.PRE_ORDER if outer_first else ir.WalkOrder.POST_ORDER)
     return operations
 
 
 def _top_operations(module: MlirModule) -> list[Any]:
-    """Return the operations that a module has itself, such as functions."""
+    """Return a module's own operations, such as functions."""
     ir = import_module("jaxlib.mlir.ir")
     root, operations = module.handle.operation, list[Any]()
 
@@ -258,7 +254,10 @@ def _top_operations(module: MlirModule) -> list[Any]:
 
 
 def operation_names(module: MlirModule, names: Container[str]) -> set[str]:
-    """Return which of some operations, named with their dialect, a module has."""
+    """Return which of some operations a module has.
+
+    Names are with the dialect.
+    """
     return {op.name for op in operations_in(module.handle.operation, names)}
 
 
@@ -286,7 +285,7 @@ OF_FUNCTIONS = ("arg_attrs", "res_attrs")
 
 
 def drop_attributes(root: Any, names: Container[str]) -> None:
-    """Drop attributes of operations, and of the arguments and results of functions."""
+    """Drop attributes of operations, arguments and results."""
     for op in operations_in(root):
         attributes = op.attributes
         for name in [name for name in attributes if name in names]:
@@ -300,7 +299,7 @@ def drop_attributes(root: Any, names: Container[str]) -> None:
 
 
 def erase_copies(root: Any) -> int:
-    """Erase the copies of a program, which move nothing; return their number."""
+    """Erase a program's copies; return their number."""
     copies = operations_in(root, {"mhlo.copy"})
     for copy in copies:
         copy.results[0].replace_all_uses_with(copy.operands[0])
@@ -309,7 +308,7 @@ def erase_copies(root: Any) -> int:
 
 
 def declared_devices(module: MlirModule) -> int:
-    """Return the number of devices that a module declares; 1 by default."""
+    """Return a module's number of devices; 1 by default."""
     attributes = module_attributes(module)
     counts = (attributes.get(f"mhlo.num_{name}", "1") for name in ("replicas", "partitions"))
     return prod(read_integer(count) or 1 for count in counts)
@@ -317,7 +316,7 @@ def declared_devices(module: MlirModule) -> int:
 
 @frozen
 class Symbol:
-    """A module-level symbol: its name, operation name, attributes and jaxlib handle."""
+    """A module-level symbol; the handle belongs to jaxlib."""
 
     name: str
     op_name: str
@@ -327,7 +326,7 @@ class Symbol:
 
 @lru_cache(maxsize=1)
 def module_symbols(module: MlirModule) -> Mapping[str, Symbol]:
-    """Return every top-level operation that has a name, by that name.
+    """Return a module's top-level operations by name.
 
     The last module's are remembered, because all readers of a program ask. A file without a
     ``module`` has MLIR's implicit one, which is read the same way.
@@ -341,7 +340,10 @@ def module_symbols(module: MlirModule) -> Mapping[str, Symbol]:
 
 
 def attribute_texts(op: Any, cache: dict[Any, str]) -> dict[str, str]:
-    """Return an operation's attributes by name; ``cache`` keeps texts by attribute."""
+    """Return an operation's attribute texts by name.
+
+    ``cache`` has the texts by attribute.
+    """
     texts: dict[str, str] = {}
     attributes = op.attributes
     if not len(attributes):
@@ -361,7 +363,7 @@ def attribute_texts(op: Any, cache: dict[Any, str]) -> dict[str, str]:
 
 
 def _printed_property(op: Any, name: str) -> str:
-    """Cut an attribute's text out of the printed operation, inside ``<{ }>``."""
+    """Cut an attribute's text out of the printed operation."""
     generic: str = op.get_asm(print_generic_op_form=True, skip_regions=True)
     start, end = generic.find("<{"), generic.find("}>")
     for part in split_list(generic[start + 2 : end] if 0 <= start < end else ""):
@@ -372,7 +374,10 @@ def _printed_property(op: Any, name: str) -> str:
 
 
 def declare_counts(handle: Any, *, replicas: int | None, partitions: int | None) -> None:
-    """Declare a parsed module's numbers of replicas and partitions, where given."""
+    """Declare a module's numbers of replicas and partitions.
+
+    A number that is None is left as the module has it.
+    """
     ir = import_module("jaxlib.mlir.ir")
     counts = {"mhlo.num_partitions": partitions, "mhlo.num_replicas": replicas}
     with handle.context:
@@ -382,25 +387,14 @@ def declare_counts(handle: Any, *, replicas: int | None, partitions: int | None)
                 handle.operation.attributes[name] = ir.IntegerAttr.get(number, count)
 
 
-def device_text(
-    handle: Any, *, replicas: int | None, partitions: int | None, with_locations: bool
-) -> bytes:
-    """Print a parsed module with its numbers of replicas and partitions.
-
-    A number that is None is left as the module has it. Locations hold name stacks and lines.
-    """
-    declare_counts(handle, replicas=replicas, partitions=partitions)
-    return printed(handle, with_locations=with_locations)
-
-
 def printed(handle: Any, *, with_locations: bool) -> bytes:
-    """Print a parsed module."""
+    """Print a parsed module; locations hold name stacks and lines."""
     text: str = handle.operation.get_asm(enable_debug_info=with_locations)
     return text.encode()
 
 
 def holds_locations(source: bytes) -> bool:
-    """Return whether a program's bytes hold locations, and so may hold name stacks."""
+    """Return whether a program's bytes hold locations."""
     return source.startswith(BYTECODE_MAGIC) or b"loc(" in source
 
 

@@ -98,7 +98,9 @@ def read_integer(text: str) -> int:
 
 
 def read_integers(text: str) -> tuple[int, ...]:
-    """Read ``array<i64: 1, 2>``, ``[1, 2]`` or a one-dimensional dense list.
+    """Read an array, a list or a dense list.
+
+    The forms are ``array<i64: 1, 2>``, ``[1, 2]``, and a one-dimensional ``dense``.
 
     >>> read_integers("array<i64: 1, -2>"), read_integers("array<i64>")
     ((1, -2), ())
@@ -111,9 +113,10 @@ def read_integers(text: str) -> tuple[int, ...]:
 
 @lru_cache(maxsize=512)
 def read_dense_integers(text: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Read a dense 64-bit integer attribute: its shape and row-major elements.
+    """Read a dense integer attribute's shape and elements.
 
-    Reads lists, one number for all (a splat) and the hexadecimal form of long lists.
+    Elements have 64 bits and stand in row-major order. Lists, one number for all (a splat) and the
+    hexadecimal form of long lists are read.
 
     >>> read_dense_integers('dense<"0x00000000000000000100000000000000"> : tensor<1x2xi64>')
     ((1, 2), (0, 1))
@@ -124,20 +127,22 @@ def read_dense_integers(text: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
     if match is None:
         raise ProgramError(f"{text[:60]!r} is not a dense list of integers")
     shape = tuple(map(int, match[2].split("x")[:-1]))
-    count = prod(shape)
-    body = match[1]
+    numbers = _elements(match[1], "q", prod(shape))
+    if len(numbers) != prod(shape):
+        raise ProgramError(f"{text[:60]!r} has {len(numbers)} elements, not {prod(shape)}")
+    return shape, numbers
+
+
+def _elements(body: str, code: str, count: int) -> tuple[int, ...]:
+    """Read the inside of ``dense<>``; ``code`` is the elements' type in `array`."""
     if body.startswith('"0x'):
-        elements = array("q", bytes.fromhex(body[3:-1]))
+        elements = array(code, bytes.fromhex(body[3:-1]))
         if byteorder == "big":
             elements.byteswap()
         numbers = tuple(elements)
     else:
         numbers = tuple(map(int, _INTEGER.findall(body)))
-    if len(numbers) == 1:
-        numbers *= count
-    if len(numbers) != count:
-        raise ProgramError(f"{text[:60]!r} has {len(numbers)} elements, not {count}")
-    return shape, numbers
+    return numbers * count if len(numbers) == 1 else numbers
 
 
 _TABLE = re.compile(r"dense<(.*)> : tensor<((?:\d+x)*)([us]?)i(\d+)>", re.DOTALL)
@@ -145,7 +150,9 @@ _CODES = {8: "b", 16: "h", 32: "i", 64: "q"}
 
 
 def read_dense_numbers(text: str) -> tuple[int, ...]:
-    """Read the row-major elements of a dense integer attribute of any width.
+    """Read a dense attribute's integers, of any width.
+
+    They stand in row-major order.
 
     >>> read_dense_numbers('dense<"0x00FF"> : tensor<2xi8>')
     (0, -1)
@@ -157,15 +164,7 @@ def read_dense_numbers(text: str) -> tuple[int, ...]:
         raise ProgramError(f"{text[:60]!r} is not a dense list of integers")
     code = _CODES[int(match[4])]
     count = prod(map(int, match[2].split("x")[:-1]))
-    body = match[1]
-    if body.startswith('"0x'):
-        elements = array(code.upper() if match[3] == "u" else code, bytes.fromhex(body[3:-1]))
-        if byteorder == "big":
-            elements.byteswap()
-        numbers = tuple(elements)
-    else:
-        numbers = tuple(map(int, _INTEGER.findall(body)))
-    return numbers * count if len(numbers) == 1 else numbers
+    return _elements(match[1], code.upper() if match[3] == "u" else code, count)
 
 
 def read_rows(text: str) -> tuple[tuple[int, ...], ...]:

@@ -1,4 +1,4 @@
-"""Turn a sharded program into the program of one device, with its collectives.
+"""Turn a sharded program into the program of one device.
 
 XLA partitions in a process of its own (`hespas.xla.partition.worker`); no accelerator is
 needed.
@@ -47,7 +47,7 @@ class Partitioner(StrEnum):
 
 
 class PartitionRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A program and its numbers of devices; ``name`` stands in messages."""
+    """A program to partition; ``name`` stands in messages."""
 
     name: str
     replicas: int
@@ -119,11 +119,11 @@ def partition_module(
     source: bytes,
     *,
     limits: Limits = DEFAULT_LIMITS,
-    kept: ContentCache | None = None,
+    cache: ContentCache | None = None,
 ) -> Partitioned:
-    """Partition a parsed program as `partition` does; ``source`` is its bytes.
+    """Partition a parsed program as `partition` does.
 
-    ``kept`` caches partitioned programs, if it is given.
+    ``source`` is its bytes. ``cache`` keeps partitioned programs.
     """
     replicas, partitions, is_shardy = _sharded_over(module, source)
     devices = replicas * partitions
@@ -136,25 +136,25 @@ def partition_module(
         name=module.source, replicas=replicas, partitions=partitions, partitioner=partitioner
     )
     key = _key(source, request)
-    content = None if kept is None else kept.read(key)
+    content = None if cache is None else cache.read(key)
     if content is None:
         scope = f"over {devices} devices"
         with stage(Stage.PARTITION, scope, kind=partitioner.name, size=len(source)):
             content = _run_worker(source, request, limits)
-        if kept is not None:
-            kept.write(key, content)
+        if cache is not None:
+            cache.write(key, content)
     return Partitioned(content=content, devices=devices, partitioner=partitioner)
 
 
 def _key(source: bytes, request: PartitionRequest) -> str:
-    """Return the cache key of a partitioned program, from everything that decides it."""
+    """Return the cache key of a partitioned program."""
     versions = (__version__, installed_version("jaxlib"), code_digest(*_MAKERS))
     parts = (sha256(source).digest(), msgspec.json.encode(request), versions)
     return sha256(msgspec.msgpack.encode(parts)).hexdigest()
 
 
 def _sharded_over(module: MlirModule, source: bytes) -> tuple[int, int, bool]:
-    """Return a sharded program's replicas and partitions, and whether Shardy annotated it.
+    """Return replicas, partitions, and whether Shardy annotated them.
 
     Raises `ProgramError` if the program is not sharded or does not say over how many devices.
     """
@@ -190,7 +190,10 @@ def _count(text: str | None) -> int:
 
 
 def _run_worker(source: bytes, request: PartitionRequest, limits: Limits) -> bytes:
-    """Return the partitioned program; the worker's directory is kept if it fails."""
+    """Return the partitioned program.
+
+    The worker's directory is kept if it fails.
+    """
     if is_staying():
         use_cpu()
         # XLA takes long to import.

@@ -74,7 +74,7 @@ def _answer(request: PartitionRequest, home: Path) -> PartitionAnswer:
 
 
 def partition_source(source: bytes, request: PartitionRequest) -> bytes:
-    """Partition in this process, which has JAX on the CPU; return the program.
+    """Return the program that this process partitions.
 
     Raises `ProgramError` if XLA refuses the program.
     """
@@ -153,7 +153,7 @@ class _Compiler:
         _register()
 
     def run(self, module: bytes, *, partitions: int, passes: tuple[str, str]) -> bytes:
-        """Run passes on a module's bytecode; return the serialized HLO module."""
+        """Run passes on bytecode; return the HLO module."""
         internals = import_module("jaxlib._jax")
         options = internals.CompileOptions()
         build = options.executable_build_options
@@ -202,10 +202,10 @@ def _rename_targets(module: bytes, names: Mapping[str, str], *, name: str) -> by
 
 
 def _with_shardy_alone(module: bytes, *, name: str) -> bytes:
-    """Return a module without the GSPMD shardings of results that simplifying added.
+    """Return a module without GSPMD's shardings of results.
 
-    If one result has a sharding, all results have a GSPMD one in HLO. XLA then takes the module for
-    one of GSPMD's, unless each result has a Shardy one as well.
+    Simplifying adds them. If one result has a sharding, all results have a GSPMD one in HLO. XLA
+    then takes the module for one of GSPMD's, unless each result has a Shardy one as well.
     """
     if _GSPMD.encode() not in module:
         return module
@@ -221,7 +221,10 @@ def _with_shardy_alone(module: bytes, *, name: str) -> bytes:
 
 
 def _name_placements(module: Any) -> None:
-    """Name placements as XLA does, so that they are divided like operands."""
+    """Name placements as XLA does.
+
+    It divides them like operands then.
+    """
     ir = import_module("jaxlib.mlir.ir")
     with module.context:
         for op in operations_in(module.operation, {_CALL}):
@@ -246,8 +249,8 @@ def _declare_donations(partitioned: MlirModule, source: MlirModule) -> None:
     arguments, attributes = main.regions[0].blocks[0].arguments, main.attributes
     if "arg_attrs" not in declared or len(arguments) != len(declared["arg_attrs"]):
         return
-    kept_aliases = partitioned.handle.operation.attributes.get(_LISTED_ALIASES, ())
-    aliased = {int(entry["alias"]["parameter_number"].value) for entry in kept_aliases}
+    aliases = partitioned.handle.operation.attributes.get(_LISTED_ALIASES, ())
+    aliased = {int(entry["alias"]["parameter_number"].value) for entry in aliases}
     results = ir.FunctionType(attributes["function_type"].value).results
     texts = _attributes_or_empty(attributes, "arg_attrs", len(arguments))
     with partitioned.handle.context:
@@ -265,14 +268,17 @@ def _declare_donations(partitioned: MlirModule, source: MlirModule) -> None:
 
 
 def _declare_memory_kinds(partitioned: MlirModule, source: MlirModule) -> None:
-    """Declare the memory kinds of arguments and results: XLA drops them."""
+    """Declare the memory kinds of arguments and results.
+
+    XLA drops them.
+    """
     ir = import_module("jaxlib.mlir.ir")
     attributes, declared = main_of(partitioned).attributes, main_of(source).attributes
     for kind in OF_FUNCTIONS:
-        texts = (
-            _attributes_or_empty(attributes, kind, len(declared[kind])) if kind in declared else []
-        )
-        if not texts or len(texts) != len(declared[kind]):
+        if kind not in declared:
+            continue
+        texts = _attributes_or_empty(attributes, kind, len(declared[kind]))
+        if len(texts) != len(declared[kind]):
             continue
         with partitioned.handle.context:
             for entry, declared_attributes in zip(texts, declared[kind], strict=True):
@@ -282,7 +288,7 @@ def _declare_memory_kinds(partitioned: MlirModule, source: MlirModule) -> None:
 
 
 def _attributes_or_empty(attributes: Any, kind: str, count: int) -> list[dict[str, Any]]:
-    """Return a function's attributes of arguments or results; empty ones by default."""
+    """Return the attributes of arguments or results."""
     return entries_of(attributes[kind] if kind in attributes else [()] * count)
 
 

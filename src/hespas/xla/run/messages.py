@@ -1,4 +1,7 @@
-"""The question to the process that times steps, and its answer (`hespas.base.question`)."""
+"""The question to the process that times steps.
+
+It is answered as `hespas.base.question` says.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +24,11 @@ class Processes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A program to run: ``warm_up`` uncounted steps, then ``steps`` timed ones.
+    """A program to run.
 
-    ``platform`` is JAX's name of a platform (``cpu``, ``gpu``, ``tpu``), or "" for the best
-    available. ``devices`` is for a program that doesn't say how many. ``flags`` are XLA's, by name.
+    ``steps`` are timed after ``warm_up`` uncounted ones. ``platform`` is JAX's name of a platform
+    (``cpu``, ``gpu``, ``tpu``), or "" for the best available. ``devices`` is for a program that
+    doesn't say how many. ``flags`` are XLA's, by name.
     """
 
     name: str
@@ -37,7 +41,7 @@ class StepRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """The durations of the timed steps, in order, and where they were measured.
+    """The durations of the timed steps, in order.
 
     ``memory`` is the compiler's analysis of one device; ``free_bytes`` the free memory of one
     before the first step, None if the platform doesn't say. ``made_inputs`` counts inputs that a

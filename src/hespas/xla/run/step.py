@@ -1,4 +1,4 @@
-"""Run whole steps of a program on the devices of this machine.
+"""Run whole steps of a program on this machine.
 
 The module runs as a process of its own and answers a question (`hespas.base.question`). JAX takes
 its platform and its processes when it starts, and a step that hangs can only be ended with its
@@ -33,7 +33,7 @@ _OF_FEW_BITS = ("int2", "uint2", "int4", "uint4")
 
 
 def made_input(shape: tuple[int, ...], kind: Any) -> Any:
-    """Return the deterministic numpy array for an input of a shape and a type.
+    """Return a deterministic array for an input.
 
     Numbers are not zeros, with which arithmetic takes less power: floating point is spread evenly
     over 0 to 1/16, integers count from 0 to 99 over and over, and single integers, such as counts
@@ -162,7 +162,7 @@ def _prepare(
 
 
 def _devices(request: messages.StepRequest, count: int) -> tuple[Any, ...]:
-    """Start JAX and return as many devices as the program runs on.
+    """Start JAX and return ``count`` devices.
 
     On the CPU they are virtual ones: as many as are needed.
     """
@@ -186,8 +186,9 @@ def _devices(request: messages.StepRequest, count: int) -> tuple[Any, ...]:
         sys.stderr.write(f"{error}\n")
         raise _no_devices(request, str(error)) from error
     if len(available) < count:
+        available_text = "is 1" if len(available) == 1 else f"are {len(available)}"
         raise DeviceCountError(
-            f"the program runs on {count} devices, and there {_are(len(available))} here "
+            f"the program runs on {count} devices, and there {available_text} here "
             f"({available[0].device_kind})",
             location=request.name,
             hint=f"give {option('devices')} or {option('mesh')} for {len(available)}, start it on "
@@ -201,10 +202,6 @@ def _devices(request: messages.StepRequest, count: int) -> tuple[Any, ...]:
             hint="start fewer processes",
         )
     return available[:count]
-
-
-def _are(count: int) -> str:
-    return "is 1" if count == 1 else f"are {count}"
 
 
 def _join(processes: messages.Processes, name: str) -> None:
@@ -241,7 +238,7 @@ def _no_devices(request: messages.StepRequest, why: str) -> HardwareError:
 
 
 def _versions(device: Any) -> dict[str, str]:
-    """Return the versions of JAX, its plugins, the platform and the driver."""
+    """Return the versions of JAX and everything below it."""
     versions: dict[str, str] = {}
     names = ("jax", *_PLUGINS.get(device.client.platform, ("jaxlib",)))
     for name in names:
@@ -322,7 +319,7 @@ def _lacks_library(device: Any) -> str:
 
 
 def _aliases(module: bytes) -> dict[int, int]:
-    """Return the outputs that take the memory of arguments, by argument."""
+    """Return each argument's output in the same memory."""
     proto = message_class("xla.HloModuleProto").FromString(module)
     return {
         entry.parameter_number: entry.output_shape_index[0] if entry.output_shape_index else 0
@@ -334,20 +331,14 @@ def _aliases(module: bytes) -> dict[int, int]:
 
 
 def _free_bytes(local: Sequence[Any]) -> int | None:
-    """Return the memory that is free on each of this process's devices."""
+    """Return the free memory on each own device."""
     if local[0].platform == "cpu":
         free = _free_host_bytes()
         return None if free is None else free // len(local)
-    stats = [device.memory_stats() for device in local]
-    reported = [
-        device_stats for device_stats in stats if device_stats and "bytes_limit" in device_stats
-    ]
-    if len(reported) < len(stats):
+    reports = [device.memory_stats() or {} for device in local]
+    if any("bytes_limit" not in report for report in reports):
         return None
-    return min(
-        device_stats["bytes_limit"] - device_stats.get("bytes_in_use", 0)
-        for device_stats in reported
-    )
+    return min(report["bytes_limit"] - report.get("bytes_in_use", 0) for report in reports)
 
 
 def _free_host_bytes() -> int | None:
@@ -376,7 +367,8 @@ def _check_memory(loaded: _Loaded, free_bytes: int | None, name: str) -> None:
 
 
 def _run(request: messages.StepRequest, loaded: _Loaded) -> tuple[tuple[float, ...], int]:
-    """Return the timed steps' durations, and how many inputs they remade."""
+    """Return the timed steps' durations and remade inputs."""
+    # Inputs are remade where a step took their memory and no output replaced it.
     errors = import_module("jax.errors")
     durations: list[float] = []
     remade = 0
@@ -395,7 +387,7 @@ def _run(request: messages.StepRequest, loaded: _Loaded) -> tuple[tuple[float, .
 
 
 def _step(loaded: _Loaded, arguments: Sequence[Any]) -> tuple[float, list[list[Any]]]:
-    """Run one step to its end on all devices of this process."""
+    """Run one step to its end on own devices."""
     begin = perf_counter()
     results = loaded.executable.execute_sharded(list(arguments))
     outputs: list[list[Any]] = results.disassemble_into_single_device_arrays()
@@ -406,9 +398,9 @@ def _step(loaded: _Loaded, arguments: Sequence[Any]) -> tuple[float, list[list[A
 
 
 def _renew(loaded: _Loaded, arguments: list[Any], outputs: list[list[Any]]) -> int:
-    """Replace arguments whose memory the step took: by outputs, or by new ones.
+    """Replace arguments whose memory the step took.
 
-    Returns the number of new ones.
+    Outputs or new arguments replace them. Returns the number of new ones.
     """
     remade = 0
     for index, argument in enumerate(arguments):

@@ -1,7 +1,7 @@
-"""Compile and time StableHLO modules through PJRT, in a process that answers questions.
+"""Compile and time StableHLO modules through PJRT.
 
-A question names a file and says how to run it; an answer holds the times in seconds, or an error.
-Run as ``python -m hespas.xla.run.worker PLATFORM``.
+The process answers questions. A question names a file and says how to run it; an answer holds the
+times in seconds, or an error. Run as ``python -m hespas.xla.run.worker PLATFORM``.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import sys
 from importlib import import_module
 from pathlib import Path
 from time import perf_counter
-from typing import Any, TextIO
+from typing import Any
 
 import msgspec
 
@@ -55,13 +55,9 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     for line in sys.stdin:
-        question = msgspec.json.decode(line, type=Question)
-        _reply(answers, _answer(platform, question))
-
-
-def _reply(answers: TextIO, answer: Answer) -> None:
-    answers.write(json.dumps(msgspec.to_builtins(answer)) + "\n")
-    answers.flush()
+        answer = _answer(platform, msgspec.json.decode(line, type=Question))
+        answers.write(json.dumps(msgspec.to_builtins(answer)) + "\n")
+        answers.flush()
 
 
 def _answer(platform: str, question: Question) -> Answer:
@@ -99,7 +95,7 @@ def _time_module(client: tuple[Any, Any, Any], question: Question) -> Answer:
 
 
 def _client(platform: str) -> tuple[Any, Any, Any]:
-    """Return the backend, its first device and the options of compilation."""
+    """Return the backend, its first device and compile options."""
     jax = import_module("jax")
     jax.config.update("jax_platforms", platform)
     # JAX narrows 64-bit arguments otherwise.
@@ -111,7 +107,7 @@ def _client(platform: str) -> tuple[Any, Any, Any]:
 
 
 def _zeros(question: Question, device: Any) -> list[Any]:
-    """Return an array of zeros for every argument of the module's main function."""
+    """Return an array of zeros for every argument."""
     jax = import_module("jax")
     numpy = import_module("numpy")
     return [

@@ -30,4 +30,6 @@ def test_refusals_are_told_apart_and_other_failures_are_none(
         accelerator=TpuSlice(generation="v6e", topology="4x4"),
         flags={"xla_good": "1", "xla_none": "1", "xla_bad": "x", "xla_odd": "1"},
     )
-    assert flags.taken(question, Path()) == FlagsTaken(unknown=("xla_none",), bad=("xla_bad",))
+    assert flags.check_flags(question, Path()) == FlagsTaken(
+        unknown=("xla_none",), bad=("xla_bad",)
+    )

@@ -166,16 +166,16 @@ def test_the_products_of_a_training_step_stay() -> None:
 
 
 def test_what_was_partitioned_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = partition_cache(tmp_path)
+    cache = partition_cache(tmp_path)
     module = parse_mlir(GSPMD.encode(), name="a.mlir")
-    first = partition_module(module, GSPMD.encode(), kept=kept)
+    first = partition_module(module, GSPMD.encode(), cache=cache)
 
     def refuse(command: Sequence[str], **settings: object) -> None:
         raise AssertionError(command)
 
     monkeypatch.setattr("hespas.base.question.run_program", refuse)
-    assert partition_module(module, GSPMD.encode(), kept=kept) == first
+    assert partition_module(module, GSPMD.encode(), cache=cache) == first
     with pytest.raises(AssertionError):
         partition_module(module, GSPMD.encode())
     with pytest.raises(AssertionError):
-        partition_module(module, GSPMD.encode() + b"\n", kept=kept)
+        partition_module(module, GSPMD.encode() + b"\n", cache=cache)
