@@ -37,7 +37,7 @@ def times_of(name: str) -> Times:
             whole = 1
         return whole * _UNIT // schedule.chunks
 
-    return timed(schedule, Durations(of=lasts, message_ps=lambda _source, _target: 0))
+    return timed(schedule, Durations(pass_ps=lasts, message_ps=lambda _source, _target: 0))
 
 
 def picture() -> str:

@@ -36,7 +36,8 @@ def equal(schedule: Schedule) -> Durations:
     parts = 1 if schedule.splits_backward else 2
     lasts = {Pass.FORWARD: 1, Pass.BACKWARD: parts, Pass.WEIGHTS: 1}
     return Durations(
-        of=lambda _, action: UNIT_PS * lasts[action.kind], message_ps=lambda _source, _target: 0
+        pass_ps=lambda _, action: UNIT_PS * lasts[action.kind],
+        message_ps=lambda _source, _target: 0,
     )
 
 
@@ -117,7 +118,7 @@ def test_one_stage_is_no_pipeline(name: str, number: int, forward: int, backward
     schedule = schedule_named(name, stages=1, micro_batches=number)
     lasts = {Pass.FORWARD: forward, Pass.BACKWARD: backward, Pass.WEIGHTS: 1}
     durations = Durations(
-        of=lambda _, action: lasts[action.kind], message_ps=lambda _source, _target: 10**9
+        pass_ps=lambda _, action: lasts[action.kind], message_ps=lambda _source, _target: 10**9
     )
     times = timed(schedule, durations)
     weights = number if schedule.splits_backward else 0
@@ -138,7 +139,7 @@ def test_longer_passes_and_messages_end_no_step_earlier(
 
     def finish(lasts: dict[tuple[int, Pass], int], message_ps: int) -> int:
         durations = Durations(
-            of=lambda stage, action: lasts[stage, action.kind],
+            pass_ps=lambda stage, action: lasts[stage, action.kind],
             message_ps=lambda _source, _target: message_ps,
         )
         return timed(schedule, durations).finish_ps
@@ -150,7 +151,8 @@ def test_longer_passes_and_messages_end_no_step_earlier(
 def test_passes_wait_for_what_they_need(name: str, stages: int, rounds: int) -> None:
     schedule = made(name, stages, rounds)
     durations = Durations(
-        of=lambda stage, action: 7 + stage + action.chunk, message_ps=lambda source, _: 3 + source
+        pass_ps=lambda stage, action: 7 + stage + action.chunk,
+        message_ps=lambda source, _: 3 + source,
     )
     times = timed(schedule, durations)
     for stage, order in enumerate(schedule.order):
@@ -200,7 +202,7 @@ def test_what_runs_side_by_side_was_ready(  # noqa: PLR0917 - drawn
     schedule = made(name, stages, rounds)
     alone = equal(schedule)
     durations = Durations(
-        of=alone.of,
+        pass_ps=alone.pass_ps,
         message_ps=lambda _source, _target: message,
         hidden=always(backward, forward),
     )
@@ -209,7 +211,7 @@ def test_what_runs_side_by_side_was_ready(  # noqa: PLR0917 - drawn
     starts: dict[tuple[int, Action], int] = {}
     for stage, order in enumerate(schedule.order):
         passes, hidden = times.passes[stage], times.hidden_ps[stage]
-        whole = sum(alone.of(stage, action) for action in order)
+        whole = sum(alone.pass_ps(stage, action) for action in order)
         assert times.busy_ps(stage) == whole - sum(hidden.values())
         for action, (start, end) in passes.items():
             starts[stage, action], ends[stage, action] = start, end

@@ -273,7 +273,7 @@ def _durations(
         )
 
     return Durations(
-        of=lambda stage, action: spent[stage][action.chunk].of(action.kind).total_ps,
+        pass_ps=lambda stage, action: spent[stage][action.chunk].of(action.kind).total_ps,
         message_ps=lambda _source, _target: message_ps,
         holds_sender=not hides(Overlap.MESSAGES),
         ready_ps=ready_ps,

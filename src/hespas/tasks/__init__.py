@@ -1,4 +1,4 @@
-"""Build task graphs of all devices and store them as traces.
+"""Build all devices' task graphs and store them as traces.
 
 `build.estimated_tasks` turns a region graph and its estimates into a `graph.TaskGraph`, which
 describes all devices of one program; a `graph.Job` holds several graphs and assigns one to each

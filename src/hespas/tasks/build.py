@@ -1,4 +1,4 @@
-"""Build the task graph of a program from its regions and their durations."""
+"""Build a program's task graph from regions and durations."""
 
 from __future__ import annotations
 
@@ -43,7 +43,11 @@ _KINDS = {
 
 @frozen
 class RegionTime:
-    """A compute region's duration, its most expensive operation, and the share of arithmetic."""
+    """A compute region's duration.
+
+    ``label`` is its most expensive operation, ``arithmetic_share`` the share that arithmetic
+    bounds.
+    """
 
     duration_ps: int
     label: str
@@ -68,7 +72,7 @@ class _Builder:
     launched: tuple[int, ...] = ()
 
     def launch(self, region: Region, waits: Sequence[int]) -> tuple[int, ...]:
-        """Append the host's launch of a region, if the host launches it.
+        """Append the host's launch of a region, if any.
 
         The launch waits for the regions ``waits``.
         """
@@ -95,13 +99,13 @@ class _Builder:
         return tuple(sorted({end for producer in producers for end in self.ends[producer]}))
 
     def communicate(self, *tasks: Task) -> tuple[int, ...]:
-        """Append the tasks of one communication, and make it the latest."""
+        """Append a communication's tasks, and make it the latest."""
         self.tasks.extend(tasks)
         self.latest = tuple(task.id for task in tasks)
         return self.latest
 
     def after_latest(self, depends_on: tuple[int, ...]) -> tuple[int, ...]:
-        """Return a communication's dependencies, including the latest communication."""
+        """Return a communication's dependencies, with the latest communication."""
         return tuple(sorted({*depends_on, *self.latest}))
 
     def order_only(self, depends_on: tuple[int, ...]) -> tuple[int, ...]:
@@ -123,7 +127,7 @@ def build_task_graph(
     name: str,
     host_bandwidth_bytes_per_s: float | None = None,
 ) -> TaskGraph:
-    """Build the task graph of a program with a known device count.
+    """Build the task graph of a program for its devices.
 
     ``times`` has one entry per region, None for communication and transfers. Ids count up from 0 in
     program order; names carry the region's id. Each communication waits for the one before it in
@@ -155,7 +159,7 @@ def estimated_tasks(
     *,
     host_bandwidth_bytes_per_s: float | None = None,
 ) -> TaskGraph:
-    """Build the task graph of all devices from estimates of every region.
+    """Build the task graph of all devices from regions' estimates.
 
     Raises `TraceError` for estimates of another graph, and what `build_task_graph` raises.
     """
@@ -169,13 +173,7 @@ def estimated_tasks(
             hint="estimate the graph that is traced",
         )
     times = [
-        None
-        if estimate is None
-        else RegionTime(
-            duration_ps=estimate.duration_ps,
-            label=_label(region, estimate),
-            arithmetic_share=arithmetic_share(estimate),
-        )
+        estimate and _region_time(region, estimate)
         for region, estimate in zip(graph.regions, costs, strict=True)
     ]
     return build_task_graph(
@@ -192,13 +190,15 @@ def arithmetic_share(estimate: Estimate) -> float:
     return min(1.0, total.bound.compute_s / total.time_s) if total.time_s > 0 else 0.0
 
 
-def _label(region: Region, estimate: Estimate) -> str:
-    """Return a region's only kind of operation, or the longest."""
+def _region_time(region: Region, estimate: Estimate) -> RegionTime:
+    """Return a region's time, with its only or longest operation."""
     match region:
         case Compute(operations=(op,)):
-            return op.name
+            label = op.name
         case _:
-            return estimate.longest_kind
+            label = estimate.longest_kind
+    share = arithmetic_share(estimate)
+    return RegionTime(duration_ps=estimate.duration_ps, label=label, arithmetic_share=share)
 
 
 def _add(
@@ -235,7 +235,7 @@ def _add_compute(
 
 
 def region_name(region: Region) -> str:
-    """Return the name of a region's task, the compiler's if it exists."""
+    """Return a region's task name, preferably the compiler's."""
     match region:
         case Compute(operations=(op,)) if op.instruction:
             return op.instruction
@@ -255,7 +255,9 @@ def regions_of_tasks(graph: RegionGraph, tasks: TaskGraph) -> dict[int, Region]:
     remaining = deque(task for task in tasks.tasks if not is_host_launch(task))
     for region in graph.regions:
         name = region_name(region)
-        names = {name} if isinstance(region, Compute) else {name, *_first_task_names(name)}
+        # A region with two tasks begins with a send, or with a transfer to the host.
+        first_names = () if isinstance(region, Compute) else (f"{name}_send", f"{name}_to_host")
+        names = {name, *first_names}
         if not remaining or remaining[0].name not in names:
             continue
         task = remaining.popleft()
@@ -263,11 +265,6 @@ def regions_of_tasks(graph: RegionGraph, tasks: TaskGraph) -> dict[int, Region]:
         if task.name != name:
             region_of[remaining.popleft().id] = region
     return region_of
-
-
-def _first_task_names(name: str) -> tuple[str, ...]:
-    """Return the possible names of the first of a region's two tasks."""
-    return f"{name}_send", f"{name}_to_host"
 
 
 def check_host_link(graph: RegionGraph, bandwidth_bytes_per_s: float | None) -> None:
@@ -364,23 +361,19 @@ def _add_permute(
     send = len(builder.tasks)
     waits_for = builder.after_latest(depends_on)
     order_only = builder.order_only(depends_on)
-    return builder.communicate(
-        SendTask(
-            id=send,
-            name=f"{region_name(region)}_send",
+    tasks = [
+        kind(
+            id=number,
+            name=f"{region_name(region)}_{suffix}",
             depends_on=waits_for,
             pairs=pairs,
             size_bytes=size,
             tag=send,
             order_only=order_only,
-        ),
-        ReceiveTask(
-            id=send + 1,
-            name=f"{region_name(region)}_receive",
-            depends_on=waits_for,
-            pairs=pairs,
-            size_bytes=size,
-            tag=send,
-            order_only=order_only,
-        ),
-    )
+        )
+        for kind, number, suffix in (
+            (SendTask, send, "send"),
+            (ReceiveTask, send + 1, "receive"),
+        )
+    ]
+    return builder.communicate(*tasks)

@@ -112,11 +112,11 @@ class ReceiveTask:
 
 @frozen
 class MemoryTask:
-    """Every device moves ``size_bytes`` from or to memory outside the devices.
+    """Every device accesses memory outside the devices.
 
-    With ``duration_ps`` it is the host's memory: each device has its own link to it, on which the
-    transfers of one direction run one at a time, beside all other work. Without it the system
-    describes the memory.
+    It moves ``size_bytes``. With ``duration_ps`` it is the host's memory: each device has its own
+    link to it, on which the transfers of one direction run one at a time, beside all other work.
+    Without it the system describes the memory.
     """
 
     id: int
@@ -167,7 +167,7 @@ GroupTable = tuple[tuple[int, ...], ...]
 
 @frozen
 class TaskGraph:
-    """Tasks in an order where dependencies come first; ids are unique.
+    """Tasks with unique ids, in order: dependencies come first.
 
     A device that can start several tasks starts the one with the lowest id. ``group_tables`` holds
     each distinct division of the devices into groups once.
@@ -181,7 +181,7 @@ class TaskGraph:
 
 @frozen
 class Job:
-    """The work of a cluster: task graphs and each device's graph index.
+    """A cluster's task graphs, and each device's graph index.
 
     An SPMD program is one graph that every device follows.
     """
@@ -201,7 +201,7 @@ def spmd_job(graph: TaskGraph) -> Job:
 
 
 def as_job(work: Job | TaskGraph) -> Job:
-    """Return ``work`` as a job; a single graph goes to every device."""
+    """Return ``work`` as a job; every device follows a graph."""
     return spmd_job(work) if isinstance(work, TaskGraph) else work
 
 

@@ -59,7 +59,7 @@ KIND_OF_NUMBER = {number: kind for kind, number in NUMBER_OF_KIND.items()}
 
 
 class Node(Protocol):
-    """A ``Node`` message; protobuf knows its field types only at run time."""
+    """The fields of a ``Node`` message, for type checkers."""
 
     id: int
     name: str
@@ -82,7 +82,7 @@ class _NodeClass(Protocol):
 
 @frozen
 class Schema:
-    """The two message classes of a stream, and the exception that parsing may raise."""
+    """The message classes of a stream, and their parsing error."""
 
     metadata: Any
     node: _NodeClass
@@ -124,12 +124,14 @@ def schema() -> Schema:
     file = descriptor_pb2.FileDescriptorProto(
         name="hespas/chakra.proto", package=_PACKAGE, syntax="proto3"
     )
-    _describe_node_type(file)
+    node_types = file.enum_type.add(name="NodeType")
+    for kind in NodeType:
+        node_types.value.add(name=f"{kind.name}_NODE", number=kind.value)
     _describe_attribute(file)
     for name, fields in _FIELDS.items():
         message = file.message_type.add(name=name)
-        for field, (number, kind) in fields.items():
-            _describe_field(message, field, number, kind)
+        for field, (number, form) in fields.items():
+            _describe_field(message, field, number, form)
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)  # pyright: ignore[reportDeprecated] (AddSerializedFile needs a second copy)
     classes = {
@@ -141,12 +143,6 @@ def schema() -> Schema:
         node=cast("_NodeClass", classes["Node"]),
         decode_error=DecodeError,
     )
-
-
-def _describe_node_type(file: FileDescriptorProto) -> None:
-    enum = file.enum_type.add(name="NodeType")
-    for kind in NodeType:
-        enum.value.add(name=f"{kind.name}_NODE", number=kind.value)
 
 
 def _describe_attribute(file: FileDescriptorProto) -> None:
@@ -197,7 +193,7 @@ def delimited(messages: Iterable[bytes]) -> bytes:
 
 
 def split_delimited(stream: BinaryIO, *, size_bytes: int, location: str) -> Iterator[bytes]:
-    """Yield the messages of a stream of ``size_bytes`` as they arrive.
+    """Yield the messages of a stream of ``size_bytes``.
 
     Raises `TraceError` if the stream ends too soon.
     """
@@ -215,7 +211,7 @@ def split_delimited(stream: BinaryIO, *, size_bytes: int, location: str) -> Iter
 
 
 def _read_varint(stream: BinaryIO, digit: int, position: int, location: str) -> tuple[int, int]:
-    """Return a number that begins with ``digit``, and its length in bytes."""
+    """Return a number that begins with ``digit``, and its length."""
     size = digit & 0x7F
     for length in range(1, 10):
         if digit < 0x80:

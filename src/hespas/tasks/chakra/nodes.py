@@ -1,4 +1,4 @@
-"""Parse one Chakra node into a task, its group and its peer."""
+"""Parse a Chakra node into a task, group and peer."""
 
 from __future__ import annotations
 
@@ -37,10 +37,8 @@ _PYTORCH_ATTRIBUTES = frozenset(
     {"rf_id", "fw_parent", "seq_id", "scope", "tid", "fw_tid", "op_schema", "stream"}
 )
 _COMMON = frozenset({"is_cpu_op"}) | _IDLE_ATTRIBUTES | _PYTORCH_ATTRIBUTES
-_COLLECTIVE = (
-    frozenset({"comm_type", "comm_size", "pg_name", "involved_dim", "order_only"}) | _COMMON
-)
-_TRANSFER = frozenset({"comm_size", "comm_src", "comm_dst", "comm_tag", "order_only"}) | _COMMON
+_COLLECTIVE = _COMMON | {"comm_type", "comm_size", "pg_name", "involved_dim", "order_only"}
+_TRANSFER = _COMMON | {"comm_size", "comm_src", "comm_dst", "comm_tag", "order_only"}
 # Attributes that tools for custom collectives add.
 _NOTES = frozenset(
     {
@@ -61,7 +59,7 @@ _ALLOWED: Mapping[int, frozenset[str]] = {
 
 
 class ParsedNode(NamedTuple):
-    """A task whose group table or pairs are not yet set.
+    """A task that still lacks its group table or pairs.
 
     ``group`` is a collective's group id; ``own`` and ``peer`` are the two ends of a transfer
     (``own`` is None if the node doesn't name its own device). ``notes`` are the attributes that
@@ -80,7 +78,7 @@ class ParsedNode(NamedTuple):
 
 @dataclass(slots=True)
 class _Reader:
-    """A node and its attributes, with errors naming file and node."""
+    """Reads a node's attributes; errors name file and node."""
 
     node: Node
     values: Mapping[str, object]
@@ -108,6 +106,15 @@ class _Reader:
     def optional_amount(self, name: str) -> int | None:
         return self.amount(name) if name in self.values else None
 
+    def optional_ps(self, name: str) -> int | None:
+        """Return a duration, which the attribute has in ns."""
+        time_ns = self.values.get(name)
+        if time_ns is None:
+            return None
+        if not isinstance(time_ns, int | float) or not 0 <= time_ns < float("inf"):
+            self.fail(f"{name} is {time_ns!r}, not a duration")
+        return round(time_ns * PS_PER_NS)
+
 
 def parse_node(
     node: Node, location: str, *, with_notes: bool = False, is_recorded: bool = False
@@ -127,7 +134,8 @@ def parse_node(
         return _empty(reader)._replace(is_metadata=True)
     allowed = _ALLOWED.get(node.type)
     if allowed is None:
-        reader.fail(f"a node of type {_type_name(node.type)} has no model here")
+        name = NodeType(node.type).name if node.type in set(NodeType) else node.type
+        reader.fail(f"a node of type {name} has no model here")
     if with_notes:
         allowed |= _NOTES
     unknown_names = () if allowed.issuperset(values) else tuple(sorted(values.keys() - allowed))
@@ -142,10 +150,6 @@ def parse_node(
         return parsed
     notes = {name: value for name, value in values.items() if name in _NOTES}
     return parsed._replace(notes=MappingProxyType(notes))
-
-
-def _type_name(number: int) -> str:
-    return NodeType(number).name if number in set(NodeType) else str(number)
 
 
 def _depends_on(node: Node) -> tuple[int, ...]:
@@ -190,19 +194,9 @@ def _memory(reader: _Reader) -> ParsedNode:
         depends_on=_depends_on(node),
         size_bytes=reader.amount("tensor_size"),
         is_store=node.type == NodeType.MEM_STORE,
-        duration_ps=_host_link_ps(reader),
+        duration_ps=reader.optional_ps("host_link_ns"),
     )
     return ParsedNode(task)
-
-
-def _host_link_ps(reader: _Reader) -> int | None:
-    """Return the duration of a host transfer (hespas' attribute), or None."""
-    time_ns = reader.values.get("host_link_ns")
-    if time_ns is None:
-        return None
-    if not isinstance(time_ns, int | float) or not 0 <= time_ns < float("inf"):
-        reader.fail(f"host_link_ns is {time_ns!r}, not a duration")
-    return round(time_ns * PS_PER_NS)
 
 
 def _empty(reader: _Reader) -> ParsedNode:
@@ -211,13 +205,11 @@ def _empty(reader: _Reader) -> ParsedNode:
 
 
 def _duration_ps(reader: _Reader) -> int:
-    exact_ns = reader.values.get("duration_ns")
-    if exact_ns is None:
-        whole_ns = reader.node.duration_micros * _NS_PER_MICROSECOND
-        return (whole_ns or _SHORTEST_REPLAY_NS) * PS_PER_NS
-    if not isinstance(exact_ns, int | float) or not 0 <= exact_ns < float("inf"):
-        reader.fail(f"duration_ns is {exact_ns!r}, not a duration")
-    return round(exact_ns * PS_PER_NS)
+    exact_ps = reader.optional_ps("duration_ns")
+    if exact_ps is not None:
+        return exact_ps
+    rounded_ns = reader.node.duration_micros * _NS_PER_MICROSECOND
+    return (rounded_ns or _SHORTEST_REPLAY_NS) * PS_PER_NS
 
 
 def _collective(reader: _Reader) -> ParsedNode:
@@ -286,7 +278,7 @@ def _transfer(reader: _Reader) -> ParsedNode:
     node = reader.node
     sends = node.type == NodeType.COMM_SEND
     own_name, peer_name = ("comm_src", "comm_dst") if sends else ("comm_dst", "comm_src")
-    own = reader.amount(own_name) if own_name in reader.values else None
+    own = reader.optional_amount(own_name)
     make = SendTask if sends else ReceiveTask
     task = make(
         id=node.id,

@@ -69,7 +69,7 @@ def read_traces(prefix: Path, comm_groups: Path | None = None, *, is_recorded: b
         unknown_counts.update([name for node in parsed for name in node.unknown])
         collectives = [node for node in parsed if isinstance(node.task, CollectiveTask)]
         context.check_order([node.group for node in collectives], location)
-        nodes = [_with_global_group(node, context) for node in parsed]
+        nodes = [_with_global_group(node, context.global_groups) for node in parsed]
         claims = {(node.group, node.own, node.peer): node for node in nodes}
         for device in devices:
             _check_claims(claims, device, str(files[device]), context)
@@ -77,9 +77,8 @@ def read_traces(prefix: Path, comm_groups: Path | None = None, *, is_recorded: b
         trace = _trace(ordered, tuple(devices))
         traces.append(replace(trace, tasks=shared.setdefault(trace.tasks, trace.tasks)))
     if unknown_counts:
-        names = ", ".join(
-            f"{name} ({unknown_counts[name]} nodes)" for name in sorted(unknown_counts)
-        )
+        counts = sorted(unknown_counts.items())
+        names = ", ".join(f"{name} ({count} nodes)" for name, count in counts)
         log.warning("%s: unknown attributes are ignored: %s", prefix, names)
     return _merged(prefix.name, traces, groups, len(files))
 
@@ -102,7 +101,7 @@ class _GroupTables:
     def __init__(self, groups: Mapping[int, Group], device_count: int) -> None:
         self.device_count = device_count
         self.members = {number: frozenset(group) for number, group in groups.items()}
-        self.whole = {
+        self.global_groups = {
             number for number, members in self.members.items() if len(members) == device_count
         }
         self._twins = self._find_twins()
@@ -111,13 +110,9 @@ class _GroupTables:
     def _find_twins(self) -> dict[int, frozenset[int]]:
         """Return the groups whose members equal another group's."""
         everyone = {EVERYONE: frozenset(range(self.device_count))}
-        members = self.members | everyone if self.whole else self.members
+        members = self.members | everyone if self.global_groups else self.members
         counts = Counter(members.values())
-        return {
-            number: group_members
-            for number, group_members in members.items()
-            if counts[group_members] > 1
-        }
+        return {number: group for number, group in members.items() if counts[group] > 1}
 
     def check_order(self, used: Iterable[int], file: str) -> None:
         """Raise if groups of equal members alternate differently between files.
@@ -139,7 +134,7 @@ class _GroupTables:
 
 
 def trace_files(prefix: Path) -> list[Path]:
-    """Return the trace of each device; `TraceError` if one is missing."""
+    """Return each device's trace; `TraceError` if one is missing."""
     pattern = re.compile(rf"{re.escape(prefix.name)}\.(0|[1-9][0-9]*)\.et")
     if not prefix.parent.is_dir():
         raise TraceError("there is no such directory", location=str(prefix.parent))
@@ -165,14 +160,11 @@ def distinct_files(files: list[Path]) -> list[list[int]]:
         status = file.stat()
         inode = (status.st_dev, status.st_ino)
         if inode not in by_inode:
-            by_inode[inode] = by_hash.setdefault(_digest(file), [])
+            with file.open("rb") as stream:
+                digest = file_digest(stream, blake2b).digest()
+            by_inode[inode] = by_hash.setdefault(digest, [])
         by_inode[inode].append(device)
     return list(by_hash.values())
-
-
-def _digest(file: Path) -> bytes:
-    with file.open("rb") as stream:
-        return file_digest(stream, blake2b).digest()
 
 
 _PART_BYTES = 2**20
@@ -181,7 +173,7 @@ _PART_BYTES = 2**20
 def parsed_nodes(
     file: Path, *, with_notes: bool = False, is_recorded: bool = False
 ) -> Iterator[ParsedNode]:
-    """Yield the nodes of a device's trace as they are read.
+    """Yield a trace's nodes as they are read.
 
     Raises `TraceError`, naming file and node, for damaged content.
     """
@@ -210,15 +202,15 @@ def _decode(parse: Callable[[bytes], _Message], message: bytes, location: str) -
         raise TraceError("the message is damaged", location=location) from error
 
 
-def _with_global_group(node: ParsedNode, groups: _GroupTables) -> ParsedNode:
+def _with_global_group(node: ParsedNode, global_groups: set[int]) -> ParsedNode:
     """Replace a group that holds every device by group 0."""
-    if node.group not in groups.whole or not isinstance(node.task, CollectiveTask):
+    if node.group not in global_groups or not isinstance(node.task, CollectiveTask):
         return node
     return node._replace(task=replace(node.task, group_table=None), group=EVERYONE)
 
 
 def _check_claims(claims: _Claims, device: int, file: str, groups: _GroupTables) -> None:
-    """Raise if a group lacks the device, or a transfer names a wrong device."""
+    """Raise if a group or transfer contradicts the device."""
     for (group, own, peer), node in claims.items():
         if group != EVERYONE and group not in groups.members:
             raise TraceError(f"there is no group {group}", location=node_location(file, node))
@@ -278,12 +270,8 @@ def _without_metadata(nodes: Iterable[ParsedNode]) -> Iterator[ParsedNode]:
             continue
         if isinstance(task, CollectiveTask | SendTask | ReceiveTask):
             needed = inherit(needs(task), inherited)
-            order_only = [
-                dependency
-                for dependency in inherit(task.order_only, inherited)
-                if dependency not in needed
-            ]
-            task = replace(task, order_only=tuple(order_only))
+            order_only = inherit(task.order_only, inherited)
+            task = replace(task, order_only=tuple([n for n in order_only if n not in needed]))
         yield node._replace(task=replace(task, depends_on=depends_on))
 
 
@@ -320,25 +308,20 @@ class _Trace:
 def _merged(
     name: str, traces: Iterable[_Trace], groups: Mapping[int, Group], device_count: int
 ) -> Job:
-    """Merge traces into a job, one graph per distinct task sequence."""
+    """Merge traces into a job, one graph per task sequence."""
     by_tasks: dict[tuple[Task, ...], list[_Trace]] = {}
     for trace in traces:
         by_tasks.setdefault(trace.tasks, []).append(trace)
-    parts = [
-        part
-        for traces_of_tasks in by_tasks.values()
-        for part in _mergeable(traces_of_tasks, groups)
-    ]
+    parts = [part for alike in by_tasks.values() for part in _mergeable(alike, groups)]
     graph_of_device = [0] * device_count
     for index, part in enumerate(parts):
         for trace in part:
             for device in trace.devices:
                 graph_of_device[device] = index
-    return Job(
-        graphs=tuple(_graph(f"{name} {i}", part, groups, device_count)
-                     for i, part in enumerate(parts)),
-        graph_of_device=tuple(graph_of_device),
-    )  # fmt: skip
+    graphs = [
+        _graph(f"{name} {index}", part, groups, device_count) for index, part in enumerate(parts)
+    ]
+    return Job(graphs=tuple(graphs), graph_of_device=tuple(graph_of_device))
 
 
 def _vectors(traces: Sequence[_Trace]) -> Iterator[tuple[int, ...]]:
@@ -366,20 +349,22 @@ def _graph(
         table_of.setdefault(vector, len(table_of))
     tables = iter([table_of[vector] for vector in _vectors(traces)])
     pairs = _pairs(traces)
+    group_tables: list[GroupTable] = [
+        tuple([groups[group] for group in dict.fromkeys(vector)]) for vector in table_of
+    ]
     return TaskGraph(
         name=name,
         device_count=device_count,
         tasks=tuple([_with_groups_and_pairs(task, tables, pairs) for task in traces[0].tasks]),
-        group_tables=tuple([_group_table(vector, groups) for vector in table_of]),
+        group_tables=tuple(group_tables),
     )
 
 
-def _group_table(vector: tuple[int, ...], groups: Mapping[int, Group]) -> GroupTable:
-    return tuple([groups[group] for group in dict.fromkeys(vector)])
-
-
 def _pairs(traces: Sequence[_Trace]) -> Iterator[Pairs]:
-    """Yield (device, peer) pairs of each transfer; equal results are shared."""
+    """Yield the (device, peer) pairs of each transfer.
+
+    Equal results are shared.
+    """
     shared: dict[tuple[int, ...], Pairs] = {}
     for vector in zip(*(trace.peers for trace in traces), strict=True):
         if vector not in shared:
@@ -422,11 +407,11 @@ class ScannedTrace:
 
 
 def scan_trace(file: Path) -> ScannedTrace:
-    """Read a trace once, with 8 bytes of memory per node.
+    """Read a trace once, in little memory.
 
-    Raises `TraceError` for content that `read_traces` refuses in one file, for ids that don't
-    ascend, and for tasks that cannot be streamed: all except computations of devices and
-    collectives.
+    It takes 8 bytes per node. Raises `TraceError` for content that `read_traces` refuses in one
+    file, for ids that don't ascend, and for tasks that cannot be streamed: all except computations
+    of devices and collectives.
     """
     ids = array("Q")
     reach = 0

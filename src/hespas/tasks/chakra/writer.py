@@ -60,13 +60,11 @@ def write_traces(
     files = [directory / f"{prefix}.{device}.et" for device in range(job.device_count)]
     _remove_stale(directory, prefix, job.device_count)
     for index, graph in enumerate(job.graphs):
-        followers = [
-            device for device, graph_index in enumerate(job.graph_of_device) if graph_index == index
-        ]
         writer = _NodeWriter(graph, roles[index], group_ids)
         devices_of_key: dict[tuple[int | None, ...], list[int]] = {}
-        for device in followers:
-            devices_of_key.setdefault(roles[index].key(device), []).append(device)
+        for device, graph_index in enumerate(job.graph_of_device):
+            if graph_index == index:
+                devices_of_key.setdefault(roles[index].key(device), []).append(device)
         for key, devices in devices_of_key.items():
             _write_alike(writer.content(key, devices[0]), [files[device] for device in devices])
     groups = {number: group for group, number in group_ids.items()}
@@ -76,7 +74,7 @@ def write_traces(
 
 
 def _group_ids(job: Job) -> dict[Group, int]:
-    """Return each group's number, from 1 in order of first appearance."""
+    """Return each group's number, from 1 by first appearance."""
     ids: dict[Group, int] = {}
     everyone = tuple(range(job.device_count))
     for graph in job.graphs:
@@ -126,9 +124,7 @@ class _NodeWriter:
         self._compute_node.attr.add(name="is_cpu_op", bool_val=False)
         self._duration_ns = self._compute_node.attr.add(name="duration_ns")
         self._micros = _whole_micros(graph.tasks)
-        self._bytes_of_node: dict[
-            tuple[int, int, int, tuple[int, ...], tuple[int, ...]], bytes
-        ] = {}
+        self._bytes_of_node: dict[object, bytes] = {}
         metadata = schema().metadata(version=SCHEMA_VERSION)
         self._head = delimited([metadata.SerializeToString()])
 
@@ -152,13 +148,11 @@ class _NodeWriter:
     def _node(self, task: Task, partner: int, device: int, depends_on: tuple[int, ...]) -> bytes:
         match task:
             case ComputeTask():
-                recorded_work = {"num_ops": task.operations, "tensor_size": task.tensor_bytes}
-                work = {name: value for name, value in recorded_work.items() if value is not None}
+                figures = {"num_ops": task.operations, "tensor_size": task.tensor_bytes}
+                work = {name: value for name, value in figures.items() if value is not None}
                 if task.has_duration:
-                    head = self._compute(task, depends_on)
-                else:
-                    head = self._head_of(task, NodeType.COMP, depends_on)
-                return head + self._attributes(work)
+                    return self._compute(task, depends_on) + self._attributes(work)
+                return self._head_of(task, NodeType.COMP, depends_on) + self._attributes(work)
             case MemoryTask():
                 values: dict[str, float | str] = {"tensor_size": task.size_bytes}
                 if task.duration_ps is not None:
@@ -239,7 +233,10 @@ def _field(value: float | str | bool) -> str:
 
 
 def _whole_micros(tasks: Iterable[Task]) -> dict[int, int]:
-    """Round durations to microseconds; partial sums stay within half of one."""
+    """Round durations to microseconds, carrying the error forward.
+
+    Partial sums stay within half a microsecond.
+    """
     micros: dict[int, int] = {}
     total_ps = written = 0
     for task in tasks:

@@ -1,4 +1,4 @@
-"""Schedule pipelines: the order and the times of each stage's passes.
+"""Schedule pipelines: order and times of stages' passes.
 
 The inputs are a schedule's name or text, and the duration of each pass of each stage; the output is
 when each stage runs which pass. All of it is plain values, independent of models, programs and

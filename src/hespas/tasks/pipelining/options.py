@@ -17,7 +17,7 @@ from hespas.tasks.pipelining.schedule import NAMES, chunks_named, load_schedule
 
 
 class Overlap(Enum):
-    """Communication of a pipeline that can be hidden; values are option names.
+    """Communication that can be hidden, by option names.
 
     ``TP``: collectives of tensor parallelism under neighbouring products. ``GRADIENTS``: gradient
     sums under the backward passes that follow. ``PARAMETERS``: weight gathers under the forward
@@ -94,7 +94,7 @@ STAGES = Use(" {}", f"drop it, or give {option('mesh')} an axis pipe, as in pipe
 
 @frozen
 class PipelineOptions:
-    """How stages share the layers, and in which order they compute.
+    """How stages share layers, and in which order they compute.
 
     ``schedule`` is a name of `hespas.tasks.pipelining.schedule.NAMES`, or a file's.
     """
@@ -117,7 +117,7 @@ class PipelineOptions:
     )
     overlap: Mapping[str, bool] = declare(
         help="What communication of a pipeline is hidden: "
-        f"{', '.join(each.value for each in Overlap)}; experts without a pipeline, too.",
+        f"{', '.join(overlap.value for overlap in Overlap)}; experts without a pipeline, too.",
         parse=parse_overlaps,
         metavar="NAME=on|off,..",
         repeats=True,
@@ -129,17 +129,19 @@ class PipelineOptions:
         help="Predict a pipeline although one of its stages cannot fit into memory.", default=False
     )
 
-    def hides(self, what: Overlap) -> bool:
-        """Return whether communication is hidden: the user's choice, else Megatron-Core's.
+    def hides(self, overlap: Overlap) -> bool:
+        """Return whether communication is hidden.
+
+        The user's choice decides, else Megatron-Core's.
 
         Megatron-Core's recipes for large models hide all communication except all-to-alls of
         experts (``--moe-shared-expert-overlap``, ``--overlap-moe-expert-parallel-comm``); a stage
         with one chunk waits for its sends.
         """
-        if what.value in self.overlap:
-            return self.overlap[what.value]
-        if what is not Overlap.MESSAGES:
-            return what not in {Overlap.EXPERTS, Overlap.EXCHANGES}
+        if overlap.value in self.overlap:
+            return self.overlap[overlap.value]
+        if overlap is not Overlap.MESSAGES:
+            return overlap not in {Overlap.EXPERTS, Overlap.EXCHANGES}
         name = self.schedule or DEFAULT
         if self.schedule_is_named:
             return chunks_named(name) > 1 or name == "zero-bubble"
@@ -147,7 +149,7 @@ class PipelineOptions:
 
     @property
     def schedule_is_named(self) -> bool:
-        """Whether the schedule is given by name, not as a file."""
+        """Whether the schedule is a name, not a file."""
         return not Path(self.schedule or DEFAULT).is_file()
 
 

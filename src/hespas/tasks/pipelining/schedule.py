@@ -27,7 +27,7 @@ from hespas.errors import ConfigError, option
 
 
 class Pass(Enum):
-    """A stage's pass over one micro-batch; values are the letters in texts.
+    """A stage's pass over a micro-batch, with its letter.
 
     ``BACKWARD`` computes the gradients of the inputs and of the weights; in a schedule with
     ``WEIGHTS``, that pass computes the gradients of the weights.
@@ -39,7 +39,7 @@ class Pass(Enum):
 
 
 class Action(NamedTuple):
-    """One pass of one micro-batch through one chunk of a stage.
+    """A pass of a micro-batch through a stage's chunk.
 
     >>> str(Action(Pass.FORWARD, 3, 0)), str(Action(Pass.BACKWARD, 3, 1))
     ('F3', 'B3.1')
@@ -56,7 +56,7 @@ class Action(NamedTuple):
 
 @frozen
 class Schedule:
-    """The passes of each stage in order, with micro-batch and chunk counts.
+    """The ordered passes of each stage.
 
     ``name`` is the user's name or file.
     """
@@ -82,15 +82,15 @@ class Schedule:
         return any(action.kind is Pass.WEIGHTS for action in self.order[0])
 
     def part(self, stage: int, chunk: int) -> int:
-        """Return the part of the model that a chunk of a stage holds."""
+        """Return the model's part in a stage's chunk."""
         return chunk * self.stages + stage
 
     def place(self, part: int) -> tuple[int, int]:
-        """Return the stage and the chunk of a part of the model."""
+        """Return the stage and chunk of a model's part."""
         return part % self.stages, part // self.stages
 
     def inputs(self, stage: int, action: Action) -> Iterator[tuple[int, Action]]:
-        """Yield the passes that a pass waits for, with their stages.
+        """Yield the awaited passes of a pass with their stages.
 
         A forward pass waits for the preceding part's, a backward pass for the following part's and
         for the forward pass of its own part, the weight gradients for the backward pass.
@@ -144,7 +144,7 @@ def ideal_bubble(name: str, *, stages: int, micro_batches: int) -> float:
 
 
 def check_schedule(schedule: Schedule, *, location: str = "") -> None:
-    """Raise `ConfigError` for a missing or repeated pass, or a deadlock."""
+    """Raise `ConfigError` for missing or repeated passes and deadlocks."""
     kinds = list(Pass) if schedule.splits_backward else [Pass.FORWARD, Pass.BACKWARD]
     expected = {
         Action(kind, number, chunk)
@@ -244,7 +244,7 @@ _INTERLEAVED = re.compile(r"interleaved:(\d{1,4})")
 
 
 def chunks_named(name: str) -> int:
-    """Return the chunks per stage of a schedule; `ConfigError` if unknown.
+    """Return a schedule's chunks per stage; `ConfigError` if unknown.
 
     >>> chunks_named("interleaved:8"), chunks_named("1f1b")
     (8, 1)
@@ -267,7 +267,7 @@ def schedule_named(name: str, *, stages: int, micro_batches: int) -> Schedule:
     cannot divide by the stages.
 
     >>> schedule = schedule_named("1f1b", stages=2, micro_batches=3)
-    >>> [" ".join(map(str, each)) for each in schedule.order]
+    >>> [" ".join(map(str, passes)) for passes in schedule.order]
     ['F0 F1 B0 F2 B1 B2', 'F0 B0 F1 B1 F2 B2']
     """
     chunks = chunks_named(name)
@@ -297,7 +297,7 @@ def _gpipe(micro_batches: int) -> tuple[Action, ...]:
 
 
 def _one_to_one(stage: int, stages: int, micro_batches: int, chunks: int) -> tuple[Action, ...]:
-    """Order a warm-up of forward passes, then forward and backward alternately.
+    """Order a warm-up, then forward and backward alternately.
 
     With several chunks, a stage computes one micro-batch per stage with one chunk, then with the
     next.
@@ -326,10 +326,9 @@ def _interleaved_order(stages: int, micro_batches: int, chunks: int) -> Iterator
 def _zero_bubble(stage: int, stages: int, micro_batches: int) -> tuple[Action, ...]:
     """Order 1F1B with delayed weight gradients (ZB-H1).
 
-    The delay is as many micro-batches as there are preceding stages.
-
-    At the end they fill the stage's idle time. The schedule holds as many micro-batches as there
-    are stages, so it needs no more memory than the first stage of 1F1B.
+    The delay is as many micro-batches as there are preceding stages. At the end they fill the
+    stage's idle time. The schedule holds as many micro-batches as there are stages, so it needs no
+    more memory than the first stage of 1F1B.
     """
     filling = min(micro_batches, stages - 1 - stage)
     order = [Action(Pass.FORWARD, number) for number in range(filling)]
@@ -393,7 +392,7 @@ def _action(word: str, location: str) -> Action:
 
 
 def load_schedule(path: Path) -> Schedule:
-    """Read a schedule from a file; `ConfigError` if unreadable or wrong."""
+    """Read a schedule's file; `ConfigError` if unreadable or wrong."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:

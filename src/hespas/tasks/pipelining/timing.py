@@ -22,14 +22,14 @@ Interval = tuple[int, int]
 class Durations:
     """The durations of passes and messages, in ps.
 
-    ``of`` gives a pass on a stage, ``message_ps`` a message from one stage to another. With
+    ``pass_ps`` gives a pass on a stage, ``message_ps`` a message from one stage to another. With
     ``holds_sender`` a stage waits until its message has arrived, else it continues. ``ready_ps`` is
     when the weights of a chunk of a stage are ready; missing entries are 0. ``hidden`` gives the
     savings of a backward and a forward pass of a stage side by side; without it, passes never run
     side by side.
     """
 
-    of: Callable[[int, Action], int]
+    pass_ps: Callable[[int, Action], int]
     message_ps: Callable[[int, int], int]
     holds_sender: bool = False
     ready_ps: Mapping[tuple[int, int], int] = field(default_factory=dict[tuple[int, int], int])
@@ -38,7 +38,7 @@ class Durations:
 
 @frozen
 class Times:
-    """When each pass starts and ends, in ps from the step's start.
+    """The start and end of each pass, in ps.
 
     Of two passes side by side, the backward one has the first part of the time that both take.
     ``hidden_ps`` is the saving of each against running alone.
@@ -54,12 +54,12 @@ class Times:
         return max(end for stage_passes in self.passes for _, end in stage_passes.values())
 
     def busy_ps(self, stage: int) -> int:
-        """Return the time a stage runs passes, including waits inside passes."""
+        """Return a stage's time in passes, including waits inside."""
         return sum(end - start for start, end in self.passes[stage].values())
 
     @property
     def bubble(self) -> float:
-        """The share of all stages' time without a pass, until the end."""
+        """The share of all stages' time without a pass."""
         total = self.finish_ps * self.schedule.stages
         busy = sum(map(self.busy_ps, range(self.schedule.stages)))
         return 1 - busy / total if total else 0.0
@@ -72,7 +72,7 @@ def timed(schedule: Schedule, durations: Durations) -> Times:
 
     >>> from hespas.tasks.pipelining.schedule import schedule_named
     >>> schedule = schedule_named("1f1b", stages=4, micro_batches=12)
-    >>> equal = Durations(of=lambda stage, action: 10, message_ps=lambda source, target: 0)
+    >>> equal = Durations(pass_ps=lambda stage, action: 10, message_ps=lambda source, target: 0)
     >>> times = timed(schedule, equal)
     >>> times.finish_ps, round(times.bubble, 9), (4 - 1) / (12 + 4 - 1)
     (300, 0.2, 0.2)
@@ -86,11 +86,11 @@ def timed(schedule: Schedule, durations: Durations) -> Times:
 
 @dataclass(slots=True, kw_only=True)
 class _Clock:
-    """A run of a schedule in time order, so readiness is known.
+    """A run of a schedule in order of time.
 
     ``place`` counts the passes that each stage has run, ``free_ps`` is when it can run the next.
-    ``ends_ps`` is when a pass's output is available. ``coming`` are the stages' next passes by
-    start time; ``looked_at`` are the stages in it.
+    ``ends_ps`` is when a pass's output is available. ``queue`` has the stages' next passes by
+    start time; ``queued`` are its stages.
     """
 
     schedule: Schedule
@@ -100,22 +100,22 @@ class _Clock:
     passes: list[dict[Action, Interval]] = field(default_factory=list[dict[Action, Interval]])
     hidden_ps: list[dict[Action, int]] = field(default_factory=list[dict[Action, int]])
     ends_ps: dict[tuple[int, Action], int] = field(default_factory=dict[tuple[int, Action], int])
-    coming: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
-    looked_at: set[int] = field(default_factory=set[int])
+    queue: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    queued: set[int] = field(default_factory=set[int])
     done: int = 0
 
     def run(self) -> None:
         """Run all passes that can run."""
         stages = range(self.schedule.stages)
-        self.place = [0 for _ in stages]
-        self.free_ps = [0 for _ in stages]
+        self.place = [0] * len(stages)
+        self.free_ps = [0] * len(stages)
         self.passes = [{} for _ in stages]
         self.hidden_ps = [{} for _ in stages]
         for stage in stages:
             self._queue_next(stage)
-        while self.coming:
-            start, stage = heapq.heappop(self.coming)
-            self.looked_at.remove(stage)
+        while self.queue:
+            start, stage = heapq.heappop(self.queue)
+            self.queued.remove(stage)
             ran = self._start(stage, start)
             self.place[stage] += len(ran)
             self.done += len(ran)
@@ -126,21 +126,21 @@ class _Clock:
             self._queue_next(stage)
 
     def _queue_next(self, stage: int) -> None:
-        """Queue the next pass of a stage if its start is known."""
-        if stage in self.looked_at:
+        """Queue a stage's next pass if its start is known."""
+        if stage in self.queued:
             return
         action = self._next(stage)
         ready = None if action is None else self._ready(stage, action)
         if ready is not None:
-            heapq.heappush(self.coming, (max(self.free_ps[stage], ready), stage))
-            self.looked_at.add(stage)
+            heapq.heappush(self.queue, (max(self.free_ps[stage], ready), stage))
+            self.queued.add(stage)
 
     def _next(self, stage: int, *, behind: int = 0) -> Action | None:
         order, position = self.schedule.order[stage], self.place[stage] + behind
         return order[position] if position < len(order) else None
 
     def _ready(self, stage: int, action: Action) -> int | None:
-        """Return when all inputs of a pass have arrived; None if unknown."""
+        """Return when a pass's inputs have arrived, if known."""
         ready = self.durations.ready_ps.get((stage, action.chunk), 0)
         for source, waited in self.schedule.inputs(stage, action):
             end = self.ends_ps.get((source, waited))
@@ -151,7 +151,7 @@ class _Clock:
         return ready
 
     def _start(self, stage: int, start: int) -> list[Action]:
-        """Run the next pass of a stage, and a pass beside it."""
+        """Run a stage's next pass, and one beside it."""
         action = self._next(stage)
         assert action is not None  # noqa: S101 - for the type checker: it was queued
         begins_at, hidden = self._side_by_side(stage, action, start)
@@ -159,7 +159,10 @@ class _Clock:
         ran = list(hidden) or [action]
         end = begins_at
         for pass_run in ran:
-            begins, end = end, end + self.durations.of(stage, pass_run) - hidden.get(pass_run, 0)
+            begins, end = (
+                end,
+                end + self.durations.pass_ps(stage, pass_run) - hidden.get(pass_run, 0),
+            )
             self.passes[stage][pass_run] = (begins, end)
         self.free_ps[stage] = end
         for pass_run in ran:
@@ -172,7 +175,7 @@ class _Clock:
     def _side_by_side(
         self, stage: int, action: Action, start: int
     ) -> tuple[int, dict[Action, int]]:
-        """Return the common start of a backward and the next forward pass.
+        """Return a backward and the next forward pass's common start.
 
         The dictionary has the saving of each; it is empty, and the start unchanged, if they would
         not end earlier than one after the other.

@@ -93,7 +93,7 @@ def schedule_s(name: str, factors: list[float], of_stages: list[int]) -> float:
         for time, factor in zip(of_stages, factors, strict=True)
     ]
     durations = Durations(
-        of=lambda stage, action: passes[stage] * (1 + (action.kind.name != "FORWARD")),
+        pass_ps=lambda stage, action: passes[stage] * (1 + (action.kind.name != "FORWARD")),
         message_ps=lambda _source, _target: 0,
     )
     return timed(schedule, durations).finish_ps
