@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from expert_programs import gradient_alone, product_alone
 from hespas.frontend.load import load_source
@@ -14,6 +15,12 @@ def test_rows_and_groups_of_a_product_are_read() -> None:
     for text in (product_alone(), gradient_alone()):
         op = load_source(text.encode(), name="p.mlir").main.body.operations[0]
         assert grouped_product(op) == GroupedProduct(rows=64, groups=4)
+
+
+def test_a_product_with_scales_has_rows_and_groups() -> None:
+    op = load_source(product_alone().encode(), name="p.mlir").main.body.operations[0]
+    scaled = replace(op, operands=(*op.operands, op.operands[1]))
+    assert grouped_product(scaled) == GroupedProduct(rows=64, groups=4)
 
 
 def _kernel(operands: list[tuple[str, tuple[int, ...]]], result: tuple[int, ...]) -> Op:
