@@ -1,7 +1,7 @@
 """Give every value of a block a layout, with copies where needed.
 
-What the users of each value would like is passed back to where it is made (`wanted_orders`); then
-each operation takes its operands as they lie, or copies of them.
+What users of a value prefer is passed back to its producer (`preferred_orders`); then each
+operation takes its operands as they lie, or copies of them.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from math import prod
 
 from msgspec.structs import replace
 
-from hespas.lower.convolutions import taken_orders
+from hespas.lower.convolutions import cudnn_orders
 from hespas.lower.layouts import (
     Order,
     default_order,
-    following,
-    is_taken,
     layout_of,
     major,
+    matching_order,
     merged_orders,
     operand_order,
     reshaped,
     result_orders,
     summed_fastest,
     sums_fastest,
+    takes_order,
     transposed,
 )
 from hespas.lower.reductions import in_pieces, is_one_kernel, runs_of
@@ -49,7 +49,7 @@ _MOST_STEPS = 24
 
 
 def _keeps_rank(op: Op, value: Value) -> bool:
-    """Return whether a result has its dimensions in the order of an operand's."""
+    """Return whether operand and result order their dimensions alike."""
     is_same = len(shape_of(value)) == len(shape_of(op.results[0]))
     return op.traits.keeps_dimensions and is_same
 
@@ -60,11 +60,11 @@ def _within(order: Order, shape: tuple[int, ...]) -> Order:
         return order
     if list(order) == sorted(order):
         return default_order(shape)
-    known = [at for at in order if shape[at] > 1]
-    return (*[at for at in default_order(shape) if at not in known], *known)
+    long = [axis for axis in order if shape[axis] > 1]
+    return (*[axis for axis in default_order(shape) if axis not in long], *long)
 
 
-def wanted_orders(block: Block, compute_capability: float | None) -> dict[Value, Order]:
+def preferred_orders(block: Block, compute_capability: float | None) -> dict[Value, Order]:
     """Return the order in which users want a value, if they care."""
     votes: dict[Value, dict[Order, int]] = {}
 
@@ -80,42 +80,43 @@ def wanted_orders(block: Block, compute_capability: float | None) -> dict[Value,
         wish(value, default_order(shape_of(value)))
     for op in reversed(operations):
         cast = {result: votes[result] for result in op.results if result in votes}
-        chosen.update({result: max(each, key=each.__getitem__) for result, each in cast.items()})
+        for result, counts in cast.items():
+            chosen[result] = max(counts, key=counts.__getitem__)
         if op.kind in _RENAMING and op.results[0] in returned:
             returned.add(op.operands[0])
         if op.kind == "optimization_barrier":
             for value, result in zip(op.operands, op.results, strict=True):
                 wish(value, chosen.get(result) if result in returned else None)
             continue
-        taken = taken_orders(op, compute_capability)
-        orders = _wanted_of(op, chosen) if taken is None else taken[0]
+        library_orders = cudnn_orders(op, compute_capability)
+        orders = _wanted_of(op, chosen) if library_orders is None else library_orders[0]
         for value, order in zip(op.operands, orders, strict=True):
             wish(value, order)
     return chosen
 
 
 def _wanted_of(op: Op, chosen: Mapping[Value, Order]) -> Sequence[Order | None]:
-    """Return the operand orders that an operation wants, given its results' orders."""
+    """Return preferred operand orders, given chosen orders of results."""
     attrs, shapes = op.attrs, tuple(map(shape_of, op.operands))
     if isinstance(attrs, DotAttrs) and op.kind == "dot_general":
         if merged_orders(attrs, shapes):
             return [None] * len(shapes)
         return [
             None
-            if is_taken(attrs, at, default_order(shape), shape)
-            else operand_order(attrs, at, shape)
-            for at, shape in enumerate(shapes)
+            if takes_order(attrs, operand, default_order(shape), shape)
+            else operand_order(attrs, operand, shape)
+            for operand, shape in enumerate(shapes)
         ]
     if op.kind in _ALONG_A_DIMENSION and isinstance(attrs, CollectiveAttrs):
         return [major(attrs.dimension or 0, shape) for shape in shapes]
-    best = next((chosen[each] for each in reversed(op.results) if each in chosen), None)
+    best = next((chosen[result] for result in reversed(op.results) if result in chosen), None)
     return [None if best is None else _before(op, value, best) for value in op.operands]
 
 
 def _before(op: Op, value: Value, best: Order) -> Order | None:
-    """Return the operand's order that gives the result one; None if open."""
+    """Return the operand order behind a result's; None if open."""
     if op.kind == "transpose" and isinstance(op.attrs, DimensionsAttrs):
-        return tuple([op.attrs.dimensions[at] for at in best])
+        return tuple([op.attrs.dimensions[axis] for axis in best])
     if op.kind == "reshape":
         return reshaped(best, shape_of(op.results[0]), shape_of(value))
     return _within(best, shape_of(value)) if _keeps_rank(op, value) else None
@@ -125,8 +126,8 @@ def _before(op: Op, value: Value, best: Order) -> Order | None:
 class Assignment:
     """The values of a program with their layouts.
 
-    ``named`` maps a value to the one that stands for it, ``orders`` that one to its order: None
-    for what is made inside every kernel, in whatever order it is needed. ``given`` are arguments
+    ``renamed`` maps a value to the one that stands for it, ``orders`` that one to its order: None
+    for what every kernel makes in whatever order it needs. ``inputs`` are arguments
     and views of them. Where ``copies`` is False nothing is copied but operands of 8 bits, if
     ``turns_8_bits``: products of libraries need those with the summed dimension fastest.
     ``compute_capability`` is the part's, None if unknown.
@@ -135,35 +136,32 @@ class Assignment:
     copies: bool = True
     turns_8_bits: bool = False
     compute_capability: float | None = None
-    named: dict[Value, Value] = field(default_factory=dict[Value, Value])
+    renamed: dict[Value, Value] = field(default_factory=dict[Value, Value])
     orders: dict[Value, Order | None] = field(default_factory=dict[Value, Order | None])
-    given: set[Value] = field(default_factory=set[Value])
+    inputs: set[Value] = field(default_factory=set[Value])
 
     def block(self, block: Block, free: AbstractSet[Value] = frozenset()) -> Block:
-        """Return a block whose values have layouts; arguments and results have the default.
-
-        Arguments that are ``free`` lie as each of their users takes them.
-        """
+        """Return a block with layouts, the default ones at its ends."""
         arguments = tuple([
             self.fresh(value, None if value in free else default_order(shape_of(value)))
             for value in block.arguments
         ])  # fmt: skip
-        self.given.update(arguments)
-        wishes = wanted_orders(block, self.compute_capability)
+        self.inputs.update(arguments)
+        wishes = preferred_orders(block, self.compute_capability)
         walk = _Walk(outer=self, wishes=wishes, uses=Uses.of_block(block))
         *operations, last = block.operations
         for op in operations:
             walk.op(op)
-        end = replace(last, operands=walk.default([self.named[value] for value in last.operands]))
+        end = replace(last, operands=walk.default([self.renamed[value] for value in last.operands]))
         return Block(arguments=arguments, operations=(*walk.operations, end))
 
     def fresh(self, value: Value, order: Order | None, like: Order | None = None) -> Value:
         """Create a value in another's place, laid out ``like`` one."""
         lying = like if order is None else order
-        made = Value(type=value.type) if lying is None else _lying_as(value, lying)
-        self.named[value] = made
-        self.orders[made] = order
-        return made
+        new_value = Value(type=value.type) if lying is None else _lying_as(value, lying)
+        self.renamed[value] = new_value
+        self.orders[new_value] = order
+        return new_value
 
 
 def _lying_as(value: Value, order: Order) -> Value:
@@ -182,11 +180,7 @@ def _lying_type(kind: TensorType, layout: tuple[int, ...] | None) -> TensorType:
 
 @dataclass(slots=True, kw_only=True)
 class _Walk:
-    """One pass over a block.
-
-    ``copied`` are the copies made so far, by value and order; ``at`` is the operation that they are
-    made for.
-    """
+    """Lays out the values of a block, operation by operation."""
 
     outer: Assignment
     wishes: dict[Value, Order]
@@ -195,12 +189,12 @@ class _Walk:
     copied: dict[tuple[Value, Order], Value] = field(
         default_factory=dict[tuple[Value, Order], Value]
     )
-    at: Op | None = None
+    reader: Op | None = None
 
     def op(self, op: Op) -> None:
-        """Add an operation, its operands in the orders in which it takes them."""
-        self.at = op
-        operands = [self.outer.named[value] for value in op.operands]
+        """Add an operation, with its operands in accepted orders."""
+        self.reader = op
+        operands = [self.outer.renamed[value] for value in op.operands]
         if op.traits.category is Category.CREATION:
             self._add(op, operands, None)
         elif op.traits.category is Category.BROADCAST:
@@ -228,7 +222,7 @@ class _Walk:
         if (value, order) not in self.copied:
             copy = self.copied[value, order] = _lying_as(value, order)
             self.outer.orders[copy] = order
-            assert self.at is not None  # noqa: S101 - copies are made for an operation
+            assert self.reader is not None  # noqa: S101 - copies are made for an operation
             self.operations.append(
                 Op(
                     dialect="mhlo",
@@ -236,8 +230,8 @@ class _Walk:
                     operands=(value,),
                     results=(copy,),
                     attrs=NO_ATTRS,
-                    source_location=self.at.source_location,
-                    scope=self.at.scope,
+                    source_location=self.reader.source_location,
+                    scope=self.reader.scope,
                 )
             )
         return self.copied[value, order]
@@ -246,24 +240,24 @@ class _Walk:
         self, op: Op, operands: Iterable[Value], order: Order | None, like: Order | None = None
     ) -> None:
         results = tuple([self.outer.fresh(value, order, like) for value in op.results])
-        taken = tuple(operands)
-        if op.kind in _RENAMING and taken[0] in self.outer.given:
-            self.outer.given.update(results)
-        self.operations.append(replace(op, operands=taken, results=results))
+        laid = tuple(operands)
+        if op.kind in _RENAMING and laid[0] in self.outer.inputs:
+            self.outer.inputs.update(results)
+        self.operations.append(replace(op, operands=laid, results=results))
 
     def _broadcast_order(self, op: Op, operands: Sequence[Value]) -> Order | None:
-        """Return the order of a broadcast that repeats nothing; None of any other."""
+        """Return the order of a broadcast that repeats nothing."""
         order, attrs = self.outer.orders[operands[0]], op.attrs
         if order is None or not isinstance(attrs, DimensionsAttrs) or op.kind == "broadcast":
             return None
         if prod(shape_of(op.results[0])) != prod(shape_of(operands[0])):
             return None
-        return tuple([attrs.dimensions[at] for at in order])
+        return tuple([attrs.dimensions[axis] for axis in order])
 
     def _along(self, op: Op, operands: Sequence[Value]) -> None:
-        """Add the order that operands and results share: of most bytes, or wanted."""
-        made, orders = shape_of(op.results[0]), self.outer.orders
-        sized = [value for value in operands if len(shape_of(value)) == len(made)]
+        """Add an operation, all in the order of most bytes."""
+        result_shape, orders = shape_of(op.results[0]), self.outer.orders
+        sized = [value for value in operands if len(shape_of(value)) == len(result_shape)]
         weights: dict[Order, int] = {}
         for value in dict.fromkeys(sized):
             order = orders[value]
@@ -276,102 +270,104 @@ class _Walk:
         heaviest = [order for order, weight in weights.items() if weight == best]
         wish = self.wishes.get(op.results[0])
         order = wish if wish is not None and wish in heaviest else heaviest[0]
-        taken = [
+        laid = [
             self._as(value, _within(order, shape_of(value))) if value in sized else value
             for value in operands
         ]
-        self._add(op, taken, _within(order, made))
+        self._add(op, laid, _within(order, result_shape))
 
     def transpose(self, op: Op, operands: Sequence[Value]) -> None:
         """Add a transpose: another name for the same bytes."""
         assert isinstance(op.attrs, DimensionsAttrs)  # noqa: S101 - it is a transpose
         order = self.outer.orders[operands[0]]
-        made = transposed(_lying(operands[0]) if order is None else order, op.attrs.dimensions)
-        self._add(op, operands, None if order is None else made, made)
+        lying = _lying(operands[0]) if order is None else order
+        turned = transposed(lying, op.attrs.dimensions)
+        self._add(op, operands, None if order is None else turned, turned)
 
     def reshape(self, op: Op, operands: Sequence[Value]) -> None:
-        """Add a reshape: another name for the same bytes where there is one."""
+        """Add a reshape, of a copy unless bytes stay."""
         (value,) = operands
         order, after = self.outer.orders[value], shape_of(op.results[0])
-        made = None if order is None else reshaped(order, shape_of(value), after)
-        if order is not None and made is None:
+        result_order = None if order is None else reshaped(order, shape_of(value), after)
+        if order is not None and result_order is None:
             value = self._as(value, default_order(shape_of(value)))
-            made = default_order(after)
-        self._add(op, (value,), made)
+            result_order = default_order(after)
+        self._add(op, (value,), result_order)
 
     def reduce(self, op: Op, operands: Sequence[Value]) -> None:
         """Add a reduction, in pieces if long or strided."""
         assert isinstance(op.attrs, DimensionsAttrs)  # noqa: S101 - it is a reduction
         count, dimensions, shape = len(op.results), op.attrs.dimensions, shape_of(op.operands[0])
-        known = [self.outer.orders[value] for value in operands[:count]]
-        order = next((each for each in known if each is not None), default_order(shape))
-        taken = [self._as(value, order) for value in operands[:count]]
-        kept = [at for at in range(len(shape)) if at not in dimensions]
-        made = tuple([kept.index(at) for at in order if at not in dimensions])
+        orders = [self.outer.orders[value] for value in operands[:count]]
+        order = next((order for order in orders if order is not None), default_order(shape))
+        data = [self._as(value, order) for value in operands[:count]]
+        remaining = [axis for axis in range(len(shape)) if axis not in dimensions]
+        result_order = tuple([remaining.index(axis) for axis in order if axis not in dimensions])
         if count > 1:
-            self._add(op, (*taken, *operands[count:]), made)
+            self._add(op, (*data, *operands[count:]), result_order)
             return
         if is_one_kernel(runs_of(shape, order, dimensions)):
-            made = self._reduced_order(op.results[0], made)
-        result = self.outer.fresh(op.results[0], made)
-        reduction = replace(op, operands=(taken[0], operands[1]), results=(result,))
-        for each in in_pieces(reduction, order, dimensions):
-            self.operations.append(each)
-            self.outer.orders.setdefault(each.results[0], default_order(shape_of(each.results[0])))
+            result_order = self._reduced_order(op.results[0], result_order)
+        result = self.outer.fresh(op.results[0], result_order)
+        reduction = replace(op, operands=(data[0], operands[1]), results=(result,))
+        for piece in in_pieces(reduction, order, dimensions):
+            self.operations.append(piece)
+            partial = piece.results[0]
+            self.outer.orders.setdefault(partial, default_order(shape_of(partial)))
 
-    def _reduced_order(self, value: Value, made: Order) -> Order:
+    def _reduced_order(self, value: Value, order: Order) -> Order:
         """Return a reduction's order: its data's, if users accept it."""
         wish = self.wishes.get(value)
-        if wish is not None and sorted(wish) == sorted(made):
+        if wish is not None and sorted(wish) == sorted(order):
             return wish
         views = [op for op in self.uses.readers(value) if op.kind == "reshape"]
         shapes = [shape_of(op.results[0]) for op in views]
-        if any(reshaped(made, shape_of(value), shape) is None for shape in shapes):
+        if any(reshaped(order, shape_of(value), shape) is None for shape in shapes):
             return default_order(shape_of(value))
-        return made
+        return order
 
     def dot(self, op: Op, operands: Sequence[Value]) -> None:
-        """Add a product with operands as it takes them, its result as wanted."""
+        """Add a product with laid-out operands and result."""
         attrs, outer = op.attrs, self.outer
         assert isinstance(attrs, DotAttrs)  # noqa: S101 - it is a product
         shapes = tuple(map(shape_of, operands))
         merged = merged_orders(attrs, shapes) if outer.copies else ()
         turns = outer.copies and sums_fastest(op, outer.compute_capability)
         orders: list[Order] = []
-        for at, (value, shape) in enumerate(zip(operands, shapes, strict=True)):
+        for side, (value, shape) in enumerate(zip(operands, shapes, strict=True)):
             order = outer.orders[value]
             order = default_order(shape) if order is None else order
             if merged:
-                order = merged[at]
-            elif not is_taken(attrs, at, order, shape):
-                order = operand_order(attrs, at, shape)
-            orders.append(summed_fastest(attrs, at, order) if turns else order)
-        taken = [self._as(value, order) for value, order in zip(operands, orders, strict=True)]
+                order = merged[side]
+            elif not takes_order(attrs, side, order, shape):
+                order = operand_order(attrs, side, shape)
+            orders.append(summed_fastest(attrs, side, order) if turns else order)
+        copies = [self._as(value, order) for value, order in zip(operands, orders, strict=True)]
         if outer.turns_8_bits:
-            taken = [self._turned(attrs, at, value) for at, value in enumerate(taken)]
-        other = following(attrs, orders[0], orders[1], shapes[1])
-        if other != orders[1]:
-            taken[1], orders[1] = self._as(taken[1], other), other
+            copies = [self._turned(attrs, side, value) for side, value in enumerate(copies)]
+        followed = matching_order(attrs, orders[0], orders[1], shapes[1])
+        if followed != orders[1]:
+            copies[1], orders[1] = self._as(copies[1], followed), followed
         ranks = len(shapes[0]), len(shapes[1])
         by_rows, by_columns = result_orders(attrs, orders[0], orders[1], ranks)
         wish = self.wishes.get(op.results[0])
         is_turned = wish == by_columns
         if wish not in (by_rows, by_columns):
             is_turned = self._meets_turned(op.results[0], by_rows, by_columns)
-        self._add(op, taken, by_columns if is_turned else by_rows)
+        self._add(op, copies, by_columns if is_turned else by_rows)
 
     def _turned(self, attrs: DotAttrs, operand: int, value: Value) -> Value:
-        """Return an 8-bit operand with its summed dimensions fastest; weights lie so."""
+        """Return a copy with summed dimensions fastest, unless a weight."""
         contracting = (attrs.lhs_contracting, attrs.rhs_contracting)[operand]
         order = self.outer.orders[value]
         is_small = isinstance(value.type, TensorType) and value.type.element.name in _SMALL
-        if not is_small or not order or order[-1] in contracting or value in self.outer.given:
+        if not is_small or not order or order[-1] in contracting or value in self.outer.inputs:
             return value
         return self._copy(value, summed_fastest(attrs, operand, order))
 
     def _meets_turned(self, value: Value, by_rows: Order, by_columns: Order) -> bool:
         """Return whether a product's first partner is laid out by columns."""
-        named, orders = self.outer.named, self.outer.orders
+        renamed, orders = self.outer.renamed, self.outer.orders
         pending, steps = [(value, by_rows, by_columns)], 0
         while pending and steps < _MOST_STEPS:
             value, rows, columns = pending.pop(0)
@@ -379,9 +375,9 @@ class _Walk:
                 steps += 1
                 if user.traits.is_elementwise:
                     met = {
-                        orders[named[other]]
-                        for other in user.operands
-                        if other in named and shape_of(other) == shape_of(value)
+                        orders[renamed[operand]]
+                        for operand in user.operands
+                        if operand in renamed and shape_of(operand) == shape_of(value)
                     }
                     if rows in met or columns in met:
                         return rows not in met
@@ -395,55 +391,56 @@ class _Walk:
         assert isinstance(op.attrs, CollectiveAttrs)  # noqa: S101 - it is a collective
         dimension = op.attrs.dimension or 0
         results: list[Value] = []
-        taken: list[Value] = []
+        laid: list[Value] = []
         for value, result in zip(operands, op.results, strict=True):
-            order, shape, whole = self.outer.orders[value], shape_of(value), shape_of(result)
+            order, shape, result_shape = self.outer.orders[value], shape_of(value), shape_of(result)
             if order is None or (shape[dimension] > 1 and order[:1] != (dimension,)):
                 order = major(dimension, shape)
-            is_same = default_order(whole) == default_order(shape)
-            taken.append(self._as(value, order))
-            results.append(self.outer.fresh(result, order if is_same else major(dimension, whole)))
-        self.operations.append(replace(op, operands=tuple(taken), results=tuple(results)))
+            is_same = default_order(result_shape) == default_order(shape)
+            laid.append(self._as(value, order))
+            after = order if is_same else major(dimension, result_shape)
+            results.append(self.outer.fresh(result, after))
+        self.operations.append(replace(op, operands=tuple(laid), results=tuple(results)))
 
     def unmoved(self, op: Op, operands: Sequence[Value]) -> None:
-        """Add what makes values that lie as its operands do."""
+        """Add an operation whose results lie as its operands do."""
         results: list[Value] = []
         for value, result in zip(operands, op.results, strict=True):
             order = self.outer.orders[value]
-            made = self.outer.fresh(result, _lying(value) if order is None else order)
-            if value in self.outer.given:
-                self.outer.given.add(made)
-            results.append(made)
+            new_result = self.outer.fresh(result, _lying(value) if order is None else order)
+            if value in self.outer.inputs:
+                self.outer.inputs.add(new_result)
+            results.append(new_result)
         self.operations.append(replace(op, operands=tuple(operands), results=tuple(results)))
 
     def scatter(self, op: Op, operands: Sequence[Value]) -> None:
-        """Add a scatter whose result lies as its target, zeros as users want."""
+        """Add a scatter whose result lies as its target."""
         if op.results[1:]:
             self.standing(op, operands)
             return
-        start, *others = operands
+        start, *updates = operands
         order = self.outer.orders[start]
         if order is None:
             order = self.wishes.get(op.results[0], default_order(shape_of(start)))
-        self._add(op, (start, *self.default(others)), order)
+        self._add(op, (start, *self.default(updates)), order)
 
     def standing(self, op: Op, operands: Sequence[Value]) -> None:
         """Add a standalone operation with operands in its own or default order."""
-        of_cudnn = taken_orders(op, self.outer.compute_capability)
+        of_cudnn = cudnn_orders(op, self.outer.compute_capability)
         if of_cudnn is not None:
-            orders, made = of_cudnn
+            orders, result_order = of_cudnn
             pairs = zip(operands, orders, strict=True)
-            self._add(op, [self._as(value, order) for value, order in pairs], made)
+            self._add(op, [self._as(value, order) for value, order in pairs], result_order)
             return
-        taken = self.default(operands)
+        laid = self.default(operands)
         if op.traits.category is Category.CONTROL:
-            free = self._free(op, taken)
+            free = self._free(op, laid)
             regions = [self.outer.block(region, free) for region in op.regions]
             op = replace(op, regions=tuple(regions))
         results = tuple([
             self.outer.fresh(value, default_order(shape_of(value))) for value in op.results
         ])  # fmt: skip
-        self.operations.append(replace(op, operands=taken, results=results))
+        self.operations.append(replace(op, operands=laid, results=results))
 
     def _free(self, op: Op, operands: Sequence[Value]) -> set[Value]:
         """Return the read-only arguments of a loop whose order is open.
@@ -455,11 +452,11 @@ class _Walk:
         condition, body = op.regions
         handed = zip(operands, body.arguments, body.operations[-1].operands, strict=True)
         places = [
-            at
-            for at, (value, argument, after) in enumerate(handed)
+            place
+            for place, (value, argument, after) in enumerate(handed)
             if self.outer.orders[value] is None and after is argument
         ]
-        return {region.arguments[at] for region in (condition, body) for at in places}
+        return {region.arguments[place] for region in (condition, body) for place in places}
 
 
 _RULES: Mapping[str, Callable[[_Walk, Op, Sequence[Value]], None]] = {
@@ -474,7 +471,7 @@ _RULES: Mapping[str, Callable[[_Walk, Op, Sequence[Value]], None]] = {
 
 
 def _passed(op: Op, order: Order) -> Order | None:
-    """Return the result's order for an operand's order; None where it is lost."""
+    """Return the result's order for an operand's, if any."""
     if op.traits.is_elementwise:
         return order
     if op.kind == "transpose" and isinstance(op.attrs, DimensionsAttrs):
@@ -494,4 +491,4 @@ def _lying(value: Value) -> Order:
     layout = value.type.layout if isinstance(value.type, TensorType) else None
     if layout is None:
         return default_order(shape)
-    return tuple([at for at in reversed(layout) if shape[at] > 1])
+    return tuple([axis for axis in reversed(layout) if shape[axis] > 1])

@@ -39,7 +39,7 @@ Layer = tuple[str, ...]
 
 
 def with_experts_beside(program: Program) -> Program:
-    """Return a scheduled program whose shared experts run beside the all-to-alls of routed ones.
+    """Return a schedule with shared experts beside routed ones' all-to-alls.
 
     A layer's kernels before whose inputs no product of its shared experts stands go beside the
     first all-to-all of the same phase, those behind one product beside the second. What already
@@ -49,11 +49,11 @@ def with_experts_beside(program: Program) -> Program:
     moves: list[bool] = []
 
     def change(block: Block) -> Block:
-        found = _Schedule.of(block)
-        ranks = found.ranks()
-        if found.exchanges:
+        schedule = _Schedule.of(block)
+        ranks = schedule.ranks()
+        if schedule.exchanges:
             moves.append(bool(ranks))
-        return found.block(ranks) if ranks else block
+        return schedule.block(ranks) if ranks else block
 
     functions = {
         name: replace(function, body=each_block(function.body, change))
@@ -77,7 +77,7 @@ class _Exchange:
 
 @dataclass(slots=True, kw_only=True)
 class _Schedule:
-    """The operations of a block, all all-to-alls with a start and an end.
+    """A block's operations; all-to-alls have a start and an end.
 
     ``needs`` are the operations that each needs, by their places. ``flights`` are the starts and
     ends of all that runs beside others, ``exchanges`` the all-to-alls among them. ``shared`` are
@@ -93,26 +93,26 @@ class _Schedule:
 
     @classmethod
     def of(cls, block: Block) -> _Schedule:
-        operations = [each for op in block.operations[:-1] for each in _with_start(op)]
+        operations = [part for op in block.operations[:-1] for part in _with_start(op)]
         shared: dict[Layer, list[int]] = {}
-        for at, op in enumerate(operations):
+        for place, op in enumerate(operations):
             layer = _layer_of(op) if _is_kernel(op) else None
             if layer is not None:
-                shared.setdefault(layer, []).append(at)
-        found = cls(arguments=block.arguments, operations=[*operations, block.operations[-1]])
+                shared.setdefault(layer, []).append(place)
+        schedule = cls(arguments=block.arguments, operations=[*operations, block.operations[-1]])
         if not shared:
-            return found
-        made_by = {value: at for at, op in enumerate(operations) for value in op.results}
-        found.shared = shared
-        found.flights = tuple(_flights(operations))
-        found.exchanges = tuple(_exchanges(operations, found.flights))
-        found.needs = [
+            return schedule
+        made_by = {value: place for place, op in enumerate(operations) for value in op.results}
+        schedule.shared = shared
+        schedule.flights = tuple(_flights(operations))
+        schedule.exchanges = tuple(_exchanges(operations, schedule.flights))
+        schedule.needs = [
             [made_by[value] for value in values_read(op) if value in made_by] for op in operations
         ]
-        return found
+        return schedule
 
     def block(self, ranks: Mapping[int, float]) -> Block:
-        """Return the block in the order of ranks, by place; others keep theirs."""
+        """Return the block in the order of ranks."""
         *operations, last = self.operations
         ordered = in_order(operations, [ranks.get(at, at) for at in range(len(operations))])
         return Block(arguments=self.arguments, operations=(*ordered, last))
@@ -121,25 +121,20 @@ class _Schedule:
         """Return new ranks of moved kernels and of their operands."""
         ranks: dict[int, float] = {}
         for layer, places in self.shared.items():
-            inside = [each for each in self.exchanges if each.path[: len(layer)] == layer]
-            for at, exchange in self._beside(places, inside).items():
-                moved = self._with_needs(at, exchange)
-                if not any(self._uncovers(each, exchange) for each in moved):
+            inside = [it for it in self.exchanges if it.path[: len(layer)] == layer]
+            for place, exchange in self._beside(places, inside).items():
+                moved = self._with_needs(place, exchange)
+                if not any(self._uncovers(kernel, exchange) for kernel in moved):
                     # What two kernels need goes before the first of them.
-                    ranks |= {
-                        each: min(ranks.get(each, len(self.operations)), self._rank(exchange, each))
-                        for each in moved
-                    }
+                    for kernel in moved:
+                        rank = exchange.start + (kernel + 1) / (len(self.operations) + 1)
+                        ranks[kernel] = min(ranks.get(kernel, len(self.operations)), rank)
         return ranks
-
-    def _rank(self, exchange: _Exchange, at: int) -> float:
-        """Return a rank right after an exchange's start."""
-        return exchange.start + (at + 1) / (len(self.operations) + 1)
 
     def _beside(
         self, places: Sequence[int], exchanges: Sequence[_Exchange]
     ) -> dict[int, _Exchange]:
-        """Return which exchange each kernel of a layer's shared experts runs beside.
+        """Return the exchange that each shared experts' kernel runs beside.
 
         A loop's body may have several turns, whose kernels wait for the exchanges of other turns:
         kernels that are free to run beside the same exchanges are those of one.
@@ -147,64 +142,64 @@ class _Schedule:
         products = self._products_before(places)
         tied = [self._tied(exchange, places) for exchange in exchanges]
         turns: dict[tuple[_Exchange, ...], list[int]] = {}
-        for at in products:
-            phase = read_scope(self.operations[at].scope).phase
+        for kernel in products:
+            phase = read_scope(self.operations[kernel].scope).phase
             free = [
                 exchange
-                for exchange, those in zip(exchanges, tied, strict=True)
-                if exchange.phase is phase and at not in those
+                for exchange, dependents in zip(exchanges, tied, strict=True)
+                if exchange.phase is phase and kernel not in dependents
             ]
             if free:
-                turns.setdefault(tuple(free), []).append(at)
-        found: dict[int, _Exchange] = {}
+                turns.setdefault(tuple(free), []).append(kernel)
+        exchange_of: dict[int, _Exchange] = {}
         for free, chosen in turns.items():
-            first = min(products[at] for at in chosen)
-            for at in chosen:
-                found[at] = free[min(products[at] - first, len(free) - 1)]
-        return found
+            first = min(products[kernel] for kernel in chosen)
+            for kernel in chosen:
+                exchange_of[kernel] = free[min(products[kernel] - first, len(free) - 1)]
+        return exchange_of
 
-    def _uncovers(self, at: int, exchange: _Exchange) -> bool:
-        """Return whether a kernel already runs beside another collective than it would then."""
-        return _is_kernel(self.operations[at]) and any(
-            start < at < end and not start <= exchange.start < end for start, end in self.flights
+    def _uncovers(self, place: int, exchange: _Exchange) -> bool:
+        """Return whether a kernel would leave another collective uncovered."""
+        return _is_kernel(self.operations[place]) and any(
+            start < place < end and not start <= exchange.start < end for start, end in self.flights
         )
 
     def _products_before(self, places: Sequence[int]) -> dict[int, int]:
-        """Return for products and their followers how many other places precede them.
+        """Return how many products precede each product and its followers.
 
         What follows a product stays with it. What is before all of them has no number.
         """
-        found: dict[int, int] = {}
+        preceding: dict[int, int] = {}
         depth: dict[int, int] = {}
         inside = frozenset(places)
-        for at in range(min(places), max(places) + 1):
-            before = max((depth.get(need, 0) for need in self.needs[at]), default=0)
-            is_product = at in inside and bool(gemms(self.operations[at]))
-            depth[at] = before + is_product
-            if at in inside and (is_product or before):
-                found[at] = before if is_product else before - 1
-        return found
+        for place in range(min(places), max(places) + 1):
+            before = max((depth.get(need, 0) for need in self.needs[place]), default=0)
+            is_product = place in inside and bool(gemms(self.operations[place]))
+            depth[place] = before + is_product
+            if place in inside and (is_product or before):
+                preceding[place] = before if is_product else before - 1
+        return preceding
 
     def _tied(self, exchange: _Exchange, places: Sequence[int]) -> set[int]:
-        """Return the operations around the places that depend on an exchange, both ways."""
+        """Return operations that an exchange needs, or that need it."""
         behind = {exchange.end}
-        for at in range(exchange.end + 1, max(places) + 1):
-            if not behind.isdisjoint(self.needs[at]):
-                behind.add(at)
+        for place in range(exchange.end + 1, max(places) + 1):
+            if not behind.isdisjoint(self.needs[place]):
+                behind.add(place)
         before = {exchange.start}
-        for at in range(exchange.start, min(places) - 1, -1):
-            if at in before:
-                before.update(self.needs[at])
+        for place in range(exchange.start, min(places) - 1, -1):
+            if place in before:
+                before.update(self.needs[place])
         return behind | before
 
-    def _with_needs(self, at: int, exchange: _Exchange) -> set[int]:
+    def _with_needs(self, place: int, exchange: _Exchange) -> set[int]:
         """Return a kernel and its producers behind the start of an exchange."""
-        found, waiting = {at}, [at]
+        members, waiting = {place}, [place]
         while waiting:
-            more = {each for each in self.needs[waiting.pop()] if each > exchange.start} - found
-            found |= more
+            more = {need for need in self.needs[waiting.pop()] if need > exchange.start} - members
+            members |= more
             waiting.extend(more)
-        return found
+        return members
 
 
 def _is_kernel(op: Op) -> bool:
@@ -218,22 +213,22 @@ def _with_start(op: Op) -> tuple[Op, ...]:
 
 
 def _flights(operations: Sequence[Op]) -> Iterator[tuple[int, int]]:
-    ends = {op.operands[0]: at for at, op in enumerate(operations) if op.kind == "async_done"}
-    for at, op in enumerate(operations):
+    ends = {op.operands[0]: place for place, op in enumerate(operations) if op.kind == "async_done"}
+    for place, op in enumerate(operations):
         if op.kind == "async_start" and op.results[0] in ends:
-            yield at, ends[op.results[0]]
+            yield place, ends[op.results[0]]
 
 
 def _exchanges(operations: Sequence[Op], flights: Sequence[tuple[int, int]]) -> Iterator[_Exchange]:
     for start, end in flights:
         op = operations[start]
         if any(each.kind in _EXCHANGES for block in op.regions for each in block.operations):
-            named = read_scope(op.scope)
-            yield _Exchange(start=start, end=end, path=named.path, phase=named.phase)
+            scope = read_scope(op.scope)
+            yield _Exchange(start=start, end=end, path=scope.path, phase=scope.phase)
 
 
 def _layer_of(op: Op) -> Layer | None:
     """Return the module with the shared experts of an operation, if any."""
     path = read_scope(op.scope).path
-    at = next((at for at, name in enumerate(path) if SHARED.fullmatch(name)), None)
-    return None if at is None else path[:at]
+    depth = next((depth for depth, name in enumerate(path) if SHARED.fullmatch(name)), None)
+    return None if depth is None else path[:depth]

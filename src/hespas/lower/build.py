@@ -52,23 +52,23 @@ def _operation(grouping: Grouping, node: Node, names: Names, writer: str) -> Op:
 
 
 def _bitcast(op: Op, names: Names) -> Op:
-    source, made = [
+    source, result = [
         value.type.layout if isinstance(value.type, TensorType) else None
         for value in (op.operands[0], op.results[0])
     ]
     return replace(
         plain_op(op, "bitcast", op.operands[:1], op.results[0]),
         dialect="mhlo",
-        attrs=BitcastAttrs(source_layout=source, result_layout=made),
+        attrs=BitcastAttrs(source_layout=source, result_layout=result),
         instruction=names.next("bitcast"),
     )
 
 
 def fusion_of(operations: Sequence[Op], group: Group, names: Names, *, writer: str = "") -> Op:
-    """Return the fusion that a group of operations becomes."""
+    """Return a group's fusion."""
     roots = [operations[root] for root in group.roots]
     results = [value for root in roots for value in root.results]
-    body = [operations[at] for at in sorted(group.members)]
+    body = [operations[member] for member in sorted(group.members)]
     kind = "kLoop"
     if group.library:
         kind, writer = "kOutput", ""
@@ -79,8 +79,8 @@ def fusion_of(operations: Sequence[Op], group: Group, names: Names, *, writer: s
     name = names.next(_name(roots, kind))
     fusion = fusion_around(body, results, roots[0], name, kind=kind, writer=writer)
     assert isinstance(fusion.attrs, FusionAttrs)  # noqa: S101 - it is a fusion
-    (root, *others) = roots
-    if others or root.traits.category is not Category.UPDATE:
+    (root, *more_roots) = roots
+    if more_roots or root.traits.category is not Category.UPDATE:
         return fusion
     if root.operands[0] not in fusion.operands:
         return fusion
@@ -139,41 +139,45 @@ def fusion_around(
 
 
 def kept_arguments(block: Block, aliases: Sequence[Alias]) -> frozenset[Value]:
-    """Return the arguments of the main block that no result is written over."""
+    """Return main arguments that no result overwrites."""
     donated = {alias.argument for alias in aliases}
-    return frozenset([value for at, value in enumerate(block.arguments) if at not in donated])
+    return frozenset([value for index, value in enumerate(block.arguments) if index not in donated])
 
 
-def with_copies(operations: Sequence[Op], kept: AbstractSet[Value], names: Names) -> list[Op]:
-    """Return operations that write over copies of what is kept.
+def with_copies(operations: Sequence[Op], protected: AbstractSet[Value], names: Names) -> list[Op]:
+    """Return operations that overwrite copies of what is kept.
 
     A caller's argument stays as it is unless the caller donates it. Where a part of one is updated,
     or a loop carries it and changes it, XLA copies all of it before. So it does with what several
     kernels write over, as zeros that sums start from: only the last may, if nothing reads it after.
     A kernel with one result writes the copies of it too.
     """
-    kept, last = set(kept), _last_reads(operations)
+    protected, last = set(protected), _last_reads(operations)
     writing = {op.results[0]: op for op in operations if _can_write_more(op)}
     more: dict[Op, list[Value]] = {}
-    made: list[Op] = []
+    copied: list[Op] = []
     for number, op in enumerate(operations):
         if op.traits.relabels and len(op.operands) == len(op.results):
             pairs = zip(op.operands, op.results, strict=True)
-            kept.update([result for operand, result in pairs if operand in kept])
+            protected.update([result for operand, result in pairs if operand in protected])
         operands = list(op.operands)
-        for at in _overwritten(op):
-            value = operands[at]
-            is_kept = value in kept or last.get(value, number) > number
+        for index in _overwritten(op):
+            value = operands[index]
+            is_kept = value in protected or last.get(value, number) > number
             if not is_kept or not isinstance(value.type, TensorType):
                 continue
-            operands[at] = Value(type=value.type)
+            operands[index] = Value(type=value.type)
             if value in writing:
-                more.setdefault(writing[value], []).append(operands[at])
+                more.setdefault(writing[value], []).append(operands[index])
             else:
-                copy = replace(plain_op(op, "copy", (value,), operands[at]), dialect="mhlo")
-                made.append(replace(copy, instruction=names.next("copy")))
-        made.append(op if tuple(operands) == op.operands else replace(op, operands=tuple(operands)))
-    return [_writing(op, more[op]) if op in more else op for op in made]
+                copy = replace(plain_op(op, "copy", (value,), operands[index]), dialect="mhlo")
+                copied.append(replace(copy, instruction=names.next("copy")))
+        copied.append(_reading(op, operands))
+    return [_writing(op, more[op]) if op in more else op for op in copied]
+
+
+def _reading(op: Op, operands: Sequence[Value]) -> Op:
+    return op if tuple(operands) == op.operands else replace(op, operands=tuple(operands))
 
 
 def _can_write_more(op: Op) -> bool:
@@ -195,7 +199,7 @@ def _writing(op: Op, copies: Sequence[Value]) -> Op:
 def _last_reads(operations: Sequence[Op]) -> dict[Value, int]:
     """Return the last reader of each value that several kernels overwrite."""
     writers = Counter(
-        op.operands[at] for op in operations if op.kind == "fusion" for at in _overwritten(op)
+        op.operands[index] for op in operations if op.kind == "fusion" for index in _overwritten(op)
     )
     return {
         value: number
@@ -206,17 +210,17 @@ def _last_reads(operations: Sequence[Op]) -> dict[Value, int]:
 
 
 def _overwritten(op: Op) -> Iterator[int]:
-    """Yield the operands that an operation writes over."""
+    """Yield the indices of operands that an operation overwrites."""
     if isinstance(op.attrs, FusionAttrs):
         yield from dict.fromkeys(alias.operand for alias in op.attrs.in_place)
     if op.kind == "while":
         body = op.regions[1]
         pairs = zip(body.arguments, body.operations[-1].operands, strict=True)
-        yield from (at for at, (argument, value) in enumerate(pairs) if argument is not value)
+        yield from (index for index, (argument, value) in enumerate(pairs) if argument is not value)
 
 
 def with_equal_once(operations: Sequence[Op], outputs: Sequence[Value]) -> list[Op]:
-    """Return kernels without those that compute of the same operands what others do.
+    """Return kernels, equal ones of the same operands once.
 
     What is fused into each of its readers may make two of them equal. Outputs have arrays of their
     own.
@@ -224,23 +228,23 @@ def with_equal_once(operations: Sequence[Op], outputs: Sequence[Value]) -> list[
     written = set(outputs)
     first: dict[Hashable, list[Op]] = {}
     renaming: Renaming = {}
-    kept: list[Op] = []
+    distinct: list[Op] = []
     for original in operations:
         op = renamed_op(original, renaming) if renaming else original
         if op.kind == "fusion" and op.operands and written.isdisjoint(op.results):
             types = tuple([result.type for result in op.results])
             alike = first.setdefault((op.operands, types), [])
-            same = next((other for other in alike if _key(other) == _key(op)), None)
+            same = next((earlier for earlier in alike if _key(earlier) == _key(op)), None)
             if same is not None:
                 renaming.update(zip(op.results, same.results, strict=True))
                 continue
             alike.append(op)
-        kept.append(op)
-    return kept
+        distinct.append(op)
+    return distinct
 
 
 def with_equal_together(operations: Sequence[Op], names: Names) -> list[Op]:
-    """Return operations with equal kernels without operands behind the first of them.
+    """Move equal kernels without operands behind the first of them.
 
     A turn of a loop that is written out behind the loop starts sums from zeros, as those before the
     loop do. XLA finds that they are equal and makes them once; what several loops write over is
@@ -253,8 +257,8 @@ def with_equal_together(operations: Sequence[Op], names: Names) -> list[Op]:
     equal: dict[Hashable, list[Op]] = {}
     for op, more in copies.items():
         equal.setdefault(_key(op), []).extend((op, *more))
-    together = {made[0]: made for made in equal.values()}
-    return [each for op in apart for each in (together.get(op, ()) if op in copies else (op,))]
+    together = {kernels[0]: kernels for kernels in equal.values()}
+    return [kernel for op in apart for kernel in (together.get(op, ()) if op in copies else (op,))]
 
 
 def _reads_nothing(op: Op) -> bool:
@@ -269,15 +273,15 @@ def _written_apart(
     used = set[Value]()
     for op in operations:
         operands = list(op.operands)
-        for at in _overwritten(op) if op.kind == "while" else ():
-            maker = made_by.get(operands[at])
-            if maker is not None and operands[at] in used:
+        for index in _overwritten(op) if op.kind == "while" else ():
+            maker = made_by.get(operands[index])
+            if maker is not None and operands[index] in used:
                 base = maker.instruction.rpartition(".")[0] or maker.instruction
                 copy = replace(copied_op(maker, {}), instruction=names.next(base))
                 copies[maker].append(copy)
-                operands[at] = copy.results[0]
-            used.add(operands[at])
-        yield op if tuple(operands) == op.operands else replace(op, operands=tuple(operands))
+                operands[index] = copy.results[0]
+            used.add(operands[index])
+        yield _reading(op, operands)
 
 
 def _key(op: Op) -> Hashable:
@@ -285,9 +289,9 @@ def _key(op: Op) -> Hashable:
     (body,) = op.regions
     numbers = {value: number for number, value in enumerate(body.arguments)}
     steps: list[Hashable] = []
-    for each in body.operations:
-        numbers.update((value, len(numbers)) for value in each.results)
-        types = tuple([value.type for value in each.results])
-        operands = tuple([numbers[value] for value in each.operands])
-        steps.append((each.kind, each.attrs, each.attributes, types, operands))
+    for inner in body.operations:
+        numbers.update((value, len(numbers)) for value in inner.results)
+        types = tuple([value.type for value in inner.results])
+        operands = tuple([numbers[value] for value in inner.operands])
+        steps.append((inner.kind, inner.attrs, inner.attributes, types, operands))
     return tuple(steps)

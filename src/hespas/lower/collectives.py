@@ -64,11 +64,11 @@ def _joined_sums(op: Op, uses: Uses) -> Sequence[Op] | None:
     Source: XLA's pass AllReduceReassociate, which does so where nothing else reads either of both.
     """
     both = [uses.producer(value) for value in op.operands]
-    reduced = [each for each in both if each is not None]
+    reduced = [reduction for reduction in both if reduction is not None]
     if len(reduced) < 2 or not _are_joined(reduced, uses):
         return None
     summed = Value(type=op.results[0].type)
-    operands = tuple([each.operands[0] for each in reduced])
+    operands = tuple([reduction.operands[0] for reduction in reduced])
     return (
         replace(op, operands=operands, results=(summed,)),
         replace(reduced[1], operands=(summed,), results=op.results),
@@ -83,42 +83,43 @@ def _sums_first(op: Op, uses: Uses) -> Sequence[Op] | None:
     Megatron-LM, ``core/optimizer/clip_grads.py``.
     """
     both = [uses.producer(value) for value in op.operands]
-    for at, inner in enumerate(both):
+    for side, inner in enumerate(both):
         if inner is None or inner.kind != "add" or uses.only_reader(inner.results[0]) is not op:
             continue
         split = _split_sum(inner, uses)
         if split is None:
             continue
-        reduced, rest = split
-        other = both[1 - at]
+        reduced, addend = split
+        other_maker = both[1 - side]
         first, total = (Value(type=op.results[0].type) for _ in range(2))
-        if other is not None and _are_joined((reduced, other), uses):
-            added = replace(op, operands=(reduced.operands[0], other.operands[0]), results=(first,))
-            again = replace(other, operands=(first,), results=(total,))
-            return added, again, replace(op, operands=(total, rest))
-        added = replace(op, operands=(rest, op.operands[1 - at]), results=(first,))
+        if other_maker is not None and _are_joined((reduced, other_maker), uses):
+            sums = reduced.operands[0], other_maker.operands[0]
+            added = replace(op, operands=sums, results=(first,))
+            again = replace(other_maker, operands=(first,), results=(total,))
+            return added, again, replace(op, operands=(total, addend))
+        added = replace(op, operands=(addend, op.operands[1 - side]), results=(first,))
         return replace(reduced, results=(total,)), added, replace(op, operands=(total, first))
     return None
 
 
 def _split_sum(op: Op, uses: Uses) -> tuple[Op, Value] | None:
-    """Return the all-reduce that a sum adds, and what it adds it to."""
-    for value, rest in (op.operands, op.operands[::-1]):
+    """Return the all-reduce that a sum adds, and its addend."""
+    for value, addend in (op.operands, op.operands[::-1]):
         maker = uses.producer(value)
         if maker is not None and _are_joined((maker,), uses):
-            return maker, rest
+            return maker, addend
     return None
 
 
 def _are_joined(reduced: Sequence[Op], uses: Uses) -> bool:
     """Return whether the sum of all-reduces may be reduced once."""
-    keys = {_sum_key(each) for each in reduced}
-    are_read_once = all(uses.count(each.results[0]) == 1 for each in reduced)
+    keys = {_sum_key(reduction) for reduction in reduced}
+    are_read_once = all(uses.count(reduction.results[0]) == 1 for reduction in reduced)
     return len(keys) == 1 and None not in keys and are_read_once
 
 
 def _held_back(op: Op, uses: Uses) -> Sequence[Op] | None:
-    """Return a conversion of a weight for a gather, without the barrier before it.
+    """Return a gathered weight's conversion without the barrier before it.
 
     The barrier keeps what a layer computes again from being computed once. Frameworks gather the
     weights of the next layer meanwhile. Source: PyTorch, FSDP2, ``_fsdp_param_group.py``.
@@ -133,8 +134,8 @@ def _held_back(op: Op, uses: Uses) -> Sequence[Op] | None:
 
 
 def _sum_key(op: Op) -> Hashable | None:
-    """Return a key that all-reduces share if their sum may be reduced once."""
-    kinds = [each.kind for each in applied_ops(op)]
+    """Return a key of all-reduces whose sum may be reduced."""
+    kinds = [applied.kind for applied in applied_ops(op)]
     if op.kind != "all_reduce" or len(op.results) != 1 or kinds != ["add"]:
         return None
     attrs = op.attrs
@@ -144,7 +145,7 @@ def _sum_key(op: Op) -> Hashable | None:
 
 
 def _scattered(op: Op, uses: Uses) -> Sequence[Op] | None:
-    """Return a reduce-scatter for the slice, by the device's number, of an all-reduce.
+    """Return a reduce-scatter for a device's slice of an all-reduce.
 
     Source: XLA's pass ReduceScatterCreator.
     """
@@ -154,7 +155,7 @@ def _scattered(op: Op, uses: Uses) -> Sequence[Op] | None:
     if uses.only_reader(reduced.results[0]) is not op or not _by_device(op.operands[1:], uses):
         return None
     sizes = zip(shape_of(reduced.results[0]), shape_of(op.results[0]), strict=True)
-    differing = [at for at, (long, short) in enumerate(sizes) if long != short]
+    differing = [axis for axis, (long, short) in enumerate(sizes) if long != short]
     if len(differing) != 1:
         return None
     attrs = reduced.attrs
@@ -193,7 +194,7 @@ def _by_device(starts: Iterable[Value], uses: Uses) -> bool:
 
 
 def _turned_first(op: Op, uses: Uses) -> Sequence[Op] | None:
-    """Return a product that is turned, and then summed over devices.
+    """Return a product that is transposed before it is all-reduced.
 
     The partitioner sums what a product makes as it is, and turns it where a weight lies the other
     way round. A product writes its result either way, and the sum then lies as what reads it.
@@ -212,8 +213,8 @@ def _turned_first(op: Op, uses: Uses) -> Sequence[Op] | None:
     if uses.count(summed.results[0]) > 1 or uses.count(product.results[0]) > 1:
         return None
     rank = len(order.dimensions)
-    kept = len(shape_of(product.operands[0])) - len(attrs.lhs_contracting)
-    if order.dimensions != (*range(kept, rank), *range(kept)):
+    rows = len(shape_of(product.operands[0])) - len(attrs.lhs_contracting)
+    if order.dimensions != (*range(rows, rank), *range(rows)):
         return None
     turned = Value(type=op.results[0].type)
     swapped = replace(
@@ -236,7 +237,7 @@ def _turned_first(op: Op, uses: Uses) -> Sequence[Op] | None:
 
 
 def _narrow_gather(op: Op, uses: Uses) -> Sequence[Op] | None:
-    """Return an all-gather and its views in the narrower type of a later convert.
+    """Return a gather in the narrower type of a later convert.
 
     Weights are kept in f32 and multiplied in bf16, so that half of the bytes need no link. Source:
     XLA's pass CollectiveQuantizer; libtpu 0.0.42 does so too, for TPUs v6e and v7x.
@@ -254,11 +255,11 @@ def _narrow_gather(op: Op, uses: Uses) -> Sequence[Op] | None:
         return None
     value = like(value, narrow)
     operations = [replace(op, operands=chain[0].operands, results=(value,))]
-    for each in chain:
-        result = op.results[0] if each is chain[-1] else like(each.results[0], narrow)
-        attributes = tuple([pair for pair in each.attributes if pair[0] != _TYPE_TEXT])
+    for view in chain:
+        result = op.results[0] if view is chain[-1] else like(view.results[0], narrow)
+        attributes = tuple([pair for pair in view.attributes if pair[0] != _TYPE_TEXT])
         operations.append(
-            replace(each, operands=(value,), results=(result,), attributes=attributes)
+            replace(view, operands=(value,), results=(result,), attributes=attributes)
         )
         value = result
     return operations
@@ -288,7 +289,7 @@ NARROW_GATHERS = Pattern(kinds=("convert",), change=_narrow_gather)
 
 
 def limits_of(options: CompileOptions) -> Mapping[str, int]:
-    """Return the bytes of results up to which collectives of each kind are combined.
+    """Return each kind's limit of combined result bytes.
 
     >>> limits_of(CompileOptions(all_gather_combine_bytes=1))["all_gather"]
     1
@@ -306,14 +307,14 @@ def with_combined(operations: Sequence[Op], options: CompileOptions, names: Name
     current = list(operations)
     keys = {op: key for op in current if (key := _key(op, limits)) is not None}
     for key in dict.fromkeys(keys.values()):
-        chosen = {op for op, each in keys.items() if each == key}
+        chosen = {op for op, op_key in keys.items() if op_key == key}
         if len(chosen) > 1:
             current = _combined(current, chosen, limits, names)
     return current
 
 
 def _key(op: Op, limits: Mapping[str, int]) -> Hashable | None:
-    """Return what collectives have in common that can be combined; None for others."""
+    """Return a key that combinable collectives share; None for others."""
     if op.kind not in limits or not isinstance(op.attrs, CollectiveAttrs):
         return None
     elements = {value.type.element for value in op.operands if isinstance(value.type, TensorType)}
@@ -328,12 +329,12 @@ def _combined(
     batches = _batches(operations, chosen, limits)
     if not batches:
         return operations
-    joined = {batch[0]: _joined([operations[at] for at in batch], names) for batch in batches}
-    gone = {at for batch in batches for at in batch}
+    joined = {batch[0]: _joined([operations[place] for place in batch], names) for batch in batches}
+    gone = {place for batch in batches for place in batch}
     ranked = [
-        (at, new)
-        for at, op in enumerate(operations)
-        for new in joined.get(at, () if at in gone else (op,))
+        (place, new)
+        for place, op in enumerate(operations)
+        for new in joined.get(place, () if place in gone else (op,))
     ]
     return in_order([op for _, op in ranked], [rank for rank, _ in ranked])
 
@@ -346,7 +347,7 @@ def _batches(
     open_batches: dict[int, list[int]] = {}
     sizes: dict[int, int] = {}
     batches: list[list[int]] = []
-    for at, op in enumerate(operations):
+    for place, op in enumerate(operations):
         depth = max([depth_of.get(value, 0) for value in values_read(op)], default=0)
         if op in chosen:
             size = sum([size_bytes(value.type) for value in op.results])
@@ -356,7 +357,7 @@ def _batches(
                 batch = open_batches[depth] = []
                 sizes[depth] = 0
                 batches.append(batch)
-            batch.append(at)
+            batch.append(place)
             sizes[depth] += size
             depth += 1
         if depth:
@@ -365,7 +366,7 @@ def _batches(
 
 
 def _joined(collectives: Sequence[Op], names: Names) -> list[Op]:
-    """Return one collective for several, with what goes around it."""
+    """Return one collective for several, with packing around it."""
     scopes = sorted({op.scope for op in collectives if op.scope})
     first = replace(collectives[0], scope=joined_scopes(scopes))
     operands = tuple([value for op in collectives for value in op.operands])

@@ -68,67 +68,67 @@ WRITTEN_IMAGES = Pattern(kinds=("convolution",), change=_written_image)
 
 
 def _forward(op: Op, attrs: ConvolutionAttrs) -> Sequence[Op]:
-    """Return a convolution without gaps, or a kernel's gradient, with a padded image."""
-    image, kernel, made = map(shape_of, (*op.operands, *op.results))
+    """Return a convolution without gaps, its image padded if needed."""
+    image, kernel, result = map(shape_of, (*op.operands, *op.results))
     even = [
         _is_even(
             low=low,
-            size=image[attrs.input_spatial[at]],
-            window=made[attrs.output_spatial[at]],
-            stride=attrs.rhs_dilation[at],
-            count=kernel[attrs.kernel_spatial[at]],
+            size=image[attrs.input_spatial[axis]],
+            window=result[attrs.output_spatial[axis]],
+            stride=attrs.rhs_dilation[axis],
+            count=kernel[attrs.kernel_spatial[axis]],
         )
-        if attrs.rhs_dilation[at] > 1
+        if attrs.rhs_dilation[axis] > 1
         else low == high
-        for at, (low, high) in enumerate(attrs.padding)
+        for axis, (low, high) in enumerate(attrs.padding)
     ]
     return [op] if all(even) else _written(op, attrs)
 
 
 def _gradient(op: Op, attrs: ConvolutionAttrs) -> Sequence[Op]:
-    """Return the gradient of an image, which is sliced where its padding was uneven."""
-    image, kernel, made = map(shape_of, (*op.operands, *op.results))
+    """Return an image's gradient, sliced where its padding was uneven."""
+    image, kernel, result = map(shape_of, (*op.operands, *op.results))
     even = [
         _is_even(
-            low=kernel[attrs.kernel_spatial[at]] - 1 - low,
-            size=made[attrs.output_spatial[at]],
-            window=kernel[attrs.kernel_spatial[at]],
-            stride=attrs.lhs_dilation[at],
-            count=image[attrs.input_spatial[at]],
+            low=kernel[attrs.kernel_spatial[axis]] - 1 - low,
+            size=result[attrs.output_spatial[axis]],
+            window=kernel[attrs.kernel_spatial[axis]],
+            stride=attrs.lhs_dilation[axis],
+            count=image[attrs.input_spatial[axis]],
         )
-        for at, (low, _) in enumerate(attrs.padding)
+        for axis, (low, _) in enumerate(attrs.padding)
     ]
     if all(even):
         return [op]
-    whole = Value(type=op.results[0].type)
-    return [replace(op, results=(whole,)), plain_op(op, "slice", (whole,), op.results[0])]
+    padded = Value(type=op.results[0].type)
+    return [replace(op, results=(padded,)), plain_op(op, "slice", (padded,), op.results[0])]
 
 
 def _is_even(*, low: int, size: int, window: int, stride: int, count: int) -> bool:
-    """Return whether as many windows fit with ``low`` elements added at both ends."""
+    """Return whether padding both ends by ``low`` gives ``count`` windows."""
     return low >= 0 and (size + 2 * low - window) // stride + 1 == count
 
 
 def _is_exchanged(op: Op, attrs: ConvolutionAttrs) -> bool:
-    """Return whether the image is smaller than the kernel, so that they change places."""
+    """Return whether image and kernel change places."""
     if attrs.feature_group_count > 1 or attrs.batch_group_count > 1:
         return False
     image, kernel = map(shape_of, op.operands)
-    return prod([image[at] for at in attrs.input_spatial]) < prod(
-        [kernel[at] for at in attrs.kernel_spatial]
+    return prod([image[axis] for axis in attrs.input_spatial]) < prod(
+        [kernel[axis] for axis in attrs.kernel_spatial]
     )
 
 
 def _exchanged(op: Op, attrs: ConvolutionAttrs) -> Sequence[Op]:
-    """Return what reverses a kernel, and the convolution of that with the image.
+    """Return a reversed kernel, and its convolution with the image.
 
     The image is reversed by the library, which reads it as its kernel.
     """
     image, kernel = map(shape_of, op.operands)
     wider = [
-        (image[at] - 1) * attrs.lhs_dilation[axis]
+        (image[dimension] - 1) * attrs.lhs_dilation[axis]
         - (kernel[attrs.kernel_spatial[axis]] - 1) * attrs.rhs_dilation[axis]
-        for axis, at in enumerate(attrs.input_spatial)
+        for axis, dimension in enumerate(attrs.input_spatial)
     ]
     padding = zip(attrs.padding, wider, strict=True)
     exchanged = replace(
@@ -147,28 +147,28 @@ def _exchanged(op: Op, attrs: ConvolutionAttrs) -> Sequence[Op]:
     )
     build, spatial = Builder(op), DimensionsAttrs(dimensions=attrs.kernel_spatial)
     turned = build.add("reverse", op.operands[1:], op.operands[1].type, spatial)
-    made = replace(op, operands=(turned, op.operands[0]), attrs=exchanged)
+    convolution = replace(op, operands=(turned, op.operands[0]), attrs=exchanged)
     has_gaps = max(exchanged.lhs_dilation, default=1) > 1
-    return (*build.operations, *(_written if has_gaps else _forward)(made, exchanged))
+    return (*build.operations, *(_written if has_gaps else _forward)(convolution, exchanged))
 
 
-def _is_gradient(op: Op, attrs: ConvolutionAttrs, made: Op | None) -> bool:
-    """Return whether the library has it as a gradient; ``made`` makes its kernel."""
+def _is_gradient(op: Op, attrs: ConvolutionAttrs, kernel_maker: Op | None) -> bool:
+    """Return whether the library has a convolution as a gradient."""
     if attrs.feature_group_count > 1:
         return False
     kernel = shape_of(op.operands[1])
-    if all(kernel[at] == 1 for at in attrs.kernel_spatial):
+    if all(kernel[axis] == 1 for axis in attrs.kernel_spatial):
         return True
-    is_constant = made is not None and made.kind == "constant"
-    return is_constant or _reversed_by(made, attrs.kernel_spatial) is not None
+    is_constant = kernel_maker is not None and kernel_maker.kind == "constant"
+    return is_constant or _reversed_by(kernel_maker, attrs.kernel_spatial) is not None
 
 
 def _written(op: Op, attrs: ConvolutionAttrs) -> Sequence[Op]:
-    """Return the gapped and padded image's operations, and its plain convolution."""
+    """Return a plain convolution of an image with written gaps."""
     shape = [*shape_of(op.operands[0])]
-    for axis, at in enumerate(attrs.input_spatial):
-        low, high = attrs.padding[axis]
-        shape[at] = max(0, (shape[at] - 1) * attrs.lhs_dilation[axis] + 1 + low + high)
+    for axis, dimension in enumerate(attrs.input_spatial):
+        dilated = (shape[dimension] - 1) * attrs.lhs_dilation[axis] + 1
+        shape[dimension] = max(0, dilated + sum(attrs.padding[axis]))
     build, axes = Builder(op), len(attrs.lhs_dilation)
     kind = replace(tensor_of(op.operands[0]), shape=tuple(shape))
     written = build.add("pad", op.operands[:1], kind)
@@ -182,7 +182,7 @@ def _called(op: Op, uses: Uses) -> Sequence[Op] | None:
     if not isinstance(attrs, ConvolutionAttrs):
         return None
     image, kernel = op.operands
-    window = [shape_of(kernel)[at] for at in attrs.kernel_spatial]
+    window = [shape_of(kernel)[axis] for axis in attrs.kernel_spatial]
     straight = _reversed_by(uses.producer(kernel), attrs.kernel_spatial)
     if straight is not None and prod(window) == 1:  # which changes nothing
         kernel, straight = straight, None
@@ -256,11 +256,11 @@ def _of_input(attrs: ConvolutionAttrs, window: Sequence[int]) -> ConvolutionAttr
 
 
 def _makes_kernel(op: Op, attrs: ConvolutionAttrs, window: Sequence[int]) -> bool:
-    """Return whether a convolution is a kernel's gradient: its window is an image."""
+    """Return whether a convolution is a kernel's gradient."""
     if attrs.feature_group_count > 1 or max((*attrs.strides, *attrs.lhs_dilation), default=1) > 1:
         return False
-    made = [shape_of(op.results[0])[at] for at in attrs.output_spatial]
-    return all(size > places for size, places in zip(window, made, strict=True))
+    positions = [shape_of(op.results[0])[axis] for axis in attrs.output_spatial]
+    return all(size > places for size, places in zip(window, positions, strict=True))
 
 
 def _of_filter(attrs: ConvolutionAttrs) -> ConvolutionAttrs:
@@ -284,7 +284,7 @@ def _of_filter(attrs: ConvolutionAttrs) -> ConvolutionAttrs:
 
 
 def convolution_of(op: Op | None) -> ConvolutionAttrs | None:
-    """Return the convolution that a call of cuDNN computes; None of anything else."""
+    """Return a cuDNN call's convolution; None of anything else."""
     if op is None or not isinstance(op.attrs, CustomCallAttrs):
         return None
     return op.attrs.convolution
@@ -292,26 +292,26 @@ def convolution_of(op: Op | None) -> ConvolutionAttrs | None:
 
 def _with_addition(op: Op, uses: Uses) -> Sequence[Op] | None:
     """Return the forward convolution that adds what an addition adds to it."""
-    for value, other in (op.operands, op.operands[::-1]):
+    for value, addend in (op.operands, op.operands[::-1]):
         call = _alone(value, uses)
         attrs = convolution_of(call)
-        if call is None or attrs is None or value is other:
+        if call is None or attrs is None or value is addend:
             continue
         bias, side = _added_by(call, uses)
-        vector = None if bias else _bias(other, attrs.output_feature, uses)
+        vector = None if bias else _bias(addend, attrs.output_feature, uses)
         if vector is not None:
             return _adding(op, call, attrs, bias=vector, side=side)
         if side is None:
-            return _adding(op, call, attrs, bias=bias, side=other)
+            return _adding(op, call, attrs, bias=bias, side=addend)
     return None
 
 
 def _with_activation(op: Op, uses: Uses) -> Sequence[Op] | None:
     """Return the forward convolution that does the ReLU behind it."""
-    for value, other in (op.operands, op.operands[::-1]):
+    for value, threshold in (op.operands, op.operands[::-1]):
         call = _alone(value, uses)
         attrs = convolution_of(call)
-        if call is not None and attrs is not None and is_zero(other, uses):
+        if call is not None and attrs is not None and is_zero(threshold, uses):
             bias, side = _added_by(call, uses)
             return _adding(op, call, attrs, bias=bias, side=side, activation="kRelu")
     return None
@@ -322,7 +322,7 @@ CONVOLUTION_ACTIVATIONS = Pattern(kinds=("maximum",), change=_with_activation)
 
 
 def _alone(value: Value, uses: Uses) -> Op | None:
-    """Return the forward convolution that makes a value, if only one operation reads that."""
+    """Return a value's forward convolution if read only once."""
     call = uses.producer(value)
     attrs = convolution_of(call)
     if call is None or attrs is None or uses.count(value) != 1:
@@ -361,7 +361,7 @@ def _adding(
     side: Value | None,
     activation: str = "kNone",
 ) -> Sequence[Op]:
-    """Return a convolution with what it adds in the place of an operation.
+    """Return a convolution with an operation's addend.
 
     The library adds zeros for each feature where nothing else is added to them.
     """
@@ -373,8 +373,8 @@ def _adding(
     operands = (*call.operands[:2], bias, *(() if side is None else (side,)))
     scale = f'"side_input_scale":{int(side is not None)}}}}}'
     config = f'{_CONFIG}"activation_mode":"{activation}",{scale}'
-    made = _call(call, CONVOLUTION_BIAS_ACTIVATION, attrs, operands, config=config)
-    return (*build.operations, replace(made, results=op.results))
+    convolution = _call(call, CONVOLUTION_BIAS_ACTIVATION, attrs, operands, config=config)
+    return (*build.operations, replace(convolution, results=op.results))
 
 
 _CONFIG = '{"cudnn_conv_backend_config":{'
@@ -392,10 +392,10 @@ def without_unread_calls(block: Block) -> Block:
     return Block(arguments=block.arguments, operations=operations)
 
 
-def taken_orders(
+def cudnn_orders(
     op: Op, compute_capability: float | None
 ) -> tuple[tuple[Order, ...], Order] | None:
-    """Return the orders of a cuDNN call's operands and result; None for others.
+    """Return a cuDNN call's operand and result orders, if one.
 
     A part of unknown ``compute_capability`` is taken to be of Hopper's generation or later.
     """
@@ -410,14 +410,14 @@ def taken_orders(
     image = order(attrs.input_batch, attrs.input_spatial, attrs.input_feature)
     kernel = order(attrs.kernel_output_feature, attrs.kernel_spatial, attrs.kernel_input_feature)
     result = order(attrs.output_batch, attrs.output_spatial, attrs.output_feature)
-    orders, made = {
+    orders, result_order = {
         CONVOLUTION_BACKWARD_INPUT: ((result, kernel), image),
         CONVOLUTION_BACKWARD_FILTER: ((image, result), kernel),
     }.get(op.attrs.target, ((image, kernel, (), result), result))
-    taken = [_counted(order, value) for order, value in zip(orders, op.operands, strict=False)]
+    read = [_counted(order, value) for order, value in zip(orders, op.operands, strict=False)]
     if len(op.operands) > 2:
-        taken[2] = default_order(shape_of(op.operands[2]))
-    return tuple(taken), _counted(made, op.results[0])
+        read[2] = default_order(shape_of(op.operands[2]))
+    return tuple(read), _counted(result_order, op.results[0])
 
 
 def _has_features_last(op: Op, attrs: ConvolutionAttrs, compute_capability: float | None) -> bool:
@@ -431,4 +431,4 @@ def _has_features_last(op: Op, attrs: ConvolutionAttrs, compute_capability: floa
 def _counted(order: Order, value: Value) -> Order:
     """Return an order without the dimensions of one element."""
     shape = shape_of(value)
-    return tuple([at for at in order if shape[at] > 1])
+    return tuple([axis for axis in order if shape[axis] > 1])

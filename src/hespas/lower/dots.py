@@ -53,11 +53,11 @@ class Side:
     def free(self) -> tuple[int, ...]:
         """The dimensions that are in the result alone."""
         used = {*self.batching, *self.contracting}
-        return tuple([at for at in range(len(self.shape)) if at not in used])
+        return tuple([axis for axis in range(len(self.shape)) if axis not in used])
 
     def sizes(self, dimensions: Iterable[int]) -> tuple[int, ...]:
         """Return the sizes of some dimensions."""
-        return tuple([self.shape[at] for at in dimensions])
+        return tuple([self.shape[axis] for axis in dimensions])
 
     def merged(self, multiple: int) -> Side:
         """Return it with merged free dimensions if padding requires that."""
@@ -67,28 +67,23 @@ class Side:
             return self
 
         def moved(dimensions: tuple[int, ...]) -> tuple[int, ...]:
-            return tuple([at if at < free[0] else at - len(free) + 1 for at in dimensions])
+            return tuple([axis if axis < free[0] else axis - len(free) + 1 for axis in dimensions])
 
         shape = (*self.shape[: free[0]], prod(self.sizes(free)), *self.shape[free[-1] + 1 :])
         return Side(shape=shape, batching=moved(self.batching), contracting=moved(self.contracting))
 
     def padded(self, multiple: int) -> Side:
-        """Return it with its free and summed dimensions filled up to a multiple."""
+        """Return it with free and summed dimensions padded."""
         shape = list(self.shape)
-        for at in (_long(self, self.free), _long(self, self.contracting)):
-            if at is not None:
-                shape[at] = ceil(shape[at] / multiple) * multiple
-        return replace_shape(self, tuple(shape))
-
-
-def replace_shape(side: Side, shape: tuple[int, ...]) -> Side:
-    """Return an operand of another shape."""
-    return Side(shape=shape, batching=side.batching, contracting=side.contracting)
+        for axis in (_long(self, self.free), _long(self, self.contracting)):
+            if axis is not None:
+                shape[axis] = ceil(shape[axis] / multiple) * multiple
+        return Side(shape=tuple(shape), batching=self.batching, contracting=self.contracting)
 
 
 def _long(side: Side, dimensions: Sequence[int]) -> int | None:
     """Return the only dimension longer than 1; None for more than one."""
-    long = [at for at in dimensions if side.shape[at] > 1]
+    long = [axis for axis in dimensions if side.shape[axis] > 1]
     if len(long) > 1:
         return None
     return long[0] if long else next(iter(dimensions), None)
@@ -96,10 +91,10 @@ def _long(side: Side, dimensions: Sequence[int]) -> int | None:
 
 def sides_of(op: Op, attrs: DotAttrs) -> tuple[Side, Side]:
     """Return the two operands of a product."""
-    left, right = map(shape_of, op.operands)
+    lhs, rhs = map(shape_of, op.operands)
     return (
-        Side(shape=left, batching=attrs.lhs_batching, contracting=attrs.lhs_contracting),
-        Side(shape=right, batching=attrs.rhs_batching, contracting=attrs.rhs_contracting),
+        Side(shape=lhs, batching=attrs.lhs_batching, contracting=attrs.lhs_contracting),
+        Side(shape=rhs, batching=attrs.rhs_batching, contracting=attrs.rhs_contracting),
     )
 
 
@@ -111,11 +106,11 @@ def _opened(op: Op, _uses: Uses) -> Sequence[Op] | None:
     attrs = op.attrs
     if not isinstance(attrs, DotAttrs) or attrs.algorithm:
         return None
-    left, right = sides_of(op, attrs)
+    lhs, rhs = sides_of(op, attrs)
     sums, rows, columns = (
-        left.sizes(left.contracting),
-        left.sizes(left.free),
-        right.sizes(right.free),
+        lhs.sizes(lhs.contracting),
+        lhs.sizes(lhs.free),
+        rhs.sizes(rhs.free),
     )
     summed = prod(sums)
     if not (summed == 1 or prod(rows) == prod(columns) == 1):
@@ -123,7 +118,7 @@ def _opened(op: Op, _uses: Uses) -> Sequence[Op] | None:
         if not is_vector or (prod(rows) + prod(columns)) * summed >= FEWEST_OF_LIBRARY:
             return None
     build, result = Builder(op), tensor_of(op.results[0])
-    shape = (*left.sizes(left.batching), *rows, *columns, *sums)
+    shape = (*lhs.sizes(lhs.batching), *rows, *columns, *sums)
     last = len(shape) - len(sums)
 
     def spread(value: Value, side: Side, first: int) -> Value:
@@ -135,10 +130,10 @@ def _opened(op: Op, _uses: Uses) -> Sequence[Op] | None:
         )
         return build.broadcast(build.convert(turned, result.element), shape, places)
 
-    batch = len(left.batching)
+    batch = len(lhs.batching)
     factors = (
-        spread(op.operands[0], left, batch),
-        spread(op.operands[1], right, batch + len(rows)),
+        spread(op.operands[0], lhs, batch),
+        spread(op.operands[1], rhs, batch + len(rows)),
     )
     value = build.add("multiply", factors, TensorType(element=result.element, shape=shape))
     if summed > 1:
@@ -161,9 +156,9 @@ def _opened_small(op: Op, uses: Uses) -> Sequence[Op] | None:
     """
     if not isinstance(op.attrs, DotAttrs) or not op.attrs.lhs_batching:
         return None
-    left, right = sides_of(op, op.attrs)
-    summed = prod(left.sizes(left.contracting))
-    rows, columns = prod(left.sizes(left.free)), prod(right.sizes(right.free))
+    lhs, rhs = sides_of(op, op.attrs)
+    summed = prod(lhs.sizes(lhs.contracting))
+    rows, columns = prod(lhs.sizes(lhs.free)), prod(rhs.sizes(rhs.free))
     return _opened(op, uses) if (rows + columns) * summed <= _OF_A_BLOCK else None
 
 
@@ -178,10 +173,10 @@ def _rounded(op: Op, _uses: Uses) -> Sequence[Op] | None:
     if not isinstance(op.attrs, DotAttrs) or not op.attrs.algorithm:
         return None
     build, operands = Builder(op), list(op.operands)
-    for at, side in enumerate(("lhs", "rhs")):
+    for index, side in enumerate(("lhs", "rhs")):
         is_rounded = f"{side}_precision_type = bf16" in op.attrs.algorithm
-        if is_rounded and tensor_of(operands[at]).element.name == "f32":
-            operands[at] = build.convert(operands[at], element_type("bf16"))
+        if is_rounded and tensor_of(operands[index]).element.name == "f32":
+            operands[index] = build.convert(operands[index], element_type("bf16"))
     return (*build.operations, replace(op, operands=tuple(operands)))
 
 
@@ -200,14 +195,14 @@ def _scaled(op: Op, uses: Uses) -> Sequence[Op] | None:
     if not isinstance(op.attrs, DotAttrs):
         return None
     build, operands, scales = Builder(op), list(op.operands), list[Value]()
-    for at, operand in enumerate(op.operands[:2]):
+    for index, operand in enumerate(op.operands[:2]):
         parts = _narrow(operand, uses)
         if parts is not None:
             narrow, scale, views = parts
             for view in reversed(views):
                 kind = replace(tensor_of(view.results[0]), element=tensor_of(narrow).element)
                 narrow = build.add(view.kind, (narrow,), kind, view.attrs)
-            operands[at] = narrow
+            operands[index] = narrow
             scales.append(scale)
     if not scales:
         return None
@@ -231,7 +226,7 @@ def _narrow(operand: Value, uses: Uses) -> tuple[Value, Value, list[Op]] | None:
 
 
 def _behind_views(value: Value, uses: Uses) -> tuple[Op | None, list[Op]]:
-    """Return what makes a value but for views, and these, the last first."""
+    """Return a value's producer and the views between, last first."""
     views: list[Op] = []
     maker = uses.producer(value)
     while maker is not None and maker.kind in _VIEWS:
@@ -242,17 +237,17 @@ def _behind_views(value: Value, uses: Uses) -> tuple[Op | None, list[Op]]:
 
 def _before_spread(value: Value, uses: Uses) -> Value | None:
     """Return the scales that a value repeats within each group, if any."""
-    whole, maker = size_of(value), uses.producer(value)
+    spread_size, maker = size_of(value), uses.producer(value)
     while (
         maker is not None
         and maker.operands
-        and (maker.kind in _SPREADING or size_of(value) < whole)
+        and (maker.kind in _SPREADING or size_of(value) < spread_size)
     ):
         value = maker.operands[0]
-        if maker.kind == "convert" and size_of(value) < whole:
+        if maker.kind == "convert" and size_of(value) < spread_size:
             return value
         maker = uses.producer(value)
-    return value if size_of(value) < whole else None
+    return value if size_of(value) < spread_size else None
 
 
 _SPREADING = (*_VIEWS, "broadcast_in_dim", "convert", "slice")
@@ -263,7 +258,7 @@ SCALED_PRODUCTS = Pattern(kinds=("dot", "dot_general", "ragged_dot"), change=_sc
 class _Dot:
     """A product's place, and its shared operand."""
 
-    at: int
+    place: int
     op: Op
     shared: int
 
@@ -273,20 +268,20 @@ class _Dot:
 
 
 def with_merged_dots(block: Block) -> Block:
-    """Return a block in which small products that share an operand are one."""
+    """Merge small products that share an operand."""
     *operations, end = block.operations
     groups = [group for group in _sharing(operations) if len(group) > 1]
-    producer = {result: at for at, op in enumerate(operations) for result in op.results}
+    producer = {result: place for place, op in enumerate(operations) for result in op.results}
     replaced: dict[int, list[Op]] = {}
     for group in groups:
-        free = [dot for dot in group if dot.at not in replaced]
+        free = [dot for dot in group if dot.place not in replaced]
         chosen = _independent(free, operations, producer)
         if len(chosen) > 1:
-            replaced.update({dot.at: [] for dot in chosen})
-            replaced[chosen[-1].at] = [*_merged(chosen)]
+            replaced.update({dot.place: [] for dot in chosen})
+            replaced[chosen[-1].place] = [*_merged(chosen)]
     if not replaced:
         return block
-    changed = [new for at, op in enumerate(operations) for new in replaced.get(at, (op,))]
+    changed = [new for place, op in enumerate(operations) for new in replaced.get(place, (op,))]
     ordered = in_order(changed, range(len(changed)))
     return Block(arguments=block.arguments, operations=(*ordered, end))
 
@@ -294,22 +289,22 @@ def with_merged_dots(block: Block) -> Block:
 def _sharing(operations: Sequence[Op]) -> Iterable[list[_Dot]]:
     """Return the products that could be merged, by what they share."""
     groups: dict[tuple[object, ...], list[_Dot]] = {}
-    for at, op in enumerate(operations):
+    for place, op in enumerate(operations):
         attrs = op.attrs
         if op.kind != "dot_general" or not isinstance(attrs, DotAttrs) or attrs.lhs_batching:
             continue
         if op.operands[0] is op.operands[1]:
             continue
         both = sides_of(op, attrs)
-        for shared, other in ((0, both[1]), (1, both[0])):
-            rank, count = len(other.shape), len(other.contracting)
+        for shared, free_side in ((0, both[1]), (1, both[0])):
+            rank, count = len(free_side.shape), len(free_side.contracting)
             firsts, lasts = tuple(range(count)), tuple(range(rank - count, rank))
-            if count < rank and other.contracting in (firsts, lasts):
+            if count < rank and free_side.contracting in (firsts, lasts):
                 element = tensor_of(op.operands[1 - shared]).element
-                is_first = other.contracting[0] == 0
+                is_first = free_side.contracting[0] == 0
                 contracting = both[shared].contracting
                 key = (op.operands[shared], shared, contracting, is_first, element, op.attributes)
-                groups.setdefault(key, []).append(_Dot(at=at, op=op, shared=shared))
+                groups.setdefault(key, []).append(_Dot(place=place, op=op, shared=shared))
     return groups.values()
 
 
@@ -326,10 +321,10 @@ def _independent(
     for dot in dots:
         if chosen and size > MERGED_BYTES and dot.size_bytes > MERGED_BYTES:
             continue
-        if not earlier or not _needs(dot.at, earlier, operations, producer, first=dots[0].at):
+        if not earlier or not _needs(dot.place, earlier, operations, producer, first=dots[0].place):
             chosen.append(dot)
             size = max(size, dot.size_bytes)
-        earlier.add(dot.at)
+        earlier.add(dot.place)
     return chosen
 
 
@@ -341,19 +336,19 @@ def _needs(
     *,
     first: int,
 ) -> bool:
-    """Return whether a product needs one of others, ``first`` being the first of them.
+    """Return whether a product needs an earlier one.
 
     True where that takes long to say.
     """
     pending, seen = [dot], {dot}
     while pending:
         for value in values_read(operations[pending.pop()]):
-            at = producer.get(value, -1)
-            if at in earlier:
+            place = producer.get(value, -1)
+            if place in earlier:
                 return True
-            if at > first and at not in seen:
-                seen.add(at)
-                pending.append(at)
+            if place > first and place not in seen:
+                seen.add(place)
+                pending.append(place)
         if len(seen) > _MOST_VISITED:
             return True
     return False
@@ -361,40 +356,40 @@ def _needs(
 
 def _merged(dots: Sequence[_Dot]) -> Iterator[Op]:
     """Yield the operations that compute all products as one: concatenated, multiplied, sliced."""
-    first, shared, other = dots[0].op, dots[0].shared, 1 - dots[0].shared
+    first, shared, free = dots[0].op, dots[0].shared, 1 - dots[0].shared
     attrs = first.attrs
     assert isinstance(attrs, DotAttrs)  # noqa: S101 - checked where they were found
     both = sides_of(first, attrs)
-    count = len(both[other].contracting)
-    is_first = both[other].contracting[0] == 0
+    count = len(both[free].contracting)
+    is_first = both[free].contracting[0] == 0
     build = Builder(first)
     flat: list[Value] = []
     for dot in dots:
-        shape = shape_of(dot.op.operands[other])
+        shape = shape_of(dot.op.operands[free])
         matrix = (
             (*shape[:count], prod(shape[count:]))
             if is_first
             else (prod(shape[:-count]), *shape[-count:])
         )
-        flat.append(build.reshape(dot.op.operands[other], matrix))
+        flat.append(build.reshape(dot.op.operands[free], matrix))
     axis = count if is_first else 0
     joined = build.concatenate(flat, axis)
     numbers = tuple(range(count)) if is_first else tuple(range(1, count + 1))
-    total, kept = shape_of(joined)[axis], both[shared].sizes(both[shared].free)
+    total, rows = shape_of(joined)[axis], both[shared].sizes(both[shared].free)
     element = tensor_of(first.results[0]).element
-    whole = build.add(
+    product = build.add(
         "dot_general",
-        (first.operands[0], joined) if other else (joined, first.operands[1]),
-        TensorType(element=element, shape=(*kept, total) if other else (total, *kept)),
+        (first.operands[0], joined) if free else (joined, first.operands[1]),
+        TensorType(element=element, shape=(*rows, total) if free else (total, *rows)),
         replace(attrs, rhs_contracting=numbers)
-        if other
+        if free
         else replace(attrs, lhs_contracting=numbers),
     )
     yield from build.operations
     start = 0
     for dot, value in zip(dots, flat, strict=True):
         build, width = Builder(dot.op), shape_of(value)[axis]
-        cut = build.slice(whole, len(kept) if other else 0, start, start + width)
+        cut = build.slice(product, len(rows) if free else 0, start, start + width)
         result = dot.op.results[0]
         yield from build.making(result, build.reshape(cut, shape_of(result)))
         start += width
@@ -402,21 +397,21 @@ def _merged(dots: Sequence[_Dot]) -> Iterator[Op]:
 
 @frozen
 class _Padded:
-    """A product as computed: operands reshaped to ``given``, padded to ``wide``."""
+    """A product as computed: operands reshaped to ``narrow``, padded to ``wide``."""
 
     attrs: DotAttrs
-    given: tuple[Side, Side]
+    narrow: tuple[Side, Side]
     wide: tuple[Side, Side]
 
     @property
     def is_cut(self) -> bool:
         """Whether the result has more elements than are wanted."""
-        return _result_shape(self.wide) != _result_shape(self.given)
+        return _result_shape(self.wide) != _result_shape(self.narrow)
 
 
 def _result_shape(sides: tuple[Side, Side]) -> tuple[int, ...]:
-    left, right = sides
-    return (*left.sizes((*left.batching, *left.free)), *right.sizes(right.free))
+    lhs, rhs = sides
+    return (*lhs.sizes((*lhs.batching, *lhs.free)), *rhs.sizes(rhs.free))
 
 
 def _multiple(value: Value) -> int:
@@ -436,35 +431,35 @@ def _padded(op: Op | None) -> _Padded | None:
         return None
     if min([prod(side.sizes(side.free)) for side in sides]) <= 1:
         return None
-    left, right = [side.merged(multiple) for side in sides]
-    wide = left.padded(multiple), right.padded(multiple)
-    if wide == (left, right):
+    lhs, rhs = [side.merged(multiple) for side in sides]
+    wide = lhs.padded(multiple), rhs.padded(multiple)
+    if wide == (lhs, rhs):
         return None
     attrs = replace(
         op.attrs,
-        lhs_batching=left.batching,
-        lhs_contracting=left.contracting,
-        rhs_batching=right.batching,
-        rhs_contracting=right.contracting,
+        lhs_batching=lhs.batching,
+        lhs_contracting=lhs.contracting,
+        rhs_batching=rhs.batching,
+        rhs_contracting=rhs.contracting,
     )
-    return _Padded(attrs=attrs, given=(left, right), wide=wide)
+    return _Padded(attrs=attrs, narrow=(lhs, rhs), wide=wide)
 
 
 def _with_padding(op: Op, product: Op, padded: _Padded, added: Value | None = None) -> list[Op]:
     """Return the padded product and sum, and the slice for ``op``."""
     build = Builder(product)
     operands = [
-        build.pad(build.reshape(value, given.shape), wide.shape)
-        for value, given, wide in zip(product.operands, padded.given, padded.wide, strict=True)
+        build.pad(build.reshape(value, narrow.shape), wide.shape)
+        for value, narrow, wide in zip(product.operands, padded.narrow, padded.wide, strict=True)
     ]
-    shape, wide = _result_shape(padded.given), _result_shape(padded.wide)
-    whole = TensorType(element=tensor_of(product.results[0]).element, shape=wide)
+    shape, wide = _result_shape(padded.narrow), _result_shape(padded.wide)
+    result = TensorType(element=tensor_of(product.results[0]).element, shape=wide)
     value = build.add(
-        "dot_general", operands, whole, padded.attrs, attributes=_text(product, padded.attrs)
+        "dot_general", operands, result, padded.attrs, attributes=_text(product, padded.attrs)
     )
     if added is not None:
         build.origin = op
-        value = build.add("add", (value, build.pad(build.reshape(added, shape), wide)), whole)
+        value = build.add("add", (value, build.pad(build.reshape(added, shape), wide)), result)
     value = build.head(value, shape)
     return build.making(op.results[0], build.reshape(value, shape_of(op.results[0])))
 
@@ -476,17 +471,17 @@ def _text(product: Op, attrs: DotAttrs) -> tuple[tuple[str, str], ...]:
 
 def _padded_sum(op: Op, uses: Uses) -> Sequence[Op] | None:
     """Return a padded product with its addend, which the library still adds."""
-    for value, other in (op.operands, op.operands[::-1]):
+    for value, addend in (op.operands, op.operands[::-1]):
         product = uses.producer(value)
         while product is not None and product.kind == "reshape" and _is_read_once(product, uses):
             product = uses.producer(product.operands[0])
         padded = _padded(product)
         if product is None or padded is None or not _is_read_once(product, uses):
             continue
-        maker = uses.producer(other)
+        maker = uses.producer(addend)
         is_made = maker is not None and maker.traits.category in _MADE
         if padded.is_cut and not is_made:
-            return _with_padding(op, product, padded, other)
+            return _with_padding(op, product, padded, addend)
     return None
 
 

@@ -37,20 +37,20 @@ class Epilogues:
 
     def find(self) -> dict[int, set[int]]:
         """Return the operations that products' kernels take in."""
-        found: dict[int, set[int]] = {}
+        epilogues: dict[int, set[int]] = {}
         claimed: set[int] = set()
-        for at, op in enumerate(self.operations):
+        for place, op in enumerate(self.operations):
             if op.kind != "dot_general":
                 continue
-            last, taken = self._epilogue(at)
-            if last != at and claimed.isdisjoint(taken):
-                found[last] = taken - {last}
-                claimed |= taken
-        return found
+            last, members = self._epilogue(place)
+            if last != place and claimed.isdisjoint(members):
+                epilogues[last] = members - {last}
+                claimed |= members
+        return epilogues
 
     def _epilogue(self, product: int) -> tuple[int, set[int]]:
         """Return the last operation of a product's epilogue, and the whole group."""
-        last, taken = product, {product}
+        last, members = product, {product}
         end, views = self._through_views(product)
         kinds: set[bool] = set()
         while (addition := self._only_user(end)) is not None:
@@ -58,38 +58,38 @@ class Epilogues:
             if added is None or bool(added) in kinds:
                 break
             kinds.add(bool(added))
-            taken |= {*views, *added, addition}
+            members |= {*views, *added, addition}
             last = addition
             end, views = self._through_views(addition)
         activation = self._activation(end)
         if activation:
-            taken |= {*views, *activation}
+            members |= {*views, *activation}
             last = max(activation)
-        return last, taken
+        return last, members
 
-    def _only_user(self, at: int) -> int | None:
-        users = self.users[at]
-        return users[0] if len(users) == 1 and not self.is_needed[at] else None
+    def _only_user(self, place: int) -> int | None:
+        users = self.users[place]
+        return users[0] if len(users) == 1 and not self.is_needed[place] else None
 
-    def _through_views(self, at: int) -> tuple[int, set[int]]:
-        """Return the last of the views that alone read an operation, and all views."""
+    def _through_views(self, place: int) -> tuple[int, set[int]]:
+        """Return the last single-reader view, and all views."""
         views: set[int] = set()
-        user = self._only_user(at)
+        user = self._only_user(place)
         while user is not None and self.roles[user] is Role.VIEW:
             views.add(user)
-            at, user = user, self._only_user(user)
-        return at, views
+            place, user = user, self._only_user(user)
+        return place, views
 
     def _added(self, addition: int, to: int) -> set[int] | None:
-        """Return the broadcast of the bias that an epilogue adds, if any.
+        """Return the broadcast of an added bias, if any.
 
         It is empty for a matrix.
         """
         op = self.operations[addition]
         if op.kind != "add" or op.operands[0] is op.operands[1]:
             return None
-        (other,) = [value for value in op.operands if self.producer.get(value) != to]
-        maker = self.producer.get(other)
+        (addend,) = [value for value in op.operands if self.producer.get(value) != to]
+        maker = self.producer.get(addend)
         if maker is None:
             return set()
         if self.roles[maker] is Role.MADE:
@@ -99,47 +99,47 @@ class Epilogues:
         is_bias = self._is_bias(self.operations[maker], op.results[0])
         return {maker} if is_bias else None
 
-    def _is_bias(self, op: Op, made: Value) -> bool:
-        """Return whether a broadcast repeats a vector for each row of a result."""
+    def _is_bias(self, op: Op, result: Value) -> bool:
+        """Return whether a broadcast repeats a vector per row."""
         if not isinstance(op.attrs, DimensionsAttrs) or op.kind != "broadcast_in_dim":
             return False
         (vector,) = op.operands
-        along = fastest(made)
-        return along in op.attrs.dimensions and size_of(vector) == tensor_of(made).shape[along]
+        along = fastest(result)
+        return along in op.attrs.dimensions and size_of(vector) == tensor_of(result).shape[along]
 
-    def _activation(self, at: int) -> set[int]:
+    def _activation(self, place: int) -> set[int]:
         """Return the activation that is an operation's only reader, if any."""
-        inside, reached = set[int](), {at}
-        pending = [*self.users[at]]
-        while pending and len(inside) < _MOST_OF_ACTIVATION and not self.is_needed[at]:
-            each = min(pending)
-            pending.remove(each)
-            if each in inside or not self._is_made_of(each, reached):
+        inside, reached = set[int](), {place}
+        pending = [*self.users[place]]
+        while pending and len(inside) < _MOST_OF_ACTIVATION and not self.is_needed[place]:
+            candidate = min(pending)
+            pending.remove(candidate)
+            if candidate in inside or not self._is_made_of(candidate, reached):
                 continue
-            inside.add(each)
-            reached.add(each)
-            if self._is_closed(at, inside) and self._is_known(inside):
+            inside.add(candidate)
+            reached.add(candidate)
+            if self._is_closed(place, inside) and self._is_known(inside):
                 return inside
-            pending += self.users[each]
+            pending += self.users[candidate]
         return set()
 
-    def _is_made_of(self, at: int, reached: set[int]) -> bool:
-        """Return whether an operation combines others, and constants, element by element."""
-        op = self.operations[at]
+    def _is_made_of(self, place: int, reached: set[int]) -> bool:
+        """Return whether an operation combines others elementwise."""
+        op = self.operations[place]
         before = {self.producer.get(value) for value in op.operands} - reached
         return op.traits.is_elementwise and all(
-            each is not None and self.roles[each] is Role.MADE for each in before
+            operand is not None and self.roles[operand] is Role.MADE for operand in before
         )
 
-    def _is_closed(self, at: int, inside: set[int]) -> bool:
+    def _is_closed(self, place: int, inside: set[int]) -> bool:
         """Return whether only the last operation is read outside."""
-        rest = {at, *inside} - {max(inside)}
+        inner = {place, *inside} - {max(inside)}
         return all(
-            inside.issuperset(self.users[each]) and not self.is_needed[each] for each in rest
+            inside.issuperset(self.users[member]) and not self.is_needed[member] for member in inner
         )
 
     def _is_known(self, inside: set[int]) -> bool:
-        kinds = sorted(self.operations[each].kind for each in inside)
+        kinds = sorted(self.operations[member].kind for member in inside)
         return kinds == ["maximum"] or (kinds.count("tanh") == 1 and set(kinds) == _OF_GELU)
 
 

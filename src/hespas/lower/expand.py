@@ -35,7 +35,7 @@ _INDEX, _BOOLEAN, _WORD = map(element_type, ("i32", "i1", "ui32"))
 
 
 def expanded(program: Program, *, has_grouped_products: bool) -> Program:
-    """Return a program whose operations GPUs have kernels for; its assumptions say what costs.
+    """Open operations that GPUs have no kernel for.
 
     With ``has_grouped_products`` libraries run it: one multiplies each row by the matrix of its
     group, and another writes random numbers in one pass.
@@ -63,7 +63,7 @@ def expanded(program: Program, *, has_grouped_products: bool) -> Program:
 def _groups_of(function: Function) -> int:
     """Return the largest number of groups of a product; 0 without products."""
     products = [grouped_product(op) for op in nested_ops(function.body) if _is_opened(op)]
-    return max([each.groups for each in products if each is not None], default=0)
+    return max([product.groups for product in products if product is not None], default=0)
 
 
 def _is_opened(op: Op) -> bool:
@@ -79,17 +79,17 @@ def _opened_groups(op: Op, _uses: Uses) -> Sequence[Op] | None:
     if product is None or not isinstance(attrs, DotAttrs) or attrs.ragged is None:
         return None
     build = Builder(op)
-    left, right, counts = op.operands
+    lhs, rhs, counts = op.operands
     places = TensorType(element=_INDEX, shape=(product.groups, product.rows))
     numbers = build.add("iota", (), places, DimensionAttrs(dimension=1))
     ends = build.broadcast(counts, places.shape, (0,))
     kind = replace(places, element=_BOOLEAN)
     mask = build.add("compare", (numbers, ends), kind, CompareAttrs(direction="LT"))
-    rows = _masked(build, mask, left, attrs.ragged)
+    rows = _masked(build, mask, lhs, attrs.ragged)
     batching, contracting = _moved(attrs.lhs_batching), _moved(attrs.lhs_contracting)
     if attrs.is_divided:
-        at = attrs.rhs_contracting[attrs.lhs_contracting.index(attrs.ragged)]
-        right = _masked(build, mask, right, at)
+        axis = attrs.rhs_contracting[attrs.lhs_contracting.index(attrs.ragged)]
+        rhs = _masked(build, mask, rhs, axis)
         plain = DotAttrs(
             lhs_batching=(0, *batching),
             rhs_batching=(0, *_moved(attrs.rhs_batching)),
@@ -98,9 +98,9 @@ def _opened_groups(op: Op, _uses: Uses) -> Sequence[Op] | None:
         )
     else:
         # The first dimension of so many elements tells the matrices of the groups apart.
-        others = {*attrs.rhs_batching, *attrs.rhs_contracting}
-        sizes = enumerate(shape_of(right))
-        first = next(at for at, size in sizes if size == product.groups and at not in others)
+        used = {*attrs.rhs_batching, *attrs.rhs_contracting}
+        sizes = enumerate(shape_of(rhs))
+        first = next(axis for axis, size in sizes if size == product.groups and axis not in used)
         plain = DotAttrs(
             lhs_batching=batching,
             rhs_batching=attrs.rhs_batching,
@@ -108,20 +108,20 @@ def _opened_groups(op: Op, _uses: Uses) -> Sequence[Op] | None:
             rhs_contracting=(first, *attrs.rhs_contracting),
         )
     plain = replace(plain, precision=attrs.precision, algorithm=attrs.algorithm)
-    build.add("dot_general", (rows, right), op.results[0], plain)
+    build.add("dot_general", (rows, rhs), op.results[0], plain)
     return build.operations
 
 
 def _moved(dimensions: Sequence[int]) -> tuple[int, ...]:
-    return tuple([at + 1 for at in dimensions])
+    return tuple([axis + 1 for axis in dimensions])
 
 
-def _masked(build: Builder, mask: Value, given: Value, rows: int) -> Value:
-    """Return a copy of an operand for each group, zero in other groups' rows."""
-    shape = (shape_of(mask)[0], *shape_of(given))
-    kind = replace(tensor_of(given), shape=shape)
+def _masked(build: Builder, mask: Value, operand: Value, rows: int) -> Value:
+    """Return an operand's copies, zero in other groups' rows."""
+    shape = (shape_of(mask)[0], *shape_of(operand))
+    kind = replace(tensor_of(operand), shape=shape)
     zero = build.add("constant", (), replace(kind, shape=()), ConstantAttrs(value=0))
-    copies = build.broadcast(given, shape, range(1, len(shape)))
+    copies = build.broadcast(operand, shape, range(1, len(shape)))
     zeros = build.broadcast(zero, shape, ())
     picked = build.broadcast(mask, shape, (0, rows + 1))
     return build.add("select", (picked, copies, zeros), kind)
@@ -132,9 +132,9 @@ OPENED_GROUPS = Pattern(kinds=("ragged_dot",), change=_opened_groups)
 
 def _joined_parts(op: Op, _uses: Uses) -> Sequence[Op] | None:
     state, numbers = op.results
-    made = tensor_of(numbers)
-    count = made.element_count
-    if count <= 1 or made.element.bits > _WORD.bits:
+    words_type = tensor_of(numbers)
+    count = words_type.element_count
+    if count <= 1 or words_type.element.bits > _WORD.bits:
         return None
     build = Builder(op)
     parts = [
@@ -142,8 +142,8 @@ def _joined_parts(op: Op, _uses: Uses) -> Sequence[Op] | None:
         for size in ((count + 1) // 2, count // 2)
     ]
     build.operations.append(replace(op, results=(state, *parts)))
-    words = build.reshape(build.concatenate(parts, 0), made.shape)
-    return build.making(numbers, build.convert(words, made.element))
+    words = build.reshape(build.concatenate(parts, 0), words_type.shape)
+    return build.making(numbers, build.convert(words, words_type.element))
 
 
 JOINED_PARTS = Pattern(kinds=("rng_bit_generator",), change=_joined_parts)
@@ -151,14 +151,14 @@ JOINED_PARTS = Pattern(kinds=("rng_bit_generator",), change=_joined_parts)
 
 def _opened_windows(op: Op, _uses: Uses) -> Sequence[Op]:
     (operand, source, init), build = op.operands, Builder(op)
-    given, shape = tensor_of(operand), shape_of(source)
-    selected = Value(type=TensorType(element=given.element, shape=shape))
-    indices = [Value(type=TensorType(element=_INDEX, shape=shape)) for _ in given.shape]
-    found = replace(op, kind="reduce_window", operands=(operand, init), regions=op.regions[:1])
-    build.operations.append(replace(found, results=(selected, *indices)))
+    operand_type, shape = tensor_of(operand), shape_of(source)
+    selected = Value(type=TensorType(element=operand_type.element, shape=shape))
+    indices = [Value(type=TensorType(element=_INDEX, shape=shape)) for _ in operand_type.shape]
+    window = replace(op, kind="reduce_window", operands=(operand, init), regions=op.regions[:1])
+    build.operations.append(replace(window, results=(selected, *indices)))
     columns = [build.reshape(index, (prod(shape), 1)) for index in indices]
     table = build.concatenate(columns, 1)
-    empty = build.broadcast(init, given.shape, ())
+    empty = build.broadcast(init, operand_type.shape, ())
     build.add("scatter", (empty, table, source), op.results[0], regions=op.regions[1:])
     return build.operations
 

@@ -102,21 +102,21 @@ def _scattered_onto(op: Op, uses: Uses) -> Sequence[Op] | None:
     sums = [_is_sum(maker) for maker in makers]
     if sum(sums) != 1:
         return None
-    at = sums.index(True)
-    scatter, other = makers[at], op.operands[1 - at]
+    side = sums.index(True)
+    scatter, addend = makers[side], op.operands[1 - side]
     if scatter is None or uses.only_reader(scatter.results[0]) is not op:
         return None
     build = Builder(op)
-    start, *others = scatter.operands
-    onto = other if is_zero(start, uses) else build.add("add", (other, start), start.type)
-    made = replace(scatter, operands=(onto, *others), results=op.results)
-    return (*build.operations, made)
+    start, *updates = scatter.operands
+    onto = addend if is_zero(start, uses) else build.add("add", (addend, start), start.type)
+    onto_sum = replace(scatter, operands=(onto, *updates), results=op.results)
+    return (*build.operations, onto_sum)
 
 
 def _is_sum(op: Op | None) -> bool:
     if op is None or op.kind != "scatter" or len(op.results) != 1:
         return False
-    return [each.kind for each in applied_ops(op)] == ["add"]
+    return [applied.kind for applied in applied_ops(op)] == ["add"]
 
 
 _SCATTERED_ONTO = Pattern(kinds=("add",), change=_scattered_onto)
@@ -154,7 +154,7 @@ RULES: tuple[tuple[Writer, Pattern | Callable[[Block], Block]], ...] = (
 
 
 def turns_8_bits(device: Device | None) -> bool:
-    """Return whether products of 8 bits take operands with the summed dimension fastest.
+    """Return whether 8-bit products need summed dimensions fastest.
 
     Parts with products of 4 bits are Blackwell's, which take both orders.
 
@@ -214,20 +214,20 @@ def fused(
         copied_over=copied_over,
         scales_tensors=scales_tensors,
     )
-    made = _scheduled(program, main, fuser(overlaps=True))
+    scheduled = _scheduled(program, main, fuser(overlaps=True))
     if writer is not Writer.GPU:
-        return made
+        return scheduled
     factor = options.slop_factor
-    limit = exceeded_limit(made, capacity_bytes, factor)
-    if limit is not None and options.fills_memory and _fits(made, capacity_bytes):
+    limit = exceeded_limit(scheduled, capacity_bytes, factor)
+    if limit is not None and options.fills_memory and _fits(scheduled, capacity_bytes):
         limit = replace(limit, is_given_up=False)
         factor = limit.full_factor or factor
     if limit is not None and limit.is_given_up:
         return replace(_scheduled(program, main, fuser(overlaps=False)), overlap=limit)
-    made = with_early_zeros(
-        made, devices_per_host=devices_per_host, capacity_bytes=capacity_bytes, factor=factor
+    scheduled = with_early_zeros(
+        scheduled, devices_per_host=devices_per_host, capacity_bytes=capacity_bytes, factor=factor
     )
-    return replace(made, overlap=limit)
+    return replace(scheduled, overlap=limit)
 
 
 def _fits(program: Program, capacity_bytes: int | None) -> bool:
@@ -250,8 +250,8 @@ def _rewritten(block: Block, writer: Writer) -> Block:
 def _scheduled(program: Program, main: Function, fuser: _Fuser) -> Program:
     """Return a program with its main function's kernels in execution order."""
     body = each_block(main.body, fuser.block)
-    kept = kept_arguments(body, program.aliases)
-    body = replace(body, operations=tuple(with_copies(body.operations, kept, fuser.names)))
+    protected = kept_arguments(body, program.aliases)
+    body = replace(body, operations=tuple(with_copies(body.operations, protected, fuser.names)))
     function = Function(name=main.name, body=body)
     is_of_libraries = fuser.writer is Writer.LIBRARY
     assumption = _TPU_ASSUMPTION if fuser.writer is Writer.TPU else _ASSUMPTION

@@ -91,8 +91,8 @@ def grouped(block: Block, *, by_module: bool = False) -> Grouping:
     walk.prepare(block.operations[-1].operands)
     if by_module:
         walk.end_modules()
-    for at in reversed(range(len(walk.operations))):
-        walk.op(at)
+    for place in reversed(range(len(walk.operations))):
+        walk.op(place)
     return Grouping(
         operations=walk.operations,
         roles=walk.roles,
@@ -103,13 +103,13 @@ def grouped(block: Block, *, by_module: bool = False) -> Grouping:
 
 
 def module_of(op: Op) -> tuple[Phase | None, tuple[str, ...]]:
-    """Return the pass that an operation belongs to, and the path of its module.
+    """Return an operation's pass and the path of its module.
 
     What a backward pass computes again is a part of it: kernels of gradients do so on the spot.
     """
-    named = read_scope(op.scope)
-    is_again = named.phase is Phase.RECOMPUTATION
-    return Phase.BACKWARD if is_again else named.phase, named.path
+    scope = read_scope(op.scope)
+    is_again = scope.phase is Phase.RECOMPUTATION
+    return Phase.BACKWARD if is_again else scope.phase, scope.path
 
 
 def _repeats_much(op: Op) -> bool:
@@ -152,7 +152,7 @@ class _Walk:
         What scatters add to, as zeros, they write over: it ends its kernel, and all read it there.
         """
         started = {value for op in self.operations for value in scattered_over(op)}
-        for at, op in enumerate(self.operations):
+        for place, op in enumerate(self.operations):
             is_start = not started.isdisjoint(op.results)
             role = role_of(op)
             self.roles.append(Role.END if is_start and role in (Role.MADE, Role.LOOP) else role)
@@ -160,11 +160,11 @@ class _Walk:
             for value in dict.fromkeys(values_read(op)):
                 before = self.producer.get(value)
                 if before is not None:
-                    self.users[before].append(at)
+                    self.users[before].append(place)
             for result in op.results:
-                self.producer[result] = at
-            self._add_sources(at, op)
-            self.rows.append(self._rows_behind(at, op))
+                self.producer[result] = place
+            self._add_sources(place, op)
+            self.rows.append(self._rows_behind(place, op))
         count = len(self.operations)
         self.is_needed = [False] * count
         self.written = [False] * count
@@ -189,17 +189,16 @@ class _Walk:
     def end_modules(self) -> None:
         """Have operations write what operations of other modules read."""
         modules = [module_of(op) for op in self.operations]
-        for at, users in enumerate(self.users):
-            if self.roles[at] not in (Role.LOOP, Role.END) or _repeats_much(self.operations[at]):
-                continue
-            if any(modules[user] != modules[at] for user in users):
-                self.is_needed[at] = True
+        for place, users in enumerate(self.users):
+            is_part = self.roles[place] in (Role.LOOP, Role.END)
+            if is_part and not _repeats_much(self.operations[place]):
+                self.is_needed[place] |= any(modules[user] != modules[place] for user in users)
 
     def _of(self, *roles: Role) -> set[int]:
-        return {at for at, role in enumerate(self.roles) if role in roles}
+        return {place for place, role in enumerate(self.roles) if role in roles}
 
-    def _add_sources(self, at: int, op: Op) -> None:
-        role = self.roles[at]
+    def _add_sources(self, place: int, op: Op) -> None:
+        role = self.roles[place]
         if role is Role.MADE:
             self.sources.append({})
             self.work.append(weight(op))
@@ -209,82 +208,80 @@ class _Walk:
             self.sources.append(own)
             self.work.append(0)
             return
-        found: dict[Value, int] = {}
+        loaded: dict[Value, int] = {}
         work, places = weight(op), 0 if _repeats_much(op) else window_of(op)
         for value in dict.fromkeys(op.operands):
             before = self.producer.get(value)
             if before is None:
-                found[value] = bytes_of(value)
+                loaded[value] = bytes_of(value)
                 continue
             work += self.work[before] * places
             for source, size in self.sources[before].items():
-                found[source] = max(found.get(source, 0), size)
+                loaded[source] = max(loaded.get(source, 0), size)
         if op.traits.reads_part:
             cut = bytes_of(op.results[0])
-            found = {value: min(size, cut) for value, size in found.items()}
-        self.sources.append(found if len(found) <= _MOST_SOURCES else own)
-        self.work.append(min(work, 1_000_000) if len(found) <= _MOST_SOURCES else weight(op))
+            loaded = {value: min(size, cut) for value, size in loaded.items()}
+        self.sources.append(loaded if len(loaded) <= _MOST_SOURCES else own)
+        self.work.append(min(work, 1_000_000) if len(loaded) <= _MOST_SOURCES else weight(op))
 
-    def op(self, at: int) -> None:
+    def op(self, place: int) -> None:
         """Decide where an operation is computed; all that read it are decided."""
-        role = self.roles[at]
-        if at in self.products:
-            self._product_group(at)
+        role = self.roles[place]
+        if place in self.products:
+            self._product_group(place)
         elif role is Role.FIXED:
-            self._fixed(at)
+            if not self.into[place]:
+                self.written[place] = True
+                self._need(place)
         elif role in (Role.VIEW, Role.MADE):
-            self._unwritten(at, self._readers(at))
+            self._unwritten(place, self._readers(place))
         elif role is Role.END:
-            self._end(at, self._readers(at))
+            self._end(place, self._readers(place))
         else:
-            self._loop(at, self._readers(at))
+            self._loop(place, self._readers(place))
 
-    def _unwritten(self, at: int, readers: dict[Group, int]) -> None:
+    def _unwritten(self, place: int, readers: dict[Group, int]) -> None:
         """Have what costs nothing wherever it is read."""
-        self._join(at, readers)
-        self.written[at] = self.is_needed[at]
-        if self.is_needed[at] and self.roles[at] is Role.VIEW:
-            self._need(at)
-        elif self.is_needed[at]:
-            self._new(at)
+        self._join(place, readers)
+        self.written[place] = self.is_needed[place]
+        if self.is_needed[place] and self.roles[place] is Role.VIEW:
+            self._need(place)
+        elif self.is_needed[place]:
+            self._new(place)
 
-    def _end(self, at: int, readers: dict[Group, int]) -> None:
-        if not self.is_needed[at] and self._is_normalised(at, readers):
-            self._join(at, readers)
+    def _end(self, place: int, readers: dict[Group, int]) -> None:
+        if not self.is_needed[place] and self._is_normalised(place, readers):
+            self._join(place, readers)
         else:
-            self._new(at)
+            self._new(place)
 
-    def _loop(self, at: int, readers: dict[Group, int]) -> None:
-        if self.is_needed[at]:
-            self._new(at)
-            free = {group: count for group, count in readers.items() if self._is_free(at, count)}
-            self._join(at, free)
+    def _loop(self, place: int, readers: dict[Group, int]) -> None:
+        if self.is_needed[place]:
+            self._new(place)
+            free = {group: count for group, count in readers.items() if self._is_free(place, count)}
+            self._join(place, free)
         elif (
-            not self._is_before_copies(at, readers)
-            and at not in self.often
-            and at not in self.apart
-            and not self._reads_what_is_overwritten(at, readers)
-            and (self._is_worth(at, readers) or self._is_of_row(at, readers))
+            not self._is_before_copies(place, readers)
+            and place not in self.often
+            and place not in self.apart
+            and not self._reads_what_is_overwritten(place, readers)
+            and (self._is_worth(place, readers) or self._is_of_row(place, readers))
         ):
-            self._join(at, readers)
+            self._join(place, readers)
         elif readers:
-            self._new(at)
+            self._new(place)
 
-    def _reads_what_is_overwritten(self, at: int, readers: Iterable[Group]) -> bool:
+    def _reads_what_is_overwritten(self, place: int, readers: Iterable[Group]) -> bool:
         """Return whether an operation reads what its would-be kernel overwrites.
 
         Source: openxla/xla, ``CanEmitInputFusedScatter`` in gpu_fusible.cc (Apache License 2.0).
         """
-        read = self.operations[at].operands
-        return any(
-            value in read
-            for group in readers
-            for root in group.roots
-            for value in scattered_over(self.operations[root])
-        )
+        roots = [self.operations[root] for group in readers for root in group.roots]
+        overwritten = {value for root in roots for value in scattered_over(root)}
+        return not overwritten.isdisjoint(self.operations[place].operands)
 
-    def _is_before_copies(self, at: int, readers: Iterable[Group]) -> bool:
-        """Return whether an operation is written before it is copied into another layout.
+    def _is_before_copies(self, place: int, readers: Iterable[Group]) -> bool:
+        """Return whether an operation is written before its copies.
 
         So it is if there are two copies, or if it comes of sums of its rows. What is rounded for a
         copy is rounded with it where what it is made of has other readers.
@@ -297,51 +294,46 @@ class _Walk:
         ]
         if len(copies) > 1:
             return True
-        op = self.operations[at]
-        made = self.producer.get(op.operands[0]) if op.kind == "convert" else None
-        if made is not None and len(self.users[made]) > 1:
+        op = self.operations[place]
+        source = self.producer.get(op.operands[0]) if op.kind == "convert" else None
+        if source is not None and len(self.users[source]) > 1:
             return False
-        is_of_rows = self._elements_of_rows(self.rows[at]) == size_of(op.results[0])
+        is_of_rows = self._elements_of_rows(self.rows[place]) == size_of(op.results[0])
         return is_of_rows and any(self.roles[root] is Role.END for root in copies)
 
     def _elements_of_rows(self, reduction: int | None) -> int:
         return 0 if reduction is None else size_of(self.operations[reduction].operands[0])
 
-    def _rows_behind(self, at: int, op: Op) -> int | None:
+    def _rows_behind(self, place: int, op: Op) -> int | None:
         """Return the reduction of rows whose sums an operation's result comes of."""
         if op.kind == "reduce":
-            return at if is_row(op) else None
+            return place if is_row(op) else None
         if role_of(op) not in (Role.LOOP, Role.VIEW):
             return None
         before = [self.producer.get(value) for value in op.operands]
-        rows = [self.rows[each] for each in before if each is not None]
+        rows = [self.rows[producer] for producer in before if producer is not None]
         return max(rows, key=self._elements_of_rows, default=None)
 
-    def _fixed(self, at: int) -> None:
-        if not self.into[at]:
-            self.written[at] = True
-            self._need(at)
-
-    def _need(self, at: int) -> None:
+    def _need(self, place: int) -> None:
         """Have what an operation reads in memory."""
-        for value in values_read(self.operations[at]):
+        for value in values_read(self.operations[place]):
             before = self.producer.get(value)
             if before is not None:
                 self.is_needed[before] = True
 
-    def _product_group(self, at: int) -> None:
-        """Make a kernel of a product and its epilogue, given the last operation."""
-        group = Group(roots=[at], members={}, library=True)
+    def _product_group(self, place: int) -> None:
+        """Make a kernel of a product and its epilogue."""
+        group = Group(roots=[place], members={}, library=True)
         self.groups.append(group)
-        self.written[at] = True
-        inner = {at, *self.products[at]}
+        self.written[place] = True
+        inner = {place, *self.products[place]}
         pending = sorted(inner)
         while pending:
-            each = pending.pop()
-            group.members[each] = size_of(self.operations[each].results[0])
-            if each != at:
-                self.into[each].append(group)
-            for value in self.operations[each].operands:
+            member = pending.pop()
+            group.members[member] = size_of(self.operations[member].results[0])
+            if member != place:
+                self.into[member].append(group)
+            for value in self.operations[member].operands:
                 before = self.producer.get(value)
                 if before is None or before in inner:
                     continue
@@ -351,22 +343,22 @@ class _Walk:
                     inner.add(before)
                     pending.append(before)
 
-    def _readers(self, at: int) -> dict[Group, int]:
-        """Return the groups that read an operation, and how often they would evaluate it."""
-        found: dict[Group, int] = {}
-        for user in self.users[at]:
+    def _readers(self, place: int) -> dict[Group, int]:
+        """Return an operation's reading groups, with its evaluations in each."""
+        evaluations: dict[Group, int] = {}
+        for user in self.users[place]:
             for group in self.into[user]:
                 if not group.library:
-                    times = self._times(at, user, group)
-                    found[group] = max(found.get(group, 0), times)
-        return found
+                    times = self._times(place, user, group)
+                    evaluations[group] = max(evaluations.get(group, 0), times)
+        return evaluations
 
-    def _times(self, at: int, user: int, group: Group) -> int:
-        """Return how often a group evaluates an operation for one that reads it."""
-        reading, made = self.operations[user], self.operations[at]
+    def _times(self, place: int, user: int, group: Group) -> int:
+        """Return how often a group evaluates an operand."""
+        reading, produced = self.operations[user], self.operations[place]
         times = group.members[user]
         kind = reading.kind
-        own = size_of(made.results[0])
+        own = size_of(produced.results[0])
         if reading.traits.category is Category.REDUCTION:
             return own if kind == "reduce" else max(own, times * window_of(reading))
         if kind in ("concatenate", "pad"):
@@ -375,99 +367,99 @@ class _Walk:
             return own
         return times
 
-    def _new(self, at: int) -> None:
-        op = self.operations[at]
+    def _new(self, place: int) -> None:
+        op = self.operations[place]
         size = size_of(op.results[0])
         if op.kind == "dynamic_update_slice":
             size = size_of(op.operands[1])
-        group = Group(roots=[at], members={at: size})
+        group = Group(roots=[place], members={place: size})
         self.groups.append(group)
-        self.into[at].append(group)
-        self.written[at] = True
-        self._add_reads(at, group)
+        self.into[place].append(group)
+        self.written[place] = True
+        self._add_reads(place, group)
 
-    def _join(self, at: int, readers: dict[Group, int]) -> None:
+    def _join(self, place: int, readers: dict[Group, int]) -> None:
         for group, times in readers.items():
-            group.members[at] = max(group.members.get(at, 0), times)
-            if group not in self.into[at]:
-                self.into[at].append(group)
-            for result in self.operations[at].results:
+            group.members[place] = max(group.members.get(place, 0), times)
+            if group not in self.into[place]:
+                self.into[place].append(group)
+            for result in self.operations[place].results:
                 group.reads.pop(result, None)
-            self._add_reads(at, group)
+            self._add_reads(place, group)
 
-    def _add_reads(self, at: int, group: Group) -> None:
-        for value in self.operations[at].operands:
+    def _add_reads(self, place: int, group: Group) -> None:
+        for value in self.operations[place].operands:
             before = self.producer.get(value)
-            found = {value: bytes_of(value)} if before is None else self.sources[before]
-            for source, size in found.items():
+            loaded = {value: bytes_of(value)} if before is None else self.sources[before]
+            for source, size in loaded.items():
                 group.reads[source] = max(group.reads.get(source, 0), size)
 
-    def _is_free(self, at: int, times: int) -> bool:
-        """Return whether recomputing costs no more than reading what is written anyway."""
-        size = size_of(self.operations[at].results[0])
-        is_known = self.operations[at].results[0] not in self.sources[at]
+    def _is_free(self, place: int, times: int) -> bool:
+        """Return whether recomputing costs no more than reading."""
+        size = size_of(self.operations[place].results[0])
+        is_known = self.operations[place].results[0] not in self.sources[place]
         return (
             is_known
-            and sum(self.sources[at].values()) <= bytes_of(self.operations[at].results[0])
+            and sum(self.sources[place].values()) <= bytes_of(self.operations[place].results[0])
             and times <= size
-            and self.work[at] <= 8
+            and self.work[place] <= 8
         )
 
-    def _is_worth(self, at: int, readers: dict[Group, int]) -> bool:
+    def _is_worth(self, place: int, readers: dict[Group, int]) -> bool:
         """Return whether to compute in each group instead of writing and reading."""
-        op = self.operations[at]
+        op = self.operations[place]
         size, written = size_of(op.results[0]), sum([bytes_of(value) for value in op.results])
         if op.traits.category is Category.BROADCAST or (
             len(readers) == 1 and max(readers.values()) <= size
         ):
             return bool(readers)
-        loaded = sum(self.sources[at].values())
+        loaded = sum(self.sources[place].values())
         apart = LAUNCH_BYTES + written * (1 + len(readers)) + loaded
-        each = self.work[at] * BYTES_PER_INSTRUCTION
-        repeated = sum([max(0, times - size) for times in readers.values()]) * each
+        element_bytes = self.work[place] * BYTES_PER_INSTRUCTION
+        repeated = sum([max(0, times - size) for times in readers.values()]) * element_bytes
         # Arithmetic hides behind the loads of the same kernel.
         evaluated = sum([min(times, size) for times in readers.values()])
-        again = max(0, evaluated / max(1, size) - 1) * max(0, size * each - loaded)
-        if any(self.operations[user].kind == "gather" for user in self.users[at]):
+        again = max(0, evaluated / max(1, size) - 1) * max(0, size * element_bytes - loaded)
+        if any(self.operations[user].kind == "gather" for user in self.users[place]):
             rounds = sum([max(0, times - size) for times in readers.values()]) / max(1, size)
             again += max(0, loaded - written) * rounds / CACHE_SPEED_UP
         return loaded * len(readers) + repeated + again <= apart
 
-    def _is_of_row(self, at: int, readers: dict[Group, int]) -> bool:
+    def _is_of_row(self, place: int, readers: dict[Group, int]) -> bool:
         """Return whether only the row's kernel uses the result of its reduction.
 
         Such are a mean and the root of a variance: the block that has the row computes them once.
         """
-        reduction = self._row_behind(at)
+        reduction = self._row_behind(place)
         return reduction is not None and self._is_normalised(reduction, readers)
 
-    def _row_behind(self, at: int) -> int | None:
-        """Return the reduction that alone, beside constants, decides an operation's result."""
-        while not self.is_needed[at]:
-            op = self.operations[at]
+    def _row_behind(self, place: int) -> int | None:
+        """Return the reduction that alone decides an operation's result."""
+        while not self.is_needed[place]:
+            op = self.operations[place]
             if op.kind == "reduce":
-                return at
-            if self.roles[at] not in (Role.LOOP, Role.VIEW) or (
+                return place
+            if self.roles[place] not in (Role.LOOP, Role.VIEW) or (
                 op.traits.category is Category.MOVEMENT and op.kind not in _SAME
             ):
                 return None
             before = {self.producer.get(value) for value in op.operands}
-            made = {each for each in before if each is None or self.roles[each] is not Role.MADE}
-            if len(made) != 1:
+            varying = [it for it in before if it is None or self.roles[it] is not Role.MADE]
+            if len(varying) != 1:
                 return None
-            (found,) = made
-            if found is None or len(self.users[found]) != 1:
+            (source,) = varying
+            if source is None or len(self.users[source]) != 1:
                 return None
-            at = found
+            place = source
         return None
 
-    def _is_normalised(self, at: int, readers: dict[Group, int]) -> bool:
-        """Return whether a row is multiplied by its own reduction, as in norms.
+    def _is_normalised(self, place: int, readers: dict[Group, int]) -> bool:
+        """Return whether a row is scaled by its own reduction.
 
         One block of threads has a whole row, so that both are one kernel. A row that is all there
         is has no dimension of rows left, and is no such row to XLA.
         """
-        op = self.operations[at]
+        op = self.operations[place]
         if op.kind != "reduce" or not readers or len(op.results) != 1 or not is_row(op):
             return False
         if size_of(op.results[0]) == 1:
@@ -482,7 +474,7 @@ class _Walk:
         )
 
     def _has_rows(self, group: Group, value: Value) -> bool:
-        """Return whether a kernel makes one array, of rows as a value's or of their sums."""
+        """Return whether a kernel makes one array of such rows."""
         if len(group.roots) != 1:
             return False
         (root,) = group.roots

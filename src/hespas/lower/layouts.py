@@ -24,24 +24,24 @@ _ADA, _BLACKWELL = 8.9, 10.0
 
 @lru_cache(maxsize=65536)
 def default_order(shape: tuple[int, ...]) -> Order:
-    """Return the default order of a shape, dimensions of one element left out.
+    """Return a shape's default order, without dimensions of one element.
 
     >>> default_order((4, 1, 8))
     (0, 2)
     """
-    return tuple([at for at, size in enumerate(shape) if size > 1])
+    return tuple([axis for axis, size in enumerate(shape) if size > 1])
 
 
 @lru_cache(maxsize=65536)
 def layout_of(order: Order, shape: tuple[int, ...]) -> tuple[int, ...] | None:
-    """Return the layout, fastest dimension first, of an order; None for the default.
+    """Return an order's layout, fastest dimension first; None for the default.
 
     >>> layout_of((2, 0), (4, 1, 8)), layout_of((0, 2), (4, 1, 8))
     ((0, 2, 1), None)
     """
     if order == default_order(shape):
         return None
-    ones = [at for at, size in enumerate(shape) if size == 1]
+    ones = [axis for axis, size in enumerate(shape) if size == 1]
     return (*reversed(order), *reversed(ones))
 
 
@@ -52,7 +52,7 @@ def transposed(order: Order, permutation: tuple[int, ...]) -> Order:
     >>> transposed((0, 1, 2), (2, 0, 1))
     (1, 2, 0)
     """
-    where = {dimension: at for at, dimension in enumerate(permutation)}
+    where = {dimension: place for place, dimension in enumerate(permutation)}
     return tuple([where[dimension] for dimension in order])
 
 
@@ -69,35 +69,35 @@ def reshaped(order: Order, before: tuple[int, ...], after: tuple[int, ...]) -> O
     """
     if order == default_order(before):
         return default_order(after)
-    place = {dimension: at for at, dimension in enumerate(order)}
-    made: list[tuple[int, Order]] = []
+    position = {dimension: number for number, dimension in enumerate(order)}
+    runs: list[tuple[int, Order]] = []
     for old, new in factors(before, after):
         if not old:
             continue
-        places = [place[dimension] for dimension in old]
+        places = [position[dimension] for dimension in old]
         if places != list(range(places[0], places[0] + len(places))):
             return None
-        made.append((places[0], new))
-    return tuple([dimension for _, new in sorted(made) for dimension in new])
+        runs.append((places[0], new))
+    return tuple([dimension for _, new in sorted(runs) for dimension in new])
 
 
 @lru_cache(maxsize=65536)
 def factors(before: tuple[int, ...], after: tuple[int, ...]) -> tuple[tuple[Order, Order], ...]:
-    """Return groups of dimensions of two shapes with equal products, the smallest ones."""
+    """Return smallest groups of dimensions with equal products."""
     old, new = default_order(before), default_order(after)
     groups: list[tuple[Order, Order]] = []
     i = j = 0
     while i < len(old) or j < len(new):
         start_i, start_j = i, j
-        left = before[old[i]] if i < len(old) else 1
-        right = after[new[j]] if j < len(new) else 1
+        old_size = before[old[i]] if i < len(old) else 1
+        new_size = after[new[j]] if j < len(new) else 1
         i, j = i + 1, j + 1
-        while left != right:
-            if left < right and i < len(old):
-                left *= before[old[i]]
+        while old_size != new_size:
+            if old_size < new_size and i < len(old):
+                old_size *= before[old[i]]
                 i += 1
             elif j < len(new):
-                right *= after[new[j]]
+                new_size *= after[new[j]]
                 j += 1
             else:
                 break
@@ -111,19 +111,19 @@ def major(dimension: int, shape: tuple[int, ...]) -> Order:
     >>> major(2, (4, 6, 8))
     (2, 0, 1)
     """
-    rest = [at for at in default_order(shape) if at != dimension]
-    return (dimension, *rest) if shape[dimension] > 1 else tuple(rest)
+    slower = [axis for axis in default_order(shape) if axis != dimension]
+    return (dimension, *slower) if shape[dimension] > 1 else tuple(slower)
 
 
 @lru_cache(maxsize=65536)
 def operand_order(attrs: DotAttrs, operand: int, shape: tuple[int, ...]) -> Order:
-    """Return the order to copy a product's operand into if its own is unusable."""
+    """Return the order to copy an unusable operand into."""
     batch, contracted, free = _parts(attrs, operand, len(shape))
-    return tuple([at for at in (*batch, *contracted, *free) if shape[at] > 1])
+    return tuple([axis for axis in (*batch, *contracted, *free) if shape[axis] > 1])
 
 
 def sums_fastest(op: Op, compute_capability: float | None) -> bool:
-    """Return whether a product takes both operands with the dimensions it sums over fastest.
+    """Return whether both operands need their summed dimensions fastest.
 
     cuBLASLt has no other kernels for products of 8 bits: of integers on all parts, of floats on
     those before Blackwell that have such products. A part without a ``compute_capability`` is none
@@ -135,7 +135,7 @@ def sums_fastest(op: Op, compute_capability: float | None) -> bool:
     if compute_capability is None:
         return False
     kinds = [value.type for value in (*op.operands, *op.results)]
-    names = [each.element.name for each in kinds if isinstance(each, TensorType)]
+    names = [tensor.element.name for tensor in kinds if isinstance(tensor, TensorType)]
     if names == ["i8", "i8", "i32"]:
         return True
     are_floats = all(name.startswith("f8") for name in names[:2])
@@ -143,31 +143,31 @@ def sums_fastest(op: Op, compute_capability: float | None) -> bool:
 
 
 def summed_fastest(attrs: DotAttrs, operand: int, order: Order) -> Order:
-    """Return an operand's order with the dimensions that a product sums over fastest."""
+    """Return an operand's order with summed dimensions fastest."""
     contracted = (attrs.lhs_contracting, attrs.rhs_contracting)[operand]
-    rest = [at for at in order if at not in contracted]
-    return (*rest, *[at for at in order if at in contracted])
+    unsummed = [axis for axis in order if axis not in contracted]
+    return (*unsummed, *[axis for axis in order if axis in contracted])
 
 
 @lru_cache(maxsize=65536)
-def is_taken(attrs: DotAttrs, operand: int, order: Order, shape: tuple[int, ...]) -> bool:
+def takes_order(attrs: DotAttrs, operand: int, order: Order, shape: tuple[int, ...]) -> bool:
     """Return whether a product takes an operand as it lies.
 
     >>> dot = DotAttrs(
     ...     lhs_batching=(1,), rhs_batching=(0,), lhs_contracting=(2,), rhs_contracting=(2,)
     ... )
-    >>> is_taken(dot, 0, (1, 0, 2), (64, 8, 128)), is_taken(dot, 0, (0, 1, 2), (64, 8, 128))
+    >>> takes_order(dot, 0, (1, 0, 2), (64, 8, 128)), takes_order(dot, 0, (0, 1, 2), (64, 8, 128))
     (True, False)
     """
     batch, contracted, _ = _parts(attrs, operand, len(shape))
-    kinds = [0 if at in batch else 1 if at in contracted else 2 for at in order]
-    runs = [kind for at, kind in enumerate(kinds) if not at or kinds[at - 1] != kind]
+    kinds = [0 if axis in batch else 1 if axis in contracted else 2 for axis in order]
+    runs = [kind for axis, kind in enumerate(kinds) if not axis or kinds[axis - 1] != kind]
     return len(runs) == len(set(runs)) and (0 not in runs or runs[0] == 0)
 
 
 @lru_cache(maxsize=65536)
 def merged_orders(attrs: DotAttrs, shapes: tuple[tuple[int, ...], ...]) -> tuple[Order, ...]:
-    """Return the operand orders of a batched product with several rows, columns or sums.
+    """Return operand orders of a batched product with merged dimensions.
 
     XLA makes three dimensions of an operand: batch, rows and summed ones of the left one, batch,
     summed ones and columns of the right one, and has both written so. Nothing of other products.
@@ -186,8 +186,8 @@ def merged_orders(attrs: DotAttrs, shapes: tuple[tuple[int, ...], ...]) -> tuple
     for operand, shape in enumerate(shapes):
         batch, contracted, free = _parts(attrs, operand, len(shape))
         is_merged |= bool(batch) and max(len(contracted), len(free)) > 1
-        rest = (*contracted, *free) if operand else (*free, *contracted)
-        orders.append(tuple([at for at in (*batch, *rest) if shape[at] > 1]))
+        rows_and_sums = (*contracted, *free) if operand else (*free, *contracted)
+        orders.append(tuple([axis for axis in (*batch, *rows_and_sums) if shape[axis] > 1]))
     return tuple(orders) if is_merged else ()
 
 
@@ -195,33 +195,33 @@ def _parts(attrs: DotAttrs, operand: int, rank: int) -> tuple[Order, Order, Orde
     batch = (attrs.lhs_batching, attrs.rhs_batching)[operand]
     contracted = (attrs.lhs_contracting, attrs.rhs_contracting)[operand]
     used = {*batch, *contracted}
-    return batch, contracted, tuple([at for at in range(rank) if at not in used])
+    return batch, contracted, tuple([axis for axis in range(rank) if axis not in used])
 
 
-def following(attrs: DotAttrs, order: Order, other: Order, shape: tuple[int, ...]) -> Order:
-    """Return the right operand's order, batch and contracted dimensions as in the left one's."""
+def matching_order(attrs: DotAttrs, lhs: Order, rhs: Order, shape: tuple[int, ...]) -> Order:
+    """Return the right operand's order that matches the left one."""
     pairs = (
         *zip(attrs.lhs_batching, attrs.rhs_batching, strict=True),
         *zip(attrs.lhs_contracting, attrs.rhs_contracting, strict=True),
     )
     theirs = dict(pairs)
-    batches = iter([theirs[at] for at in order if at in attrs.lhs_batching])
-    summed = iter([theirs[at] for at in order if at in attrs.lhs_contracting])
-    wanted: list[int] = []
-    for at in other:
-        if at in attrs.rhs_batching:
-            wanted.append(next(batches, at))
+    batches = iter([theirs[axis] for axis in lhs if axis in attrs.lhs_batching])
+    summed = iter([theirs[axis] for axis in lhs if axis in attrs.lhs_contracting])
+    matched: list[int] = []
+    for axis in rhs:
+        if axis in attrs.rhs_batching:
+            matched.append(next(batches, axis))
         else:
-            wanted.append(next(summed, at) if at in attrs.rhs_contracting else at)
-    return tuple(wanted) if sorted(wanted) == sorted(other) else default_order(shape)
+            matched.append(next(summed, axis) if axis in attrs.rhs_contracting else axis)
+    return tuple(matched) if sorted(matched) == sorted(rhs) else default_order(shape)
 
 
 def result_orders(attrs: DotAttrs, lhs: Order, rhs: Order, ranks: tuple[int, int]) -> list[Order]:
     """Return the orders of a product's result: by rows and by columns."""
-    batching, _, left = _parts(attrs, 0, ranks[0])
-    _, _, right = _parts(attrs, 1, ranks[1])
-    place = {at: number for number, at in enumerate((*batching, *left))}
-    batch = [place[at] for at in lhs if at in batching]
-    rows = [place[at] for at in lhs if at in left]
-    columns = [len(place) + right.index(at) for at in rhs if at in right]
+    batching, _, lhs_free = _parts(attrs, 0, ranks[0])
+    _, _, rhs_free = _parts(attrs, 1, ranks[1])
+    place = {axis: number for number, axis in enumerate((*batching, *lhs_free))}
+    batch = [place[axis] for axis in lhs if axis in batching]
+    rows = [place[axis] for axis in lhs if axis in lhs_free]
+    columns = [len(place) + rhs_free.index(axis) for axis in rhs if axis in rhs_free]
     return [(*batch, *rows, *columns), (*batch, *columns, *rows)]

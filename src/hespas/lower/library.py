@@ -1,4 +1,4 @@
-"""Kernels of libraries that no compiler makes: routing, scales of tensors, FSDP2's copies.
+"""Model libraries' kernels: routing, tensors' scales, FSDP2's copies.
 
 Frameworks that serve choose and weigh experts in one kernel, and sort the choices by expert in
 another, each with one block of threads whose data are in shared memory. Sources: vLLM,
@@ -51,8 +51,8 @@ def with_routing_together(
     ``needed`` are the values that the block returns.
     """
     around = _Around(operations)
-    kept_values = frozenset(needed)
-    made: dict[int, Op] = {}
+    returned = frozenset(needed)
+    kernels: dict[int, Op] = {}
     gone = set[int]()
     for place, op in enumerate(operations):
         if not _chooses(op):
@@ -62,11 +62,11 @@ def with_routing_together(
         for name, group in groups.items():
             places = sorted(group - gone)
             if len(places) > 1:
-                joined = _joined(places, around, kept_values, writer)
-                made[places[-1]] = replace(joined, instruction=names.next(f"custom_{name}_fusion"))
+                fusion_name = names.next(f"custom_{name}_fusion")
+                kernels[places[-1]] = _joined(places, around, returned, fusion_name, writer)
                 gone.update(places)
-    kept = [at for at in range(len(operations)) if at in made or at not in gone]
-    return list(in_order([made.get(at, operations[at]) for at in kept], kept))
+    ranks = [place for place in range(len(operations)) if place in kernels or place not in gone]
+    return in_order([kernels.get(place, operations[place]) for place in ranks], ranks)
 
 
 class _Around:
@@ -74,20 +74,20 @@ class _Around:
 
     def __init__(self, operations: Sequence[Op]) -> None:
         self.operations = operations
-        self.maker = {value: at for at, op in enumerate(operations) for value in op.results}
+        self.maker = {value: place for place, op in enumerate(operations) for value in op.results}
         self.readers: dict[Value, list[int]] = {}
-        for at, op in enumerate(operations):
+        for place, op in enumerate(operations):
             for value in dict.fromkeys(values_read(op)):
-                self.readers.setdefault(value, []).append(at)
+                self.readers.setdefault(value, []).append(place)
 
     def sorting(self, choice: AbstractSet[int]) -> set[int]:
         """Return the kernels that make indices of what was chosen."""
-        results = [value for at in choice for value in self.operations[at].results]
+        results = [value for place in choice for value in self.operations[place].results]
         behind = self._behind(filter(_is_index, results), max(choice), _indexes)
         return behind - choice
 
     def choosing(self, place: int) -> set[int]:
-        """Return a choosing operation with the kernels around it that weigh or cut."""
+        """Return a choosing operation and the kernels beside it."""
         op = self.operations[place]
         members = {place}
         for value in op.operands:
@@ -97,10 +97,10 @@ class _Around:
                 if _weighs(maker) and maker.kind != "constant" and len(maker.results) == 1:
                     members.add(before)
         own = set(op.results)
-        for at in {at for value in own for at in self.readers.get(value, ())}:
-            reader = self.operations[at]
+        for user in {user for value in own for user in self.readers.get(value, ())}:
+            reader = self.operations[user]
             if _is_alone(reader) and own.issuperset(values_read(reader)):
-                members.add(at)
+                members.add(user)
         weights = [value for value in own if not _is_index(value)]
         return members | self._behind(weights, place, _weighs)
 
@@ -109,47 +109,49 @@ class _Around:
     ) -> set[int]:
         """Return kernels that read values and wait for no other later one."""
         members, reached = set[int](), set(values)
-        waiting = sorted({at for value in reached for at in self.readers.get(value, ())})
+        waiting = sorted({reader for value in reached for reader in self.readers.get(value, ())})
         while waiting:
-            at = waiting.pop(0)
-            op = self.operations[at]
-            if at in members or not belongs(op):
+            reader = waiting.pop(0)
+            op = self.operations[reader]
+            if reader in members or not belongs(op):
                 continue
-            others = [value for value in values_read(op) if value not in reached]
-            if any(self._is_behind(value, place) for value in others):
+            unread = [value for value in values_read(op) if value not in reached]
+            if any(self._is_behind(value, place) for value in unread):
                 continue
-            members.add(at)
+            members.add(reader)
             reached.update(op.results)
             waiting = sorted({*waiting, *(r for v in op.results for r in self.readers.get(v, ()))})
         return members
 
     def _is_behind(self, value: Value, place: int) -> bool:
         """Return whether a value is made behind a place, of something."""
-        at = self.maker.get(value, -1)
-        return at > place and bool(values_read(self.operations[at]))
+        maker = self.maker.get(value, -1)
+        return maker > place and bool(values_read(self.operations[maker]))
 
 
 def _chooses(op: Op) -> bool:
-    """Return whether an operation chooses experts: numbers and their places, the best first."""
+    """Return whether an operation chooses experts."""
     if op.kind not in _CHOOSING or not _is_alone(op):
         return False
     are_indices = [_is_index(value) for value in op.results]
     return any(are_indices) and not all(are_indices)
 
 
-def _joined(places: Sequence[int], around: _Around, needed: AbstractSet[Value], writer: str) -> Op:
+def _joined(
+    places: Sequence[int], around: _Around, returned: AbstractSet[Value], name: str, writer: str
+) -> Op:
     """Return the kernel that operations are together."""
-    members, own = [around.operations[at] for at in places], set(places)
+    members, own = [around.operations[place] for place in places], set(places)
     renaming: Renaming = {}
     inside = [inner for op in members for inner in _opened(op, renaming)]
     results = [
         value
         for op in members
         for value in op.results
-        if value in needed or not own.issuperset(around.readers.get(value, ()))
+        if value in returned or not own.issuperset(around.readers.get(value, ()))
     ]
     read = [renaming[value] for value in results]
-    fusion = fusion_around(inside, read, members[-1], "", kind="kCustom", writer=writer)
+    fusion = fusion_around(inside, read, members[-1], name, kind="kCustom", writer=writer)
     return replace(fusion, results=tuple(results))
 
 
@@ -161,14 +163,14 @@ def _opened(op: Op, renaming: Renaming) -> Sequence[Op]:
     *inner, end = block.operations
     for argument, operand in zip(block.arguments, op.operands, strict=True):
         renaming[argument] = renaming.get(operand, operand)
-    copies = [copied_op(each, renaming) for each in inner]
-    for made, result in zip(end.operands, op.results, strict=True):
-        renaming[result] = renaming.get(made, made)
+    copies = [copied_op(inner_op, renaming) for inner_op in inner]
+    for value, result in zip(end.operands, op.results, strict=True):
+        renaming[result] = renaming.get(value, value)
     return copies
 
 
 def _is_alone(op: Op) -> bool:
-    """Return whether an operation is a kernel of numbers that multiplies no matrices."""
+    """Return whether an operation is a kernel without products."""
     if op.traits.category is Category.ASYNCHRONOUS or gemms(op):
         return False
     if op.regions and not (isinstance(op.attrs, FusionAttrs) or op.kind == "sort"):
@@ -184,7 +186,7 @@ def _weighs(op: Op) -> bool:
 
 
 def _indexes(op: Op) -> bool:
-    """Return whether a kernel makes only indices from data that fit shared memory."""
+    """Return whether a small kernel makes only indices."""
     if not _is_alone(op) or not all(map(_is_index, op.results)):
         return False
     return sum(map(bytes_of, {*values_read(op), *op.results})) <= _SHARED_BYTES
@@ -206,7 +208,7 @@ _FEWEST = 1 << 16
 
 
 def with_scales(operations: Sequence[Op], names: Names, *, writer: str) -> Iterator[Op]:
-    """Yield kernels; none makes a tensor and rounds it by the tensor's scale."""
+    """Divide kernels that round a tensor by the tensor's scale."""
     for op in operations:
         yield from _scaled(op, names, writer) if _may_round(op) else (op,)
 
@@ -228,28 +230,28 @@ def _is_small(value: Value) -> bool:
 
 def _scaled(op: Op, names: Names, writer: str) -> Iterator[Op]:
     (block,) = op.regions
-    maker = {value: each for each in block.operations for value in each.results}
+    maker = {value: inner for inner in block.operations for value in inner.results}
     outside = dict(zip(block.arguments, op.operands, strict=True))
     places: dict[Value, list[int]] = {}
-    for at, value in enumerate(block.operations[-1].operands):
+    for place, value in enumerate(block.operations[-1].operands):
         source = _source(value, maker) if _is_small(value) else None
         if source is not None:
-            places.setdefault(source, []).append(at)
-    made: list[Value] = []
+            places.setdefault(source, []).append(place)
+    written: list[Value] = []
     for source in places:
         read = outside.get(_behind(source, maker, _CASTING))
         if read is None:
-            made.append(source)
+            written.append(source)
         else:
             yield _largest(op, read, names, writer)
-    if not made:
+    if not written:
         yield op
         return
-    yield from _apart(op, {source: places[source] for source in made}, names, writer)
+    yield from _apart(op, {source: places[source] for source in written}, names, writer)
 
 
 def _source(value: Value, maker: Mapping[Value, Op]) -> Value | None:
-    """Return the wide value that a narrow one is rounded from.
+    """Return the wide value that a narrow one rounds.
 
     None without one in this kernel.
     """
@@ -261,8 +263,8 @@ def _behind(value: Value, maker: Mapping[Value, Op], kinds: AbstractSet[str]) ->
     """Follow first operands back through some kinds of operations."""
     op = maker.get(value)
     while op is not None and op.kind in kinds:
-        large = [each for each in op.operands if isinstance(each.type, TensorType)]
-        value = next((each for each in large if not _is_spread(each, maker)), large[0])
+        large = [operand for operand in op.operands if isinstance(operand.type, TensorType)]
+        value = next((operand for operand in large if not _is_spread(operand, maker)), large[0])
         op = maker.get(value)
     return value
 
@@ -286,33 +288,30 @@ def _apart(
     """Yield a kernel that writes 16 bits, and those that round."""
     (block,) = op.regions
     *inner, end = block.operations
-    moved = {at for each in places.values() for at in each}
+    moved = {place for rounded in places.values() for place in rounded}
     wide, narrow = dict[Value, Value](), list[Op]()
     for source in places:
         kind = tensor_of(source)
         half = Value(type=replace(kind, element=element_type("bf16")))
         narrow.append(plain_op(op, "convert", (source,), half))
         wide[source] = Value(type=half.type)
-    kept = [at for at in range(len(op.results)) if at not in moved]
-    operands = (
-        *[end.operands[at] for at in kept],
-        *[each.results[0] for each in narrow],
-    )
+    unmoved = [place for place in range(len(op.results)) if place not in moved]
+    operands = (*[end.operands[place] for place in unmoved], *[op.results[0] for op in narrow])
     last = replace(end, operands=operands)
     body = Block(
         arguments=block.arguments,
         operations=(*needed_for((*inner, *narrow), operands), last),
     )
-    results = (*[op.results[at] for at in kept], *wide.values())
+    results = (*[op.results[place] for place in unmoved], *wide.values())
     yield replace(op, results=results, regions=(body,))
     for source, own in places.items():
-        values = [end.operands[at] for at in own]
+        values = [end.operands[place] for place in own]
         rounding = needed_for(inner, values, start=source)
         again = plain_op(op, "convert", (wide[source],), source)
-        made = fusion_around(
+        fusion = fusion_around(
             [again, *rounding], values, op, names.next("rounding_fusion"), writer=writer
         )
-        yield replace(made, results=tuple([op.results[at] for at in own]))
+        yield replace(fusion, results=tuple([op.results[place] for place in own]))
 
 
 Groups = frozenset[frozenset[int]]
@@ -353,8 +352,8 @@ def _in_f32(value: Value) -> Value:
     return Value(type=replace(kind, element=element_type("f32")))
 
 
-def _copied(at: Op, value: Value, result: Value, names: Names) -> Op:
+def _copied(like: Op, value: Value, result: Value, names: Names) -> Op:
     """Return the kernel that copies a value into ``result``'s type."""
     kind = "copy" if value.type == result.type else "convert"
-    copied = plain_op(at, kind, (value,), result)
-    return fusion_around([copied], [result], at, names.next(f"fsdp_{kind}"))
+    copied = plain_op(like, kind, (value,), result)
+    return fusion_around([copied], [result], like, names.next(f"fsdp_{kind}"))

@@ -1,4 +1,4 @@
-"""What compilers change around loops and products: copies before them, their order, their operands.
+"""Change loops and products: copies before them, order, operands.
 
 * XLA for GPUs gives an array that no turn of a loop changes the layout in which the body takes its
   parts, and copies it before the loop, all of it at once: compiled for H100, a step of llama3-8b
@@ -44,15 +44,15 @@ def with_layouts_before(block: Block) -> Block:
             operations.append(op)
             continue
         loop = replace(op, regions=(op.regions[0], with_layouts_before(op.regions[1])))
-        moved = [each for each in _moved(loop) if loop.operands[each.at] in block.arguments]
-        given: list[Value] = []
-        for each in moved:
-            key = loop.operands[each.at], each.whole
+        moved = [move for move in _moved(loop) if loop.operands[move.argument] in block.arguments]
+        copies: list[Value] = []
+        for move in moved:
+            key = loop.operands[move.argument], move.stack
             if key not in copied:
-                copied[key] = Value(type=each.whole)
-                operations.append(replace(each.copy, operands=key[:1], results=(copied[key],)))
-            given.append(copied[key])
-        operations.append(_with_more(loop, moved, given) if moved else loop)
+                copied[key] = Value(type=move.stack)
+                operations.append(replace(move.copy, operands=key[:1], results=(copied[key],)))
+            copies.append(copied[key])
+        operations.append(_with_more(loop, moved, copies) if moved else loop)
     return Block(arguments=block.arguments, operations=tuple(operations))
 
 
@@ -61,38 +61,38 @@ _BETWEEN = frozenset({"convert", "reshape", "copy"})
 
 @frozen
 class _Moved:
-    """A copy moved before a loop: of argument ``at``, then of type ``whole``.
+    """A copy moved before a loop.
 
-    ``part`` are the operations that made what was copied of the argument, if it was a part: what
-    cuts it, and what converts it or drops its first dimension.
+    ``argument`` is the index of what it copies, ``stack`` its type before the loop. ``part`` are
+    the operations that cut, converted or reshaped what was copied, if it was a part.
     """
 
-    at: int
-    whole: TensorType
+    argument: int
+    stack: TensorType
     copy: Op
     part: tuple[Op, ...] = ()
 
 
 def handed_on(loop: Op) -> Iterator[tuple[int, Value]]:
-    """Yield the arguments of a loop's body that every turn passes on unchanged."""
+    """Yield arguments that every turn of a loop hands on."""
     body = loop.regions[1]
-    for at, argument in enumerate(body.arguments):
-        if body.operations[-1].operands[at] is argument:
-            yield at, argument
+    for place, argument in enumerate(body.arguments):
+        if body.operations[-1].operands[place] is argument:
+            yield place, argument
 
 
 def _moved(loop: Op) -> Iterator[_Moved]:
     """Yield a loop's copies of invariant values or parts of them."""
     uses = Uses.of_block(loop.regions[1])
-    for at, argument in handed_on(loop):
+    for place, argument in handed_on(loop):
         for op in uses.readers(argument):
             if op.kind == "copy":
-                yield _Moved(at=at, whole=tensor_of(op.results[0]), copy=op)
+                yield _Moved(argument=place, stack=tensor_of(op.results[0]), copy=op)
             elif op.kind == "dynamic_slice" and op.operands[0] is argument:
-                yield from _of_part(at, op, uses)
+                yield from _of_part(place, op, uses)
 
 
-def _of_part(at: int, cut: Op, uses: Uses) -> Iterator[_Moved]:
+def _of_part(place: int, cut: Op, uses: Uses) -> Iterator[_Moved]:
     """Yield the copy of an argument's row if nothing else reads it."""
     chain = [cut]
     while chain[-1].kind != "copy":
@@ -107,21 +107,22 @@ def _of_part(at: int, cut: Op, uses: Uses) -> Iterator[_Moved]:
     if tensor_of(cut.results[0]).shape != (1, *copied.shape):
         return
     layout = copied.layout or tuple(range(copied.rank))[::-1]
-    whole = replace(tensor_of(cut.operands[0]), layout=(*[each + 1 for each in layout], 0))
-    yield _Moved(at=at, whole=whole, copy=copy, part=tuple(part))
+    layout = (*[axis + 1 for axis in layout], 0)
+    stack = replace(tensor_of(cut.operands[0]), layout=layout)
+    yield _Moved(argument=place, stack=stack, copy=copy, part=tuple(part))
 
 
-def _with_more(loop: Op, moved: Sequence[_Moved], given: Sequence[Value]) -> Op:
+def _with_more(loop: Op, moved: Sequence[_Moved], copies: Sequence[Value]) -> Op:
     """Return a loop that is given what was copied within it."""
     condition, body = loop.regions
-    arguments = fresh(given, {})
+    arguments = fresh(copies, {})
     *operations, last = _without_copies(body.operations, moved, arguments)
     return replace(
         loop,
-        operands=(*loop.operands, *given),
-        results=(*loop.results, *fresh(given, {})),
+        operands=(*loop.operands, *copies),
+        results=(*loop.results, *fresh(copies, {})),
         regions=(
-            replace(condition, arguments=(*condition.arguments, *fresh(given, {}))),
+            replace(condition, arguments=(*condition.arguments, *fresh(copies, {}))),
             Block(
                 arguments=(*body.arguments, *arguments),
                 operations=(*operations, replace(last, operands=(*last.operands, *arguments))),
@@ -133,25 +134,25 @@ def _with_more(loop: Op, moved: Sequence[_Moved], given: Sequence[Value]) -> Op:
 def _without_copies(
     operations: Iterable[Op], moved: Sequence[_Moved], arguments: Sequence[Value]
 ) -> Iterator[Op]:
-    """Yield operations without the copies, and with parts cut from what was copied."""
+    """Yield operations that read moved copies instead of copying."""
     renaming: Renaming = {}
-    parts = {op: each for each in moved for op in each.part}
-    whole = {each.copy: at for at, each in enumerate(moved)}
-    source = {each.part[0]: arguments[at] for at, each in enumerate(moved) if each.part}
+    parts = {op: move for move in moved for op in move.part}
+    copy_number = {move.copy: place for place, move in enumerate(moved)}
+    source = {move.part[0]: arguments[place] for place, move in enumerate(moved) if move.part}
     for op in operations:
-        if op in whole:
-            if not moved[whole[op]].part:
-                renaming[op.results[0]] = arguments[whole[op]]
+        if op in copy_number:
+            if not moved[copy_number[op]].part:
+                renaming[op.results[0]] = arguments[copy_number[op]]
             continue
         new = renamed_op(op, renaming)
         if op in source:
             new = replace(new, operands=(source[op], *op.operands[1:]))
-        each = parts.get(op)
-        if each is not None:
-            result = each.copy.results[0]
-            if op is not each.part[-1]:
+        move = parts.get(op)
+        if move is not None:
+            result = move.copy.results[0]
+            if op is not move.part[-1]:
                 kind, copied = tensor_of(op.results[0]), tensor_of(result)
-                layout = each.whole.layout if kind.rank > copied.rank else copied.layout
+                layout = move.stack.layout if kind.rank > copied.rank else copied.layout
                 result = renaming[op.results[0]] = Value(type=replace(kind, layout=layout))
             new = replace(new, results=(result,))
         yield new
@@ -163,33 +164,33 @@ _TYPE_TEXT = "xla_shape"
 
 
 def with_narrow_carried(block: Block) -> Block:
-    """Return a block whose copies have the type that loops convert them to.
+    """Narrow copies that loops only read narrow.
 
     Only loops read such a copy, each hands it on as it is, and takes parts of it that it converts.
     """
     uses = Uses.of_block(block)
     narrow: dict[Value, Value] = {}
-    made: list[Op] = []
+    changed: list[Op] = []
     for op in block.operations:
-        made.append(_with_narrow(op, narrow))
+        changed.append(_with_narrow(op, narrow))
         element = _wanted(op.results[0], uses) if op.kind in _MAKING else None
         if element is not None:
             value = op.results[0]
             narrow[value] = like(value, element)
-            made.append(plain_op(op, "convert", (value,), narrow[value]))
-    return replace(block, operations=tuple(made))
+            changed.append(plain_op(op, "convert", (value,), narrow[value]))
+    return replace(block, operations=tuple(changed))
 
 
 def _wanted(value: Value, uses: Uses) -> ElementType | None:
     """Return the type that all readers, converting loops, want of a copy."""
     if uses.is_output(value):
         return None
-    wanted = {
+    elements = {
         element
         for loop in uses.readers(value)
         for element in (_carried_as(loop, value, uses) if loop.kind == "while" else {None})
     }
-    return wanted.pop() if len(wanted) == 1 else None
+    return elements.pop() if len(elements) == 1 else None
 
 
 def _carried_as(loop: Op, value: Value, outside: Uses) -> set[ElementType | None]:
@@ -198,23 +199,23 @@ def _carried_as(loop: Op, value: Value, outside: Uses) -> set[ElementType | None
         return {None}
     condition, body = loop.regions
     inside, tested = Uses.of_block(body), Uses.of_block(condition)
-    kept = dict(handed_on(loop))
-    wanted: set[ElementType | None] = set()
-    for at, operand in enumerate(loop.operands):
+    invariant = dict(handed_on(loop))
+    elements: set[ElementType | None] = set()
+    for place, operand in enumerate(loop.operands):
         if operand is not value:
             continue
-        is_read = outside.count(loop.results[at]) or tested.count(condition.arguments[at])
-        if at not in kept or is_read:
+        is_read = outside.count(loop.results[place]) or tested.count(condition.arguments[place])
+        if place not in invariant or is_read:
             return {None}
-        for chain in _chains(kept[at], inside):
+        for chain in _chains(invariant[place], inside):
             end = chain[-1]
             is_converted = end.kind == "convert" and len(chain) > 1
-            wanted.add(narrower(end.results[0].type, value.type) if is_converted else None)
-    return wanted or {None}
+            elements.add(narrower(end.results[0].type, value.type) if is_converted else None)
+    return elements or {None}
 
 
 def _chains(argument: Value, uses: Uses) -> Iterator[list[Op]]:
-    """Yield readers of an argument's parts, each with its chain to one end."""
+    """Yield each chain of moves from an argument."""
     for first in uses.readers(argument):
         chain = [first]
         while chain[-1].kind in _MOVING:
@@ -226,27 +227,27 @@ def _chains(argument: Value, uses: Uses) -> Iterator[list[Op]]:
 
 
 def _with_narrow(loop: Op, narrow: Mapping[Value, Value]) -> Op:
-    """Return a loop that is given narrow values, and converts none of them."""
+    """Return a loop that carries narrow values, without their conversions."""
     if loop.kind != "while" or narrow.keys().isdisjoint(loop.operands):
         return loop
     condition, body = loop.regions
     uses = Uses.of_block(body)
-    given = tuple([narrow.get(value, value) for value in loop.operands])
+    operands_before = tuple([narrow.get(value, value) for value in loop.operands])
     narrowed = {
-        op: tensor_of(given[at]).element
-        for at, value in enumerate(loop.operands)
+        op: tensor_of(operands_before[place]).element
+        for place, value in enumerate(loop.operands)
         if value in narrow
-        for chain in _chains(body.arguments[at], uses)
+        for chain in _chains(body.arguments[place], uses)
         for op in chain
     }
 
     def taking(values: Sequence[Value]) -> tuple[Value, ...]:
         return tuple([
             like(old, tensor_of(new).element) if value is not new else Value(type=old.type)
-            for old, value, new in zip(values, loop.operands, given, strict=True)
+            for old, value, new in zip(values, loop.operands, operands_before, strict=True)
         ])  # fmt: skip
 
-    arguments, asked = taking(body.arguments), taking(condition.arguments)
+    arguments, tested_arguments = taking(body.arguments), taking(condition.arguments)
     renaming: Renaming = dict(zip(body.arguments, arguments, strict=True))
     operations: list[Op] = []
     for op in body.operations:
@@ -262,18 +263,18 @@ def _with_narrow(loop: Op, narrow: Mapping[Value, Value]) -> Op:
             operations.append(
                 replace(op, operands=operands, results=(result,), attributes=attributes)
             )
-    tested: Renaming = dict(zip(condition.arguments, asked, strict=True))
+    tested: Renaming = dict(zip(condition.arguments, tested_arguments, strict=True))
     test = tuple([copied_op(op, tested) for op in condition.operations])
     results = tuple([
         result if value is new else like(result, tensor_of(new).element)
-        for result, value, new in zip(loop.results, loop.operands, given, strict=True)
+        for result, value, new in zip(loop.results, loop.operands, operands_before, strict=True)
     ])  # fmt: skip
     return replace(
         loop,
-        operands=given,
+        operands=operands_before,
         results=results,
         regions=(
-            Block(arguments=asked, operations=test),
+            Block(arguments=tested_arguments, operations=test),
             Block(arguments=arguments, operations=tuple(operations)),
         ),
     )
@@ -299,9 +300,9 @@ class _Mover:
         def source(value: Value) -> Value:
             return uses.source(value, _is_view)
 
-        self.made = {value for op in operations for value in op.results}
+        self.values = {value for op in operations for value in op.results}
         self.reads = [
-            set[Value]() if _is_view(op) else self.made & set(map(source, values_read(op)))
+            set[Value]() if _is_view(op) else self.values & set(map(source, values_read(op)))
             for op in operations
         ]
         self.unread = Counter(value for read in self.reads for value in read)
@@ -311,36 +312,36 @@ class _Mover:
 
     def moved(self) -> Iterator[Op]:
         """Yield the operations in their new order."""
-        for at, op in enumerate(self.operations):
-            if self.done[at]:
+        for place, op in enumerate(self.operations):
+            if self.done[place]:
                 continue
             if op.kind == "while":
-                yield from self._freeing(at + 1)
-            yield self._run(at)
+                yield from self._freeing(place + 1)
+            yield self._run(place)
 
     def _freeing(self, first: int) -> Iterator[Op]:
         """Yield ready operations from ``first`` on that free memory."""
-        for at in range(first, len(self.operations)):
-            if self.done[at] or not self._is_ready(at):
+        for place in range(first, len(self.operations)):
+            if self.done[place] or not self._is_ready(place):
                 continue
-            if _is_view(self.operations[at]) or self._freed_bytes(at) > 0:
-                yield self._run(at)
+            if _is_view(self.operations[place]) or self._freed_bytes(place) > 0:
+                yield self._run(place)
 
-    def _run(self, at: int) -> Op:
-        self.done[at] = True
-        self.unread.subtract(self.reads[at])
-        self.present.update(self.operations[at].results)
-        return self.operations[at]
+    def _run(self, place: int) -> Op:
+        self.done[place] = True
+        self.unread.subtract(self.reads[place])
+        self.present.update(self.operations[place].results)
+        return self.operations[place]
 
-    def _is_ready(self, at: int) -> bool:
-        op = self.operations[at]
+    def _is_ready(self, place: int) -> bool:
+        op = self.operations[place]
         return op.kind != "while" and all(
-            value in self.present or value not in self.made for value in values_read(op)
+            value in self.present or value not in self.values for value in values_read(op)
         )
 
-    def _freed_bytes(self, at: int) -> int:
-        last = (value for value in self.reads[at] if self.unread[value] == 1)
-        return _taken_bytes(last) - _taken_bytes(self.operations[at].results)
+    def _freed_bytes(self, place: int) -> int:
+        last = (value for value in self.reads[place] if self.unread[value] == 1)
+        return _taken_bytes(last) - _taken_bytes(self.operations[place].results)
 
 
 def _is_view(op: Op) -> bool:
@@ -355,7 +356,7 @@ _INSIDE = (Category.ELEMENTWISE, Category.CREATION, Category.BROADCAST)
 
 
 def with_operands_inside(operations: Sequence[Op], returned: Sequence[Value]) -> list[Op]:
-    """Return operations with kernels that only products read as parts of these products.
+    """Fuse kernels that only products read into these products.
 
     They are kernels that work element by element and whose operands together are smaller than their
     result. What ``returned`` names has to be in memory.
@@ -390,7 +391,7 @@ def _product(op: Op, inside: Mapping[Value, Op]) -> Op:
     for maker in makers:
         (block,) = maker.regions
         inner: Renaming = dict(zip(block.arguments, maker.operands, strict=True))
-        body.extend([copied_op(each, inner) for each in block.operations[:-1]])
+        body.extend([copied_op(inner_op, inner) for inner_op in block.operations[:-1]])
         renaming[maker.results[0]] = inner[block.operations[-1].operands[0]]
     body.append(renamed_op(op, renaming))
     return fusion_around(body, op.results, op, op.instruction, kind="kOutput")
@@ -402,23 +403,23 @@ _RELABELLED = frozenset({"bitcast", "constant", "reduce_precision", "reshape", "
 
 
 def with_own_arrays(operations: Iterable[Op]) -> list[Op]:
-    """Return kernels without moves between a layer's array and the layers' stack."""
-    return [each for op in operations for each in (_placed(op) or _taken(op) or (op,))]
+    """Drop moves between a layer's array and the layers' stack."""
+    return [kernel for op in operations for kernel in (_placed(op) or _taken(op) or (op,))]
 
 
 def _placed(op: Op) -> Sequence[Op]:
     """Return a stack that a kernel puts unchanged arrays into."""
     inner = _only(op, _PLACED)
-    if not inner or not all(_is_row(each.operands[1], each.results[0]) for each in inner):
+    if not inner or not all(_is_row(update.operands[1], update.results[0]) for update in inner):
         return ()
     outside = _from_outside(op)
-    stacks = [outside.get(each.operands[0]) for each in inner]
+    stacks = [outside.get(update.operands[0]) for update in inner]
     if None in stacks or len(stacks) != len(op.results):
         return ()
-    kept = [stack for stack in stacks if stack is not None]
-    others = [value for value in op.operands if value not in kept]
-    barrier = plain_op(op, "optimization_barrier", (*kept, *others), op.results[0])
-    return (replace(barrier, results=(*op.results, *fresh(others, {}))),)
+    arrays = [stack for stack in stacks if stack is not None]
+    more = [value for value in op.operands if value not in arrays]
+    barrier = plain_op(op, "optimization_barrier", (*arrays, *more), op.results[0])
+    return (replace(barrier, results=(*op.results, *fresh(more, {}))),)
 
 
 def _taken(op: Op) -> Sequence[Op]:
@@ -435,13 +436,13 @@ def _taken(op: Op) -> Sequence[Op]:
 def _only(op: Op, kind: str) -> list[Op]:
     """Return a kernel's operations of a kind if it does nothing else."""
     operations = op.regions[0].operations[:-1] if op.kind == "fusion" else (op,)
-    if any(each.kind not in _RELABELLED and each.kind != kind for each in operations):
+    if any(inner.kind not in _RELABELLED and inner.kind != kind for inner in operations):
         return []
-    return [each for each in operations if each.kind == kind]
+    return [inner for inner in operations if inner.kind == kind]
 
 
 def _from_outside(op: Op) -> Mapping[Value, Value]:
-    """Return what values that a kernel reads are called inside of it."""
+    """Return operands by their names inside a kernel."""
     if op.kind != "fusion":
         return {value: value for value in op.operands}
     return dict(zip(op.regions[0].arguments, op.operands, strict=True))
@@ -449,5 +450,5 @@ def _from_outside(op: Op) -> Mapping[Value, Value]:
 
 def _is_row(part: Value, stack: Value) -> bool:
     """Return whether a slice is whole in all dimensions but the first."""
-    one, whole = tensor_of(part).shape, tensor_of(stack).shape
-    return len(whole) > 1 and one == (1, *whole[1:])
+    part_shape, stack_shape = tensor_of(part).shape, tensor_of(stack).shape
+    return len(stack_shape) > 1 and part_shape == (1, *stack_shape[1:])

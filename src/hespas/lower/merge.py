@@ -79,7 +79,7 @@ def nodes_of(grouping: Grouping, results: Iterable[Value]) -> list[Node]:
 def stretches_of(
     grouping: Grouping, results: Iterable[Value], *, by_module: bool = False
 ) -> list[Node]:
-    """Return the nodes of a block with kernels of libraries, as `hespas.lower.fused` says.
+    """Return a block's nodes with kernels of libraries.
 
     ``results`` are those of the block. With ``by_module``, a kernel is of one module.
     """
@@ -92,10 +92,10 @@ def stretches_of(
 
 def outside(operations: Sequence[Op], group: Group) -> Iterator[Value]:
     """Yield what a group reads and doesn't compute, in order of first use."""
-    inside = {result for at in group.members for result in operations[at].results}
+    inside = {result for member in group.members for result in operations[member].results}
     seen: set[Value] = set()
-    for at in sorted(group.members):
-        for value in values_read(operations[at]):
+    for member in sorted(group.members):
+        for value in values_read(operations[member]):
             if value not in inside and value not in seen:
                 seen.add(value)
                 yield value
@@ -121,18 +121,18 @@ class _Graph:
         for group in self.grouping.groups:
             for root in group.roots:
                 rooted[root] = group
-        for at, op in enumerate(operations):
-            group = rooted.get(at)
+        for place, op in enumerate(operations):
+            group = rooted.get(place)
             if group is None and not (
-                self.grouping.written[at] and roles[at] in (Role.FIXED, Role.VIEW)
+                self.grouping.written[place] and roles[place] in (Role.FIXED, Role.VIEW)
             ):
                 continue
-            size, how = _shape(op, at)
+            size, how = _shape(op, place)
             reads = values_read(op) if group is None else outside(operations, group)
             node = Node(
-                rank=at,
+                rank=place,
                 group=group,
-                operation=at,
+                operation=place,
                 size=size,
                 how=how,
                 shared_bytes=_shared_bytes(op),
@@ -145,8 +145,8 @@ class _Graph:
         for node in self.nodes:
             node.before = {self.writer[value] for value in node.reads if value in self.writer}
             node.before.discard(node)
-            for each in node.before:
-                each.after.add(node)
+            for producer in node.before:
+                producer.after.add(node)
         self.set_depths()
 
     def set_depths(self) -> None:
@@ -155,14 +155,14 @@ class _Graph:
         ready = [node for node in self.nodes if not node.before]
         for node in ready:
             node.depth = 0
-        at = 0
-        while at < len(ready):
-            node = ready[at]
-            at += 1
+        done = 0
+        while done < len(ready):
+            node = ready[done]
+            done += 1
             for user in node.after:
                 missing[user] -= 1
                 if not missing[user]:
-                    user.depth = 1 + max(each.depth for each in user.before)
+                    user.depth = 1 + max(producer.depth for producer in user.before)
                     ready.append(user)
         assert len(ready) == len(self.nodes), "a kernel waits for itself"  # noqa: S101
 
@@ -177,29 +177,29 @@ class _Graph:
         gone: dict[Node, Node] = {}
         for value, nodes in readers.items():
             if len(nodes) > 1:
-                found = list(dict.fromkeys([_found(gone, node) for node in nodes]))
-                self._merge_all(found, value, gone)
+                merged = list(dict.fromkeys([_found(gone, node) for node in nodes]))
+                self._merge_all(merged, value, gone)
         self._drop(gone)
 
     def _merge_all(self, nodes: list[Node], read: Value, gone: dict[Node, Node]) -> None:
         """Merge a value's readers that cover the same elements."""
-        left = _Candidates(are_few=len(nodes) <= _FEW)
+        candidates = _Candidates(are_few=len(nodes) <= _FEW)
         for node in nodes:
-            left.add(node)
+            candidates.add(node)
         for first in nodes:
             if first in gone:
                 continue
-            left.drop(first)
-            for other in left.of(first):
+            candidates.drop(first)
+            for candidate in candidates.of(first):
                 if _is_full(first):
                     break
                 if (
-                    _is_alike(first, other)
-                    and not self._read_apart(first, other, read)
-                    and _are_independent(first, other)
+                    _is_alike(first, candidate)
+                    and not self._read_apart(first, candidate, read)
+                    and _are_independent(first, candidate)
                 ):
-                    left.drop(other)
-                    self._merge(first, other, gone)
+                    candidates.drop(candidate)
+                    self._merge(first, candidate, gone)
 
     def merge_chains(self, belong: Callable[[Node, Node], bool]) -> None:
         """Merge kernels with their first matching reader."""
@@ -229,8 +229,8 @@ class _Graph:
         read = {value for node in self.nodes for value in node.reads}.union(self.results)
         operations = self.grouping.operations
         for group in [node.group for node in self.nodes if node.group is not None]:
-            kept = [at for at in group.roots if not read.isdisjoint(operations[at].results)]
-            group.roots = kept or group.roots
+            roots = [root for root in group.roots if not read.isdisjoint(operations[root].results)]
+            group.roots = roots or group.roots
 
     def _merge_siblings(self) -> None:
         readers: dict[Value, list[Node]] = {}
@@ -240,25 +240,25 @@ class _Graph:
                     readers.setdefault(value, []).append(node)
         gone: dict[Node, Node] = {}
         for nodes in readers.values():
-            first, *others = dict.fromkeys([_found(gone, node) for node in nodes])
-            for other in others:
-                if _are_independent(first, other) and self._are_together(first, other):
-                    self._merge(first, other, gone)
+            first, *siblings = dict.fromkeys([_found(gone, node) for node in nodes])
+            for sibling in siblings:
+                if _are_independent(first, sibling) and self._are_together(first, sibling):
+                    self._merge(first, sibling, gone)
         self._drop(gone)
 
     def _are_one_stretch(self, node: Node, user: Node) -> bool:
         are_stretches = self._is_stretch(node) and self._is_stretch(user)
         return are_stretches and self._are_together(node, user)
 
-    def _are_together(self, one: Node, other: Node) -> bool:
+    def _are_together(self, first: Node, second: Node) -> bool:
         """Return whether a library may have a kernel for both."""
         if not self.by_module:
             return True
         operations = self.grouping.operations
-        return module_of(operations[one.operation]) == module_of(operations[other.operation])
+        return module_of(operations[first.operation]) == module_of(operations[second.operation])
 
     def _is_stretch(self, node: Node) -> bool:
-        """Return whether a library may run a kernel with others in one pass."""
+        """Return whether a library may join a kernel with others."""
         if node.group is None or node.group.library:
             return False
         roots = [self.grouping.operations[root] for root in node.group.roots]
@@ -268,7 +268,7 @@ class _Graph:
         )
 
     def is_pass(self, node: Node, user: Node) -> bool:
-        """Return whether a kernel iterates over another's result and can read it there.
+        """Return whether a kernel can compute another's result it reads.
 
         What only one kernel with one result reads would be part of it, if it were worth it.
         Source: openxla/xla, ``GetProducerConsumerMultiOutputFusionCandidates`` in
@@ -297,39 +297,35 @@ class _Graph:
         roots = node.group.roots if node.group else ()
         return any(not self.results.isdisjoint(operations[root].results) for root in roots)
 
-    def _read_apart(self, one: Node, other: Node, read: Value) -> bool:
-        """Return whether two kernels stay apart as they read parts of a value.
+    def _read_apart(self, first: Node, second: Node, read: Value) -> bool:
+        """Return whether two kernels read separate parts of a value.
 
         XLA leaves a kernel alone that does nothing but slice, unless another uses that slice.
         """
-        assert one.group is not None  # noqa: S101 - checked where they were compared
-        assert other.group is not None  # noqa: S101 - the same
-        members = one.group.members, other.group.members
-        for mine, its in (members, members[::-1]):
-            if len(mine) == 1 and mine.keys() <= its.keys():
-                return False
-        slices = [self._slice_of(group, read) for group in members]
-        if any(
-            each is not None and len(group) == 1
-            for each, group in zip(slices, members, strict=True)
-        ):
-            return True
-        first, second = slices
-        if first is None or second is None or bytes_of(read) < _SLICED_APART_BYTES:
+        assert first.group is not None  # noqa: S101 - checked where they were compared
+        assert second.group is not None  # noqa: S101 - the same
+        members = first.group.members, second.group.members
+        if min(map(len, members)) == 1 and members[0].keys() & members[1].keys():
             return False
-        places = zip(first.start, first.limit, second.start, second.limit, strict=True)
+        cuts = [self._slice_of(group, read) for group in members]
+        if any(cut and len(group) == 1 for cut, group in zip(cuts, members, strict=True)):
+            return True
+        mine, its = cuts
+        if mine is None or its is None or bytes_of(read) < _SLICED_APART_BYTES:
+            return False
+        places = zip(mine.start, mine.limit, its.start, its.limit, strict=True)
         return any(low >= end or start >= high for low, high, start, end in places)
 
     def _slice_of(self, members: Iterable[int], read: Value) -> SliceAttrs | None:
-        """Return the one part of a value that a kernel reads; None otherwise."""
+        """Return the one part of a value that kernels read."""
         operations = self.grouping.operations
-        users = [operations[at] for at in members if read in operations[at].operands]
+        users = [operations[member] for member in members if read in operations[member].operands]
         if len(users) != 1 or not isinstance(users[0].attrs, SliceAttrs):
             return None
         return users[0].attrs
 
     def _has_own_kernel(self, group: Group) -> bool:
-        """Return whether a group becomes a kernel that has one result in XLA.
+        """Return whether XLA gives a group's kernel one result.
 
         So has Triton's, which reduces rows and goes over them again, as in a norm, and the one that
         writes operands side by side: ``ConcatenateFusion`` (xla/backends/gpu/codegen/emitters).
@@ -340,38 +336,38 @@ class _Graph:
             for root in group.roots
             if operations[root].kind == "concatenate" or operations[root].traits.is_elementwise
         }
-        for at in group.members:
-            kind = operations[at].kind
-            is_of_rows = kind == "reduce" and at not in group.roots
-            is_joining = kind == "concatenate" and size_of(operations[at].results[0]) in written
+        for member in group.members:
+            kind = operations[member].kind
+            is_of_rows = kind == "reduce" and member not in group.roots
+            is_joining = kind == "concatenate" and size_of(operations[member].results[0]) in written
             if is_of_rows or is_joining:
                 return True
         return False
 
-    def _merge(self, one: Node, other: Node, gone: dict[Node, Node]) -> None:
+    def _merge(self, target: Node, merged: Node, gone: dict[Node, Node]) -> None:
         """Put a node into another one, whose depth may change."""
-        assert one.group is not None  # noqa: S101 - checked where they were compared
-        assert other.group is not None  # noqa: S101 - the same
-        depth = _joint_depth(one, other)
-        one.group.roots = sorted({*one.group.roots, *other.group.roots})
-        for at, times in other.group.members.items():
-            one.group.members[at] = max(times, one.group.members.get(at, 0))
-        one.before |= other.before
-        one.after |= other.after
-        for each in other.before:
-            each.after.discard(other)
-            each.after.add(one)
-        for each in other.after:
-            each.before.discard(other)
-            each.before.add(one)
-        one.before -= {one, other}
-        one.after -= {one, other}
-        one.how = one.how or other.how
-        one.shared_bytes += other.shared_bytes
-        one.depth = depth
-        one.rank = max(one.rank, other.rank)
-        one.reads = dict.fromkeys(outside(self.grouping.operations, one.group))
-        gone[other] = one
+        assert target.group is not None  # noqa: S101 - checked where they were compared
+        assert merged.group is not None  # noqa: S101 - the same
+        depth = _joint_depth(target, merged)
+        target.group.roots = sorted({*target.group.roots, *merged.group.roots})
+        for member, times in merged.group.members.items():
+            target.group.members[member] = max(times, target.group.members.get(member, 0))
+        target.before |= merged.before
+        target.after |= merged.after
+        for neighbour in merged.before:
+            neighbour.after.discard(merged)
+            neighbour.after.add(target)
+        for neighbour in merged.after:
+            neighbour.before.discard(merged)
+            neighbour.before.add(target)
+        target.before -= {target, merged}
+        target.after -= {target, merged}
+        target.how = target.how or merged.how
+        target.shared_bytes += merged.shared_bytes
+        target.depth = depth
+        target.rank = max(target.rank, merged.rank)
+        target.reads = dict.fromkeys(outside(self.grouping.operations, target.group))
+        gone[merged] = target
 
     def _drop(self, gone: dict[Node, Node]) -> None:
         if gone:
@@ -380,7 +376,7 @@ class _Graph:
 
 @dataclass(slots=True, kw_only=True)
 class _Candidates:
-    """Kernels that others may merge with, by the elements that they go over.
+    """Kernels that may merge, by the number of their elements.
 
     Where there are many, most can be merged at about their own depth alone, and are looked up
     there; the others are ``loose``.
@@ -408,19 +404,19 @@ class _Candidates:
 
     def of(self, node: Node) -> Iterator[Node]:
         """Return the remaining kernels, in order, that a kernel may merge with."""
-        left = self.of_size[node.size]
+        remaining = self.of_size[node.size]
         if self.are_few or _is_loose(node):
-            return iter(list(left))
+            return iter(list(remaining))
         depths = range(node.depth - _ABOUT, node.depth + _ABOUT + 1)
-        near = [each for depth in depths for each in self.at_depth.get((node.size, depth), ())]
+        near = [it for depth in depths for it in self.at_depth.get((node.size, depth), ())]
         near += self.loose.get(node.size, ())
-        return iter(sorted([each for each in near if each in left], key=left.__getitem__))
+        return iter(sorted(filter(remaining.__contains__, near), key=remaining.__getitem__))
 
 
 def _is_loose(node: Node) -> bool:
     """Return whether a kernel could run far from its depth."""
-    after = min([each.depth for each in node.after], default=None)
-    before = max([each.depth for each in node.before], default=-1)
+    after = min([neighbour.depth for neighbour in node.after], default=None)
+    before = max([neighbour.depth for neighbour in node.before], default=-1)
     return after is None or after - node.depth > _ABOUT or node.depth - before > _ABOUT
 
 
@@ -430,16 +426,16 @@ def _is_full(node: Node) -> bool:
     return results >= _MOST_RESULTS or len(node.reads) >= _MOST_OPERANDS
 
 
-def _is_alike(one: Node, other: Node) -> bool:
+def _is_alike(first: Node, second: Node) -> bool:
     """Return whether two kernels go over the same elements."""
-    if one.is_alone or other.is_alone or one.size != other.size:
+    if first.is_alone or second.is_alone or first.size != second.size:
         return False
-    if one.how and other.how and one.how != other.how:
+    if first.how and second.how and first.how != second.how:
         return False
     return (
-        sum([len(each.group.roots) for each in (one, other) if each.group]) <= _MOST_RESULTS
-        and len(one.reads) + len(other.reads) <= _MOST_OPERANDS
-        and one.shared_bytes + other.shared_bytes <= _SHARED_BYTES
+        sum([len(node.group.roots) for node in (first, second) if node.group]) <= _MOST_RESULTS
+        and len(first.reads) + len(second.reads) <= _MOST_OPERANDS
+        and first.shared_bytes + second.shared_bytes <= _SHARED_BYTES
     )
 
 
@@ -468,26 +464,26 @@ def _found(gone: dict[Node, Node], node: Node) -> Node:
     return node
 
 
-def _are_independent(one: Node, other: Node) -> bool:
-    if other in one.after or one in other.after:
+def _are_independent(first: Node, second: Node) -> bool:
+    if second in first.after or first in second.after:
         return False
-    return _can_join(one, other)
+    return _can_join(first, second)
 
 
-def _can_join(one: Node, other: Node) -> bool:
+def _can_join(first: Node, second: Node) -> bool:
     """Return whether depths rule out a path between nodes through others."""
-    low, high = (one, other) if one.depth <= other.depth else (other, one)
+    low, high = (first, second) if first.depth <= second.depth else (second, first)
     return _can_rise(low, high) or _can_sink(low, high)
 
 
 def _can_rise(low: Node, high: Node) -> bool:
-    return all(each is low or each.depth < low.depth for each in high.before)
+    return all(producer is low or producer.depth < low.depth for producer in high.before)
 
 
 def _can_sink(low: Node, high: Node) -> bool:
-    return all(each is high or each.depth > high.depth for each in low.after)
+    return all(reader is high or reader.depth > high.depth for reader in low.after)
 
 
-def _joint_depth(one: Node, other: Node) -> int:
-    low, high = (one, other) if one.depth <= other.depth else (other, one)
+def _joint_depth(first: Node, second: Node) -> int:
+    low, high = (first, second) if first.depth <= second.depth else (second, first)
     return low.depth if _can_rise(low, high) else high.depth

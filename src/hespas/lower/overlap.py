@@ -96,8 +96,8 @@ def with_early_zeros(
 def _last_around(operations: Sequence[Op]) -> int | None:
     """Return the place of the last loop around loops that communicate."""
     places = [
-        at
-        for at, op in enumerate(operations)
+        place
+        for place, op in enumerate(operations)
         if op.kind == "while"
         and any(
             inner.kind == "while" and any(map(is_communication_op, nested_ops(inner.regions[1])))
@@ -108,7 +108,7 @@ def _last_around(operations: Sequence[Op]) -> int | None:
 
 
 def _stays(loop: Op, devices_per_host: int) -> bool:
-    """Return whether all gathers inside a loop are among devices of one host."""
+    """Return whether a loop's gathers stay within hosts."""
     return all(
         _is_within(op.attrs.groups, devices_per_host)
         for op in nested_ops(loop.regions[1])

@@ -1,4 +1,4 @@
-"""Move collectives of loops across their turns, as XLA's collective pipeliner does for GPUs.
+"""Move collectives across a loop's turns, as XLA's pipeliner does.
 
 A gather that needs nothing but the number of the turn and what no turn changes, as weights of a
 layer, runs a turn ahead, beside the whole turn before it. A reduction whose result is only stored
@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from msgspec.structs import replace
 
@@ -59,12 +59,12 @@ def with_pipelined(
     renaming: Renaming = {}
     for op in operations:
         current = renamed_op(op, renaming)
-        found = _found(current, fetches_ahead=fetches_ahead) if current.kind == "while" else None
-        if found is None:
+        moves = _moves_of(current, fetches_ahead=fetches_ahead) if current.kind == "while" else None
+        if moves is None:
             changed.append(current)
             continue
-        made, results = _Writer(loop=current, found=found, names=names).written()
-        changed.extend(made)
+        pipelined, results = _Writer(loop=current, moves=moves, names=names).written()
+        changed.extend(pipelined)
         renaming.update(zip(op.results, results, strict=True))
     return changed
 
@@ -75,10 +75,10 @@ def with_starts_at_ends(operations: Sequence[Op]) -> list[Op]:
     ends = {op for op in operations if op.kind == "async_done" and op.operands[0] in starts}
     late = {starts[op.operands[0]] for op in ends}
     return [
-        each
+        placed
         for op in operations
         if op not in late
-        for each in ((starts[op.operands[0]], op) if op in ends else (_loop_of_ends(op),))
+        for placed in ((starts[op.operands[0]], op) if op in ends else (_loop_of_ends(op),))
     ]
 
 
@@ -91,8 +91,8 @@ def _loop_of_ends(op: Op) -> Op:
 
 
 @frozen
-class _Found:
-    """What of a loop's body moves; operations in the order of the body.
+class _Moves:
+    """The operations of a loop's body that move.
 
     ``counters`` are arguments by their place, with the operation that makes the next turn's.
     ``derived`` are operations of counters and of what no turn changes. ``ahead`` and ``behind`` are
@@ -110,7 +110,7 @@ class _Found:
     stores: tuple[int, ...]
 
 
-def _found(loop: Op, *, fetches_ahead: bool) -> _Found | None:
+def _moves_of(loop: Op, *, fetches_ahead: bool) -> _Moves | None:
     attrs, body = loop.attrs, loop.regions[-1]
     if not isinstance(attrs, WhileAttrs) or attrs.trip_count is None:
         return None
@@ -119,29 +119,29 @@ def _found(loop: Op, *, fetches_ahead: bool) -> _Found | None:
     counters = dict(_counters(body, made_by))
     changing = {
         argument
-        for at, argument in enumerate(body.arguments)
-        if last.operands[at] is not argument and at not in counters
+        for place, argument in enumerate(body.arguments)
+        if last.operands[place] is not argument and place not in counters
     }
     fetches = {op for op in operations if fetches_ahead and _is_fetch(op)}
     derived = _derived(operations, changing, {*counters.values(), *fetches})
     unknown = {value for op in operations if op not in derived for value in op.results} | changing
     bundles = {op.operands[0]: op for op in operations if op.kind == "async_done"}
     ends = {op: bundles[op.results[0]] for op in operations if op.kind == "async_start"}
-    known = (op for op in operations if unknown.isdisjoint(values_read(op)))
-    numbers = {body.arguments[at] for at in counters}
+    invariant = (op for op in operations if unknown.isdisjoint(values_read(op)))
+    numbers = {body.arguments[place] for place in counters}
     in_order = [op for op in operations if op in derived]
     reckoned = _reckoned(in_order, numbers)
     ahead = tuple(
         op
-        for op in known
-        if op in fetches or (op in ends and _moves(op, _AHEAD))
+        for op in invariant
+        if op in fetches or (op in ends and _starts_one_of(op, _AHEAD))
         if reckoned.isdisjoint(_needed(in_order, [op]))
     )
     behind, stored, stores = _stored(body, ends, unknown)
     written_out = bool(ahead) + bool(behind)
     if not written_out or attrs.trip_count <= written_out:
         return None
-    return _Found(
+    return _Moves(
         counters=counters,
         derived=tuple(in_order),
         ahead=ahead,
@@ -152,7 +152,7 @@ def _found(loop: Op, *, fetches_ahead: bool) -> _Found | None:
     )
 
 
-def _moves(op: Op, kinds: frozenset[str]) -> bool:
+def _starts_one_of(op: Op, kinds: frozenset[str]) -> bool:
     return op.regions[0].operations[0].kind in kinds
 
 
@@ -162,19 +162,19 @@ def _is_fetch(op: Op) -> bool:
 
 def _counters(body: Block, made_by: Mapping[Value, Op]) -> Iterator[tuple[int, Op]]:
     """Yield the arguments that the next turn has from nothing but themselves."""
-    for at, (argument, value) in enumerate(
+    for place, (argument, value) in enumerate(
         zip(body.arguments, body.operations[-1].operands, strict=True)
     ):
         op = made_by.get(value)
         if op is not None and set(values_read(op)) == {argument} and len(op.results) == 1:
-            yield at, op
+            yield place, op
 
 
-def _derived(operations: Sequence[Op], changing: set[Value], others: set[Op]) -> set[Op]:
+def _derived(operations: Sequence[Op], changing: set[Value], excluded: set[Op]) -> set[Op]:
     unknown = set(changing)
     derived: set[Op] = set()
     for op in operations:
-        if op not in others and _is_plain(op) and unknown.isdisjoint(values_read(op)):
+        if op not in excluded and _is_plain(op) and unknown.isdisjoint(values_read(op)):
             derived.add(op)
         else:
             unknown.update(op.results)
@@ -195,13 +195,13 @@ def _reckoned(derived: Iterable[Op], numbers: set[Value]) -> set[Op]:
     whose first gathers of the backward pass stay in their turn.
     """
     counted = set(numbers)
-    found: set[Op] = set()
+    scalars: set[Op] = set()
     for op in derived:
         if not counted.isdisjoint(values_read(op)):
             counted.update(op.results)
         elif op.kind != "constant" and all(_is_number(value) for value in op.results):
-            found.add(op)
-    return found
+            scalars.add(op)
+    return scalars
 
 
 def _is_number(value: Value) -> bool:
@@ -211,7 +211,7 @@ def _is_number(value: Value) -> bool:
 def _stored(
     body: Block, ends: Mapping[Op, Op], unknown: set[Value]
 ) -> tuple[tuple[Op, ...], tuple[Op, ...], tuple[int, ...]]:
-    """Return the reductions that are only stored, what stores them, and where: see `_Found`.
+    """Return the reductions that are only stored, what stores them, and where: see `_Moves`.
 
     What stores a result may need what one stores, arguments that nothing else reads, and what is
     known of every turn.
@@ -221,18 +221,18 @@ def _stored(
     behind: list[Op] = []
     stored: set[Op] = set()
     stores: set[int] = set()
-    for start in (op for op in ends if _moves(op, _BEHIND)):
+    for start in (op for op in ends if _starts_one_of(op, _BEHIND)):
         following = _following(ends[start], uses)
         following.discard(last)
-        made = {value for op in following for value in op.results} | set(ends[start].results)
-        read = {value for op in following for value in values_read(op)} - made
-        places = [at for at, value in enumerate(last.operands) if value in made]
-        kept = {body.arguments[at] for at in places}
+        results = {value for op in following for value in op.results} | set(ends[start].results)
+        read = {value for op in following for value in values_read(op)} - results
+        places = [place for place, value in enumerate(last.operands) if value in results]
+        own = {body.arguments[place] for place in places}
         is_plain = all(map(_is_plain, following))
-        alone = all(set(uses.readers(argument)) <= following for argument in kept)
+        alone = all(set(uses.readers(argument)) <= following for argument in own)
         parts = {value for op in following if _updates_a_part(op) for value in op.results}
-        is_stored = all(last.operands[at] in parts for at in places)
-        if following and is_plain and alone and is_stored and unknown.isdisjoint(read - kept):
+        is_stored = all(last.operands[place] in parts for place in places)
+        if following and is_plain and alone and is_stored and unknown.isdisjoint(read - own):
             behind.append(start)
             stored |= following
             stores.update(places)
@@ -246,8 +246,8 @@ def _behind_loops(operations: Sequence[Op]) -> int:
     No gather runs beside them.
     """
     ends = [
-        at
-        for at, op in enumerate(operations, start=1)
+        place
+        for place, op in enumerate(operations, start=1)
         if op.kind == "while" and any(map(is_communication_op, nested_ops(op.regions[-1])))
     ]
     return max(ends, default=0)
@@ -257,26 +257,26 @@ def _updates_a_part(op: Op) -> bool:
     if op.kind != "fusion":
         return op.kind == "dynamic_update_slice"
     body = op.regions[0].operations
-    made_by = {value: each for each in body for value in each.results}
+    made_by = {value: op_inside for op_inside in body for value in op_inside.results}
     ends = [made_by.get(value) for value in body[-1].operands]
     return all(end is not None and end.kind == "dynamic_update_slice" for end in ends)
 
 
 def _following(op: Op, uses: Uses) -> set[Op]:
     """Return all that needs what an operation makes, and what needs that."""
-    found: set[Op] = set()
+    users: set[Op] = set()
     waiting = [op]
     while waiting:
         for value in waiting.pop().results:
-            more = [user for user in uses.readers(value) if user not in found]
-            found.update(more)
+            more = [user for user in uses.readers(value) if user not in users]
+            users.update(more)
             waiting.extend(more)
-    return found
+    return users
 
 
 @dataclass(slots=True, kw_only=True)
 class _Carried:
-    """What a turn hands to the next one, as values of the turn.
+    """Values that one turn of a loop hands to the next.
 
     ``own`` are those of the loop as it was, ``gathered`` results of what runs ahead, ``reduced``
     operands of reductions behind, ``before`` the counters of the turn that these belong to.
@@ -295,41 +295,40 @@ class _Carried:
 @frozen
 class _Writer:
     loop: Op
-    found: _Found
+    moves: _Moves
     names: Names
-    made: list[Op] = field(default_factory=list[Op])
 
     def written(self) -> tuple[list[Op], tuple[Value, ...]]:
-        """Return what stands in the loop's place, and the values of its results."""
-        found, loop = self.found, self.loop
-        made: list[Op] = []
-        given = _Carried(own=loop.operands)
-        if found.ahead:
-            renaming = self._arguments(given)
-            made += self._derived(renaming, found.ahead)
-            starts, ends, given.gathered = self._gathers(renaming)
-            made += [*starts, *ends]
+        """Return the loop's replacement, and its results."""
+        moves, loop = self.moves, self.loop
+        operations: list[Op] = []
+        carried = _Carried(own=loop.operands)
+        if moves.ahead:
+            renaming = self._arguments(carried)
+            operations += self._derived(renaming, moves.ahead)
+            starts, ends, carried.gathered = self._gathers(renaming)
+            operations += [*starts, *ends]
         turns = self._turns
-        if found.behind:
-            first, given = self._turn(given, is_first=True)
-            made += first
+        if moves.behind:
+            first, carried = self._turn(carried, is_first=True)
+            operations += first
             turns -= 1
-        if found.ahead:
+        if moves.ahead:
             turns -= 1
-        around, given = self._loop(given, turns)
-        made.append(around)
-        if found.ahead:
-            last, given = self._turn(given, is_last=True)
-            made += last
-        if found.behind:
-            stored, given = self._behind(given)
-            made += stored
-        return made, given.own
+        around, carried = self._loop(carried, turns)
+        operations.append(around)
+        if moves.ahead:
+            last, carried = self._turn(carried, is_last=True)
+            operations += last
+        if moves.behind:
+            stored, carried = self._behind(carried)
+            operations += stored
+        return operations, carried.own
 
     @property
     def _turns(self) -> int:
         attrs = self.loop.attrs
-        assert isinstance(attrs, WhileAttrs)  # noqa: S101 - `_found` has looked
+        assert isinstance(attrs, WhileAttrs)  # noqa: S101 - `_moves_of` has looked
         assert attrs.trip_count is not None  # noqa: S101 - as above
         return attrs.trip_count
 
@@ -337,131 +336,132 @@ class _Writer:
     def _body(self) -> Block:
         return self.loop.regions[-1]
 
-    def _loop(self, given: _Carried, turns: int) -> tuple[Op, _Carried]:
-        arguments = _like(given, fresh(given.values, {}))
+    def _loop(self, carried: _Carried, turns: int) -> tuple[Op, _Carried]:
+        arguments = _like(carried, fresh(carried.values, {}))
         operations, after = self._turn(arguments)
         *_, last = self._body.operations
         end = replace(last, operands=after.values)
         condition = copied_block(self.loop.regions[0], {})
-        more = fresh(given.values[len(given.own) :], {})
+        more = fresh(carried.values[len(carried.own) :], {})
         condition = replace(condition, arguments=(*condition.arguments, *more))
         body = Block(arguments=arguments.values, operations=(*operations, end))
-        results = fresh(given.values, {})
+        results = fresh(carried.values, {})
         around = replace(
             self.loop,
-            operands=given.values,
+            operands=carried.values,
             results=results,
             regions=(condition, body),
             attrs=WhileAttrs(trip_count=turns),
         )
-        return around, _like(given, results)
+        return around, _like(carried, results)
 
     def _turn(
-        self, given: _Carried, *, is_first: bool = False, is_last: bool = False
+        self, carried: _Carried, *, is_first: bool = False, is_last: bool = False
     ) -> tuple[list[Op], _Carried]:
         """Return an iteration's operations, and its carried values."""
-        found = self.found
+        moves = self.moves
         *operations, last = self._body.operations
-        renaming = self._arguments(given)
-        made: list[Op] = []
+        renaming = self._arguments(carried)
+        turn: list[Op] = []
         counted: Renaming = dict(renaming)
-        for at, op in found.counters.items():
-            made.append(self._copied(op, renaming))
-            counted[self._body.arguments[at]] = renaming[op.results[0]]
-        reduces = bool(found.behind) and not is_first
-        bundles: Renaming = dict(zip(self._reduced, given.reduced, strict=True)) if reduces else {}
+        for place, op in moves.counters.items():
+            turn.append(self._copied(op, renaming))
+            counted[self._body.arguments[place]] = renaming[op.results[0]]
+        reduces = bool(moves.behind) and not is_first
+        bundles: Renaming = {}
         if reduces:
-            made += [self._copied(start, bundles) for start in found.behind]
+            bundles = dict(zip(self._reduced, carried.reduced, strict=True))
+            turn += [self._copied(start, bundles) for start in moves.behind]
         starts: list[Op] = []
         gathers: list[Op] = []
         gathered: tuple[Value, ...] = ()
-        if found.ahead and not is_last:
-            starts = self._derived(counted, found.ahead)
+        if moves.ahead and not is_last:
+            starts = self._derived(counted, moves.ahead)
             begun, gathers, gathered = self._gathers(counted)
             starts += begun
-        renaming.update(zip(self._gathered, given.gathered, strict=True))
+        renaming.update(zip(self._gathered, carried.gathered, strict=True))
         middle = self._middle(operations, last)
         alone = _behind_loops(middle)
-        made += [self._copied(op, renaming) for op in middle[:alone]]
-        made += starts
-        made += [self._copied(op, renaming) for op in middle[alone:]]
+        turn += [self._copied(op, renaming) for op in middle[:alone]]
+        turn += starts
+        turn += [self._copied(op, renaming) for op in middle[alone:]]
         own = [renaming.get(value, value) for value in last.operands]
-        for at in found.stores:
-            own[at] = given.own[at]
+        for place in moves.stores:
+            own[place] = carried.own[place]
         if reduces:
-            stored = self._stored(given, bundles)
-            made += stored[0]
-            for at, value in zip(found.stores, stored[1], strict=True):
-                own[at] = value
-        made += gathers
-        behind = bool(found.behind)
-        return made, _Carried(
+            stored = self._stored(carried, bundles)
+            turn += stored[0]
+            for place, value in zip(moves.stores, stored[1], strict=True):
+                own[place] = value
+        turn += gathers
+        behind = bool(moves.behind)
+        return turn, _Carried(
             own=tuple(own),
             gathered=gathered,
             reduced=tuple([renaming.get(value, value) for value in self._reduced]),
-            before=tuple([given.own[at] for at in found.counters]) if behind else (),
+            before=tuple([carried.own[place] for place in moves.counters]) if behind else (),
         )
 
-    def _behind(self, given: _Carried) -> tuple[list[Op], _Carried]:
+    def _behind(self, carried: _Carried) -> tuple[list[Op], _Carried]:
         """Return the last iteration's reductions, and the loop's results."""
-        bundles: Renaming = dict(zip(self._reduced, given.reduced, strict=True))
-        made = [self._copied(start, bundles) for start in self.found.behind]
-        more, values = self._stored(given, bundles)
-        own = list(given.own)
-        for at, value in zip(self.found.stores, values, strict=True):
-            own[at] = value
-        return [*made, *more], _Carried(own=tuple(own))
+        bundles: Renaming = dict(zip(self._reduced, carried.reduced, strict=True))
+        reductions = [self._copied(start, bundles) for start in self.moves.behind]
+        more, values = self._stored(carried, bundles)
+        own = list(carried.own)
+        for place, value in zip(self.moves.stores, values, strict=True):
+            own[place] = value
+        return [*reductions, *more], _Carried(own=tuple(own))
 
-    def _stored(self, given: _Carried, bundles: Renaming) -> tuple[list[Op], list[Value]]:
+    def _stored(self, carried: _Carried, bundles: Renaming) -> tuple[list[Op], list[Value]]:
         """Return the ends and stores of reductions, with the stored values."""
-        found, arguments = self.found, self._body.arguments
-        renaming = {**self._arguments(given), **bundles}
-        counters = [arguments[at] for at in found.counters]
-        renaming.update(zip(counters, given.before, strict=True))
-        made = [self._copied(found.ends[start], renaming) for start in found.behind]
-        made += self._derived(renaming, found.stored)
-        made += [self._copied(op, renaming) for op in found.stored]
+        moves, arguments = self.moves, self._body.arguments
+        renaming = {**self._arguments(carried), **bundles}
+        counters = [arguments[place] for place in moves.counters]
+        renaming.update(zip(counters, carried.before, strict=True))
+        results = [self._copied(moves.ends[start], renaming) for start in moves.behind]
+        results += self._derived(renaming, moves.stored)
+        results += [self._copied(op, renaming) for op in moves.stored]
         last = self._body.operations[-1]
-        return made, [renaming[last.operands[at]] for at in found.stores]
+        return results, [renaming[last.operands[place]] for place in moves.stores]
 
     def _gathers(self, renaming: Renaming) -> tuple[list[Op], list[Op], tuple[Value, ...]]:
-        starts = [self._copied(op, renaming) for op in self.found.ahead]
-        ends = [self._copied(end, renaming) for end in self._ends(self.found.ahead)]
+        starts = [self._copied(op, renaming) for op in self.moves.ahead]
+        ends = [self._copied(end, renaming) for end in self._ends(self.moves.ahead)]
         return starts, ends, tuple([renaming[value] for value in self._gathered])
 
     def _ends(self, starts: Iterable[Op]) -> list[Op]:
-        return [self.found.ends[op] for op in starts if op in self.found.ends]
+        return [self.moves.ends[op] for op in starts if op in self.moves.ends]
 
     def _derived(self, renaming: Renaming, users: Iterable[Op]) -> list[Op]:
-        """Return copies of what some operations need that is known of every turn."""
-        chosen = _needed(self.found.derived, users)
+        """Return copies of the derived operations that users need."""
+        chosen = _needed(self.moves.derived, users)
         return [self._copied(op, renaming) for op in chosen]
 
     def _middle(self, operations: Sequence[Op], last: Op) -> list[Op]:
-        """Return what stays, without what only moved operations needed."""
-        found = self.found
-        moved = {*found.ahead, *found.behind, *found.stored, *found.counters.values()}
-        moved.update(self._ends((*found.ahead, *found.behind)))
-        rest = [op for op in operations if op not in moved and op not in found.derived]
-        users = [*rest, *found.behind, replace(last, operands=self._own_results(last))]
-        kept = {*rest, *_needed(found.derived, users)}
-        return [op for op in operations if op in kept]
+        """Return operations that stay in their turn."""
+        moves = self.moves
+        moved = {*moves.ahead, *moves.behind, *moves.stored, *moves.counters.values()}
+        moved.update(self._ends((*moves.ahead, *moves.behind)))
+        unmoved = [op for op in operations if op not in moved and op not in moves.derived]
+        users = [*unmoved, *moves.behind, replace(last, operands=self._own_results(last))]
+        staying = {*unmoved, *_needed(moves.derived, users)}
+        return [op for op in operations if op in staying]
 
     def _own_results(self, last: Op) -> tuple[Value, ...]:
-        stores = self.found.stores
-        return tuple([value for at, value in enumerate(last.operands) if at not in stores])
+        stores = self.moves.stores
+        return tuple([value for place, value in enumerate(last.operands) if place not in stores])
 
     @property
     def _gathered(self) -> tuple[Value, ...]:
-        ends = self.found.ends
-        return tuple([value for op in self.found.ahead for value in ends.get(op, op).results])
+        ends = self.moves.ends
+        return tuple([value for op in self.moves.ahead for value in ends.get(op, op).results])
 
     @property
     def _reduced(self) -> tuple[Value, ...]:
-        return tuple([value for op in self.found.behind for value in op.operands])
+        return tuple([value for op in self.moves.behind for value in op.operands])
 
-    def _arguments(self, given: _Carried) -> Renaming:
-        return dict(zip(self._body.arguments, given.own, strict=True))
+    def _arguments(self, carried: _Carried) -> Renaming:
+        return dict(zip(self._body.arguments, carried.own, strict=True))
 
     def _copied(self, op: Op, renaming: Renaming) -> Op:
         copy = copied_op(op, renaming)
@@ -475,17 +475,17 @@ def _needed(derived: Sequence[Op], users: Iterable[Op]) -> list[Op]:
     return needed_for(derived, [value for op in users for value in values_read(op)])
 
 
-def _like(given: _Carried, values: Sequence[Value]) -> _Carried:
+def _like(carried: _Carried, values: Sequence[Value]) -> _Carried:
     """Return other values in the same places."""
-    rest = list(values)
+    remaining = list(values)
 
     def taken(some: tuple[Value, ...]) -> tuple[Value, ...]:
-        head, rest[:] = rest[: len(some)], rest[len(some) :]
+        head, remaining[:] = remaining[: len(some)], remaining[len(some) :]
         return tuple(head)
 
     return _Carried(
-        own=taken(given.own),
-        gathered=taken(given.gathered),
-        reduced=taken(given.reduced),
-        before=taken(given.before),
+        own=taken(carried.own),
+        gathered=taken(carried.gathered),
+        reduced=taken(carried.reduced),
+        before=taken(carried.before),
     )

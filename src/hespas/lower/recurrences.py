@@ -63,17 +63,17 @@ class _Carried:
 
 
 def _as_kernel(op: Op, uses: Uses) -> Sequence[Op] | None:
-    """Return the kernel of a loop that carries states, if it is one."""
+    """Return the kernel of a loop that carries states."""
     turns = op.attrs.trip_count if isinstance(op.attrs, WhileAttrs) else None
     if turns is None or turns < 2:
         return None
     carried = _carried(op)
     blocks = _blocks(op.regions[1], carried)
-    if not blocks or any(uses.readers(op.results[at]) for at in carried.counters):
+    if not blocks or any(uses.readers(op.results[place]) for place in carried.counters):
         return None
-    read = [op.operands[at] for at in (*carried.states, *carried.handed_on)]
+    read = [op.operands[place] for place in (*carried.states, *carried.handed_on)]
     read.extend(values_read(op)[len(op.operands) :])
-    written = [op.results[at] for at in (*carried.states, *carried.stacks)]
+    written = [op.results[place] for place in (*carried.states, *carried.stacks)]
     kernel = replace(
         op,
         kind=RECURRENCE,
@@ -90,11 +90,11 @@ def _as_kernel(op: Op, uses: Uses) -> Sequence[Op] | None:
         regions=(),
     )
     build = Builder(op)
-    made = [kernel]
-    for at in carried.handed_on:
-        if uses.readers(op.results[at]):
-            made.extend(build.making(op.results[at], op.operands[at]))
-    return made
+    operations = [kernel]
+    for place in carried.handed_on:
+        if uses.readers(op.results[place]):
+            operations.extend(build.making(op.results[place], op.operands[place]))
+    return operations
 
 
 RECURRENCES = Pattern(kinds=("while",), change=_as_kernel)
@@ -103,38 +103,38 @@ RECURRENCES = Pattern(kinds=("while",), change=_as_kernel)
 def _carried(loop: Op) -> _Carried:
     body = loop.regions[1]
     makers = {value: op for op in body.operations for value in op.results}
-    kept = tuple(at for at, _ in handed_on(loop))
+    invariant = tuple(place for place, _ in handed_on(loop))
     states, stacks, counters = list[int](), list[int](), list[int]()
-    for at, value in enumerate(body.operations[-1].operands):
+    for place, value in enumerate(body.operations[-1].operands):
         maker = makers.get(value)
-        if at in kept:
+        if place in invariant:
             continue
         if isinstance(value.type, TensorType) and value.type.rank == 0:
-            counters.append(at)
+            counters.append(place)
         elif maker is not None and maker.kind == "dynamic_update_slice":
-            stacks.append(at)
+            stacks.append(place)
         else:
-            states.append(at)
+            states.append(place)
     return _Carried(
-        states=tuple(states), stacks=tuple(stacks), handed_on=kept, counters=tuple(counters)
+        states=tuple(states), stacks=tuple(stacks), handed_on=invariant, counters=tuple(counters)
     )
 
 
 def _blocks(body: Block, carried: _Carried) -> int:
-    """Return how many states a loop carries side by side; 0 for another loop.
+    """Return how many states a loop carries; 0 without any.
 
     A multiprocessor holds each, a matrix, and every product is of as many. A loop without products
     has no more than one block of threads holds.
     """
-    shapes = {tensor_of(body.arguments[at]).shape[:-2] for at in carried.states}
+    shapes = {tensor_of(body.arguments[place]).shape[:-2] for place in carried.states}
     if len(shapes) != 1:
         return 0
     blocks = prod(shapes.pop())
-    held = sum(bytes_of(body.arguments[at]) for at in carried.states)
-    if held > blocks * _MOST_STATE_BYTES:
+    state_bytes = sum(bytes_of(body.arguments[place]) for place in carried.states)
+    if state_bytes > blocks * _MOST_STATE_BYTES:
         return 0
     multiplies = any(isinstance(op.attrs, DotAttrs) for op in body.operations)
-    if not multiplies and held > _ONE_BLOCK_BYTES:
+    if not multiplies and state_bytes > _ONE_BLOCK_BYTES:
         return 0
     fits = all(_fits(op, blocks) for op in body.operations)
     return blocks if fits else 0
@@ -143,7 +143,7 @@ def _blocks(body: Block, carried: _Carried) -> int:
 def _fits(op: Op, blocks: int) -> bool:
     if isinstance(op.attrs, DotAttrs):
         lhs = tensor_of(op.operands[0])
-        shared = prod(lhs.shape[at] for at in op.attrs.lhs_batching)
-        parts = [size_bytes(tensor_of(each)) for each in (*op.operands, *op.results)]
+        shared = prod(lhs.shape[axis] for axis in op.attrs.lhs_batching)
+        parts = [size_bytes(tensor_of(value)) for value in (*op.operands, *op.results)]
         return shared == blocks and max(parts) <= blocks * _MOST_STATE_BYTES
     return op.traits.category in _INSIDE

@@ -59,7 +59,7 @@ def _before_reshape(op: Op, uses: Uses) -> Sequence[Op] | None:
     }
     if not alone.keys() >= set(attrs.dimensions):
         return None
-    dimensions = sorted([alone[at] for at in attrs.dimensions])
+    dimensions = sorted([alone[axis] for axis in attrs.dimensions])
     build = Builder(op)
     reduced = _reduce(build, op, before, dimensions)
     return (*build.operations, plain_op(op, "reshape", (reduced,), op.results[0]))
@@ -69,11 +69,11 @@ BEFORE_RESHAPES = Pattern(kinds=("reduce",), change=_before_reshape)
 
 
 def _reduce(build: Builder, op: Op, value: Value, dimensions: Sequence[int]) -> Value:
-    """Reduce a value as an operation does, over dimensions of the value's own."""
-    kept = tuple([size for at, size in enumerate(shape_of(value)) if at not in dimensions])
-    made = TensorType(element=tensor_of(op.results[0]).element, shape=kept)
+    """Add a reduction over a value's dimensions."""
+    shape = tuple([size for axis, size in enumerate(shape_of(value)) if axis not in dimensions])
+    reduced = TensorType(element=tensor_of(op.results[0]).element, shape=shape)
     attrs = DimensionsAttrs(dimensions=tuple(dimensions))
-    return build.add("reduce", (value, *op.operands[1:]), made, attrs, regions=op.regions)
+    return build.add("reduce", (value, *op.operands[1:]), reduced, attrs, regions=op.regions)
 
 
 @lru_cache(maxsize=4096)
@@ -84,8 +84,8 @@ def runs_of(shape: tuple[int, ...], order: Order, dimensions: tuple[int, ...]) -
     ((4, False), (4096, True), (32, False), (8, True))
     """
     return tuple([
-        (prod([shape[at] for at in run]), is_reduced)
-        for is_reduced, run in groupby(order, lambda at: at in dimensions)
+        (prod([shape[axis] for axis in run]), is_reduced)
+        for is_reduced, run in groupby(order, lambda axis: axis in dimensions)
     ])  # fmt: skip
 
 
@@ -97,14 +97,14 @@ def first_reduced(runs: Runs) -> tuple[int, ...]:
     >>> first_reduced(((4096, True), (32, False), (8, True)))
     (0, 2)
     """
-    places = tuple([at for at, (_, is_reduced) in enumerate(runs) if is_reduced])
-    largest = max(places, key=lambda at: runs[at][0], default=0)
+    places = tuple([place for place, (_, is_reduced) in enumerate(runs) if is_reduced])
+    largest = max(places, key=lambda place: runs[place][0], default=0)
     is_apart = len(places) > 1 and len(runs) - len(places) > 1
     return (largest,) if is_apart and runs[largest][0] > LARGEST_OF_A_LOOP else places
 
 
 def cut_of(runs: Runs, places: Sequence[int]) -> int:
-    """Return how many runs the last place is cut into, at least 1.
+    """Return how many pieces the last reduced run has.
 
     >>> cut_of(((802816, True), (64, False)), [0]), cut_of(((4096, False), (576, True)), [1])
     (512, 1)
@@ -123,7 +123,7 @@ def _factor(size: int) -> int:
         even //= 2
     if even * _FEWEST_RUNS >= root:
         return even
-    return next((each for each in range(root, 1, -1) if size % each == 0), 1)
+    return next((divisor for divisor in range(root, 1, -1) if size % divisor == 0), 1)
 
 
 def is_one_kernel(runs: Runs) -> bool:
@@ -137,7 +137,7 @@ def is_one_kernel(runs: Runs) -> bool:
 
 
 def in_pieces(op: Op, order: Order, dimensions: tuple[int, ...]) -> list[Op]:
-    """Return the reductions of one whose operand has its dimensions in an order.
+    """Return a reduction's pieces, given its operand's order.
 
     The last of them makes its result.
     """
@@ -155,15 +155,15 @@ def in_pieces(op: Op, order: Order, dimensions: tuple[int, ...]) -> list[Op]:
             value = build.reshape(value, [size for size, _ in runs])
             places = (*places[:-1], last + 1)
         value = _reduce(build, op, value, places)
-        left = [run for at, run in enumerate(runs) if at not in places]
+        unreduced = [run for place, run in enumerate(runs) if place not in places]
         runs = tuple([
             (prod([size for size, _ in run]), is_reduced)
-            for is_reduced, run in groupby(left, lambda each: each[1])
+            for is_reduced, run in groupby(unreduced, lambda each: each[1])
         ])  # fmt: skip
         if any(is_reduced for _, is_reduced in runs):
             value = build.reshape(value, [size for size, _ in runs])
-    made = tensor_of(op.results[0])
-    if shape_of(value) == made.shape and made.layout is None:
+    result = tensor_of(op.results[0])
+    if shape_of(value) == result.shape and result.layout is None:
         return build.making(op.results[0], value)
     return [*build.operations, plain_op(op, "reshape", (value,), op.results[0])]
 
@@ -191,13 +191,13 @@ SCANS = Pattern(kinds=("reduce_window",), change=_opened_scan)
 
 
 def _scanned_axis(op: Op) -> int | None:
-    """Return the dimension that a window accumulates along if longer than a piece."""
+    """Return the axis that a long window accumulates along."""
     attrs, shape = op.attrs, shape_of(op.operands[0])
     if not isinstance(attrs, WindowAttrs):
         return None
-    axes = [at for at, size in enumerate(attrs.size) if size > 1]
+    axes = [dimension for dimension, size in enumerate(attrs.size) if size > 1]
     plain = (*attrs.strides, *attrs.base_dilation, *attrs.window_dilation)
-    if len(axes) != 1 or any(each != 1 for each in plain):
+    if len(axes) != 1 or any(step != 1 for step in plain):
         return None
     (axis,) = axes
     length = shape[axis]
@@ -210,7 +210,7 @@ def _scanned_axis(op: Op) -> int | None:
 def _scanned(
     build: Builder, op: Op, values: Sequence[Value], axis: int, *, is_reversed: bool
 ) -> Sequence[Value]:
-    """Scan values along an axis, from its start or, reversed, from its end."""
+    """Scan values along an axis, in pieces."""
     shape = shape_of(values[0])
     length, pieces = shape[axis], -(-shape[axis] // PIECE)
     if length <= PIECE:
@@ -230,11 +230,11 @@ def _scanned(
     start = 1 if is_reversed else 0
     shifted = [build.pad(v, sizes(pieces + 1), i) for v, i in zip(ends, inits, strict=True)]
     shifted = [build.slice(value, axis, start, start + pieces) for value in shifted]
-    kept = [at for at in range(len(shape) + 1) if at != axis + 1]
-    before = [build.broadcast(value, sizes(pieces, PIECE), kept) for value in shifted]
-    whole = _combined(build, op, (*before, *inner), sizes(pieces, PIECE))
-    whole = [build.reshape(value, sizes(pieces * PIECE)) for value in whole]
-    return [build.slice(value, axis, 0, length) for value in whole]
+    outer = [dimension for dimension in range(len(shape) + 1) if dimension != axis + 1]
+    before = [build.broadcast(value, sizes(pieces, PIECE), outer) for value in shifted]
+    combined = _combined(build, op, (*before, *inner), sizes(pieces, PIECE))
+    combined = [build.reshape(value, sizes(pieces * PIECE)) for value in combined]
+    return [build.slice(value, axis, 0, length) for value in combined]
 
 
 def _window(
@@ -254,8 +254,8 @@ def _window(
         padding=tuple(padding),
     )
     results = tuple([Value(type=value.type) for value in values])
-    made = plain_op(op, op.kind, (*values, *op.operands[len(op.results) :]), results[0])
-    build.operations.append(replace(made, results=results, attrs=attrs, regions=op.regions))
+    window = plain_op(op, op.kind, (*values, *op.operands[len(op.results) :]), results[0])
+    build.operations.append(replace(window, results=results, attrs=attrs, regions=op.regions))
     return results
 
 

@@ -1,4 +1,4 @@
-"""What a kernel can do with each operation, and the sizes that decide it."""
+"""Say what a kernel can do with each operation."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def role_of(op: Op) -> Role:
 
 
 def _is_simple(op: Op) -> bool:
-    """Return whether a window combines by one operation, as sums and maxima do.
+    """Return whether a window combines by one operation.
 
     What combines by more, as of `jax.lax.cumlogsumexp`, XLA computes once and writes.
     """
@@ -59,9 +59,9 @@ def _is_simple(op: Op) -> bool:
 
 
 def weight(op: Op) -> int:
-    """Return about how many instructions one element of an operation's result takes."""
+    """Return an operation's instructions per element."""
     if op.kind == "reduce_window":
-        body = [weight(each) for each in applied_ops(op)]
+        body = [weight(applied) for applied in applied_ops(op)]
         return window_of(op) * (_OF_PLACE + sum(body))
     return op.traits.gpu_instructions
 
@@ -99,7 +99,7 @@ def lying(value: Value) -> Sequence[int]:
     if not isinstance(kind, TensorType):
         return ()
     order = range(kind.rank)[::-1] if kind.layout is None else kind.layout
-    return [at for at in order if kind.shape[at] > 1]
+    return [axis for axis in order if kind.shape[axis] > 1]
 
 
 def fastest(value: Value) -> int:

@@ -66,18 +66,19 @@ class Simplifier:
         for op in operations:
             walk.op(op)
         operands = walk.local(end.operands)
-        kept = live(walk.operations, operands)
-        return Block(arguments=block.arguments, operations=(*kept, replace(end, operands=operands)))
+        live_ops = live(walk.operations, operands)
+        end = replace(end, operands=operands)
+        return Block(arguments=block.arguments, operations=(*live_ops, end))
 
     def number(self, value: Value) -> float | None:
-        """Return the small whole number that a value is, where that is known."""
-        made = self.producer.get(value)
-        number = made.attrs.value if made and isinstance(made.attrs, ConstantAttrs) else None
+        """Return the small whole number that a value is known to be."""
+        maker = self.producer.get(value)
+        number = maker.attrs.value if maker and isinstance(maker.attrs, ConstantAttrs) else None
         is_whole = number is not None and float(number).is_integer()
         return number if is_whole and abs(number or 0) < _SMALL else None
 
     def is_made_anywhere(self, value: Value) -> bool:
-        """Return whether an inner block makes a value again: a constant, also broadcast."""
+        """Return whether a value is a constant, or its broadcast."""
         op = self.producer.get(value)
         if op is not None and op.traits.category is Category.BROADCAST:
             op = self.producer.get(op.operands[0])
@@ -87,11 +88,11 @@ class Simplifier:
 
 @dataclass(slots=True, kw_only=True)
 class _Walk:
-    """One pass over a block; ``known`` are its operations by what they compute."""
+    """One pass over a block; ``by_key`` are operations by what they compute."""
 
     outer: Simplifier
     operations: list[Op] = field(default_factory=list[Op])
-    known: dict[Hashable, Op] = field(default_factory=dict[Hashable, Op])
+    by_key: dict[Hashable, Op] = field(default_factory=dict[Hashable, Op])
     inside: set[Value] = field(default_factory=set[Value])
     sunk: dict[Value, Value] = field(default_factory=dict[Value, Value])
 
@@ -104,18 +105,18 @@ class _Walk:
         if value in self.inside or not self.outer.is_made_anywhere(value):
             return value
         if value not in self.sunk:
-            made = self.outer.producer[value]
-            operands = self.local(made.operands)
-            copy = replace(made, operands=operands, results=(Value(type=value.type),))
+            producer = self.outer.producer[value]
+            operands = self.local(producer.operands)
+            copy = replace(producer, operands=operands, results=(Value(type=value.type),))
             self.sunk[value] = self._add(copy).results[0]
         return self.sunk[value]
 
     def op(self, op: Op) -> None:
         """Add an operation, or record what stands for its results."""
         read = op.operands if op.traits.category is Category.CONTROL else values_read(op)
-        known = self.local(read)
-        if known != tuple(read):
-            op = renamed_op(op, dict(zip(read, known, strict=True)))
+        operands = self.local(read)
+        if operands != tuple(read):
+            op = renamed_op(op, dict(zip(read, operands, strict=True)))
         op = self._folded(_without_reduction(op))
         same = self._identity(op)
         if same is not None:
@@ -129,7 +130,7 @@ class _Walk:
             self.outer.renamed.update(zip(op.results, added.results, strict=True))
 
     def _folded(self, op: Op) -> Op:
-        """Return the number that an operation computes from known numbers, or the operation."""
+        """Return a constant for an operation of known numbers."""
         name = op.attrs.direction if isinstance(op.attrs, CompareAttrs) else op.kind
         make = _FOLDED.get(name)
         if make is None or not op.operands or size_of(op.results[0]) != 1:
@@ -138,37 +139,36 @@ class _Walk:
         if None in numbers:
             return op
         attrs = ConstantAttrs(value=make(*numbers))
-        made = plain_op(op, "constant", (), op.results[0])
-        return replace(made, attrs=attrs, attributes=(("value", f"dense<{attrs.value}>"),))
+        constant = plain_op(op, "constant", (), op.results[0])
+        return replace(constant, attrs=attrs, attributes=(("value", f"dense<{attrs.value}>"),))
 
     def _without_invariants(self, op: Op) -> Op:
-        """Return a loop that carries nothing that a turn can compute by itself."""
+        """Return a loop without carried constants."""
         condition, body = op.regions
         *operations, end = body.operations
         dropped = {
-            at
-            for at, value in enumerate(op.operands)
-            if end.operands[at] is body.arguments[at] and self.outer.is_made_anywhere(value)
+            place
+            for place, value in enumerate(op.operands)
+            if end.operands[place] is body.arguments[place] and self.outer.is_made_anywhere(value)
         }
-        for at in dropped:
-            for value in (condition.arguments[at], body.arguments[at], op.results[at]):
-                self.outer.renamed[value] = op.operands[at]
+        for place in dropped:
+            for value in (condition.arguments[place], body.arguments[place], op.results[place]):
+                self.outer.renamed[value] = op.operands[place]
 
-        def kept(values: Sequence[Value]) -> tuple[Value, ...]:
-            return tuple([value for at, value in enumerate(values) if at not in dropped])
+        def remaining(values: Sequence[Value]) -> tuple[Value, ...]:
+            return tuple([value for place, value in enumerate(values) if place not in dropped])
 
-        end = replace(end, operands=kept(end.operands))
-        inner = Block(arguments=kept(body.arguments), operations=(*operations, end))
-        tested = replace(condition, arguments=kept(condition.arguments))
-        return replace(
-            op, operands=kept(op.operands), results=kept(op.results), regions=(tested, inner)
-        )
+        end = replace(end, operands=remaining(end.operands))
+        inner = Block(arguments=remaining(body.arguments), operations=(*operations, end))
+        tested = replace(condition, arguments=remaining(condition.arguments))
+        operands, results = remaining(op.operands), remaining(op.results)
+        return replace(op, operands=operands, results=results, regions=(tested, inner))
 
     def _add(self, op: Op) -> Op:
         """Add an operation unless there is an equal one, which is returned."""
         key = _key(op)
         if key is not None:
-            equal = self.known.setdefault(key, op)
+            equal = self.by_key.setdefault(key, op)
             if equal is not op:
                 return equal
         self.operations.append(op)
@@ -177,32 +177,32 @@ class _Walk:
         return op
 
     def _identity(self, op: Op) -> Value | None:
-        """Return the value that an operation's only result equals, if there is one."""
+        """Return the value that an operation returns unchanged."""
         if len(op.results) != 1 or not op.operands:
             return None
-        value, made = op.operands[0], op.results[0].type
-        if op.kind == "copy" or (value.type == made and _keeps(op)):
+        value, after = op.operands[0], op.results[0].type
+        if op.kind == "copy" or (value.type == after and _keeps(op)):
             return value
         before = self.outer.producer.get(value)
         if op.kind != "convert" or before is None or before.kind != "convert":
             return None
         (source,) = before.operands
-        return source if source.type == made and _is_lossless(made, value.type) else None
+        return source if source.type == after and _is_lossless(after, value.type) else None
 
 
 def _without_reduction(op: Op) -> Op:
-    """Return a reshape in place of a reduction of dimensions of one element."""
+    """Return a reshape for a reduction of one element."""
     if op.kind != "reduce" or len(op.results) != 1:
         return op
-    given, made = op.operands[0].type, op.results[0].type
-    if not isinstance(given, TensorType) or not isinstance(made, TensorType):
+    before, after = op.operands[0].type, op.results[0].type
+    if not isinstance(before, TensorType) or not isinstance(after, TensorType):
         return op
-    is_alone = given.element == made.element and given.element_count == made.element_count
+    is_alone = before.element == after.element and before.element_count == after.element_count
     return plain_op(op, "reshape", op.operands[:1], op.results[0]) if is_alone else op
 
 
 def _keeps(op: Op) -> bool:
-    """Return whether an operation whose result has its operand's type changes nothing."""
+    """Return whether an operation of equal types changes nothing."""
     match op.kind, op.attrs:
         case ("concatenate", _):
             return len(op.operands) == 1
@@ -243,9 +243,9 @@ def _type(kind: Type) -> object:
 
 def _is_closed(block: Block) -> bool:
     """Return whether a block reads nothing from around it."""
-    known = set(block.arguments)
+    local = set(block.arguments)
     for op in block.operations:
-        if not known.issuperset(values_read(op)):
+        if not local.issuperset(values_read(op)):
             return False
-        known.update(op.results)
+        local.update(op.results)
     return True

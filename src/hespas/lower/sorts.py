@@ -31,7 +31,6 @@ from hespas.program.uses import Uses
 from hespas.work.sorts import CUB_SORTS, is_for_library, is_plain
 
 _KEYS, _PAIRS, _ = CUB_SORTS
-_WIDEST = 64
 _LONG_OF_TPUS = 64
 """libtpu 0.0.42 calls ``TopK`` where rows are longer than so many times what is read of them: of
 eleven shapes compiled for v5e, it sorts rows that are 4, 32 and 64 times as long, and calls the
@@ -41,7 +40,7 @@ _TYPES_OF_GPUS = frozenset({"bf16", "f32"})
 
 
 def _sorted_by_library(op: Op, uses: Uses) -> Sequence[Op] | None:
-    """Return library calls for a long sort, a network for a stable short one.
+    """Return library calls for a sort, or a stable network.
 
     Such a network sorts by the places of elements too.
     """
@@ -74,8 +73,7 @@ LIBRARY_SORTS = Pattern(kinds=("sort",), change=_sorted_by_library)
 
 
 def _is_descending(op: Op) -> bool:
-    compared = [each.attrs for each in applied_ops(op)]
-    return any(isinstance(each, CompareAttrs) and each.direction == "GT" for each in compared)
+    return any(it.attrs == CompareAttrs(direction="GT") for it in applied_ops(op))
 
 
 def _shows_places(op: Op) -> bool:
@@ -87,7 +85,7 @@ def _shows_places(op: Op) -> bool:
 
 
 def _by_places(op: Op) -> list[Op]:
-    """Return a sort with elements' places as an additional operand, as XLA does."""
+    """Return a sort with element indices as an additional operand."""
     place = element_type("i32")
     kind = TensorType(element=place, shape=tensor_of(op.operands[0]).shape)
     numbers, ordered = Value(type=kind), Value(type=kind)
@@ -105,7 +103,8 @@ def _by_places(op: Op) -> list[Op]:
 def _packed_type(op: Op) -> ElementType | None:
     """Return the type that holds an element of every operand, if any."""
     bits = sum([tensor_of(value).element.bits for value in op.operands])
-    return next((element_type(f"ui{at}") for at in (8, 16, 32, _WIDEST) if bits <= at), None)
+    widths = (8, 16, 32, 64)
+    return next((element_type(f"ui{width}") for width in widths if bits <= width), None)
 
 
 def _call(op: Op, operands: Sequence[Value], results: Sequence[Value]) -> Op:
@@ -150,8 +149,8 @@ def _slices(op: Op, uses: Uses) -> tuple[Op, Op] | None:
     """Return the slices of the largest values and their places, if any."""
     if len(op.operands) != 2 or not isinstance(op.attrs, DimensionAttrs):
         return None
-    given = tensor_of(op.operands[0])
-    if not _is_descending(op) or op.attrs.dimension != given.rank - 1:
+    operand_type = tensor_of(op.operands[0])
+    if not _is_descending(op) or op.attrs.dimension != operand_type.rank - 1:
         return None
     values, places = map(uses.only_reader, op.results)
     if values is None or places is None or values.attrs != places.attrs:
@@ -159,12 +158,12 @@ def _slices(op: Op, uses: Uses) -> tuple[Op, Op] | None:
     cut = values.attrs
     if not isinstance(cut, SliceAttrs) or any(cut.start) or {*cut.strides} != {1}:
         return None
-    return (values, places) if cut.limit[:-1] == given.shape[:-1] else None
+    return (values, places) if cut.limit[:-1] == operand_type.shape[:-1] else None
 
 
 def _is_called(op: Op, values: Op, *, for_tpu: bool) -> bool:
-    given, most = tensor_of(op.operands[0]), tensor_of(values.results[0]).shape[-1]
+    operand_type, most = tensor_of(op.operands[0]), tensor_of(values.results[0]).shape[-1]
     if for_tpu:
-        return given.shape[-1] > _LONG_OF_TPUS * most
-    is_long = given.shape[-1] >= _SHORTEST_OF_GPUS and most <= _MOST_OF_GPUS
-    return is_long and given.element.name in _TYPES_OF_GPUS
+        return operand_type.shape[-1] > _LONG_OF_TPUS * most
+    is_long = operand_type.shape[-1] >= _SHORTEST_OF_GPUS and most <= _MOST_OF_GPUS
+    return is_long and operand_type.element.name in _TYPES_OF_GPUS

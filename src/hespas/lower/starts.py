@@ -37,7 +37,7 @@ _MOST_MOVED = 16
 
 
 def with_norms_late(operations: Sequence[Op], results: Sequence[Value]) -> list[Op]:
-    """Return the schedule with kernels that sum all-reduced values as late as possible.
+    """Postpone kernels that read all-reduced values.
 
     So are those that cut it out of what several collectives were combined to. Nothing but the
     optimiser reads gradients, and first of all the norm by which they are clipped. Its parts stand
@@ -47,43 +47,43 @@ def with_norms_late(operations: Sequence[Op], results: Sequence[Value]) -> list[
     summed = {value for op in operations if op.kind in SUMMING for value in op.results}
     small = set[Value]()
     late = set[int]()
-    for at, op in enumerate(operations):
+    for place, op in enumerate(operations):
         read = values_read(op)
         is_first = not summed.isdisjoint(read)
         if op.kind in SUMMING and small.issuperset(read):
             small.update(op.results)
-            late.add(at)
+            late.add(place)
         if op.kind != "fusion" or (not is_first and small.isdisjoint(read)):
             continue
         bytes_read, bytes_written = (
             sum([size_bytes(value.type) for value in values]) for values in (read, op.results)
         )
-        if is_first and all(each.kind in _CUTTING for each in op.regions[0].operations):
+        if is_first and all(inner.kind in _CUTTING for inner in op.regions[0].operations):
             summed.update(op.results)
         elif bytes_written * (_LESS if is_first else 1) <= bytes_read:
             small.update(op.results)
         else:
             continue
-        late.add(at)
+        late.add(place)
     return _postponed(operations, results, late)
 
 
 def _postponed(
     operations: Sequence[Op], results: Sequence[Value], late: AbstractSet[int]
 ) -> list[Op]:
-    """Return the schedule with the operations at some places where they are needed."""
+    """Return the schedule with late operations where first needed."""
     if not late:
         return [*operations]
     count = float(len(operations))
     used_at: dict[Value, float] = dict.fromkeys(results, count)
-    ranks = [float(at) for at in range(len(operations))]
-    for at in reversed(range(len(operations))):
-        op = operations[at]
-        if at in late:
+    ranks = [float(place) for place in range(len(operations))]
+    for place in reversed(range(len(operations))):
+        op = operations[place]
+        if place in late:
             first = min([used_at.get(value, count) for value in op.results])
-            ranks[at] = max(ranks[at], first - 0.5)
+            ranks[place] = max(ranks[place], first - 0.5)
         for value in values_read(op):
-            used_at[value] = min(used_at.get(value, ranks[at]), ranks[at])
+            used_at[value] = min(used_at.get(value, ranks[place]), ranks[place])
     return in_order(operations, ranks)
 
 
@@ -97,32 +97,32 @@ class _Flight:
 
 
 def with_gathered_late(operations: Sequence[Op], results: Sequence[Value]) -> list[Op]:
-    """Return the schedule with kernels of nothing but gathered values where these are needed.
+    """Postpone kernels that read only gathered values.
 
     So is the concatenation of weights for one product. What makes less of them, as rounding to 8
     bits, stays: it frees memory.
     """
     gathered = {value for op in operations if op.kind == "all_gather" for value in op.results}
     late = set[int]()
-    for at, op in enumerate(operations):
+    for place, op in enumerate(operations):
         if op.kind not in _MOVABLE or not op.operands or not gathered.issuperset(values_read(op)):
             continue
         if sum(map(bytes_of, op.results)) >= sum(map(bytes_of, values_read(op))):
             gathered.update(op.results)
-            late.add(at)
+            late.add(place)
     return _postponed(operations, results, late)
 
 
 def with_operands_early(operations: Sequence[Op], results: Sequence[Value]) -> list[Op]:
-    """Return the schedule with gathers, and what they read, where they may start.
+    """Move gathers, with their operands, to where they may start.
 
     Gathers are in the order in which they are needed. A conversion of a weight stands before its
     gather, beside other work, and not before the product that reads what was gathered.
     """
-    places = {op: at for at, op in enumerate(operations)}
+    places = {op: place for place, op in enumerate(operations)}
     made_by = {value: op for op in operations for value in op.results}
     used_at = _first_reads(operations, results)
-    ranks = [float(at) for at in range(len(operations))]
+    ranks = [float(place) for place in range(len(operations))]
     gathers = [
         (min([used_at.get(value, len(operations)) for value in op.results]), places[op], op)
         for op in operations
@@ -136,30 +136,30 @@ def with_operands_early(operations: Sequence[Op], results: Sequence[Value]) -> l
         moved = _made_behind(op, place, made_by, places)
         if moved is not None:
             ranks[places[op]] = rank
-            for each in moved:
-                ranks[places[each]] = min(ranks[places[each]], rank)
+            for producer in moved:
+                ranks[places[producer]] = min(ranks[places[producer]], rank)
     return in_order(operations, ranks)
 
 
 def _made_behind(
     gather: Op, place: int, made_by: Mapping[Value, Op], places: Mapping[Op, int]
 ) -> set[Op] | None:
-    """Return a gather's producers behind a place; None if it waits for other work."""
-    found: set[Op] = set()
+    """Return a gather's later producers; None if it must wait."""
+    producers: set[Op] = set()
     waiting = [*values_read(gather)]
     while waiting:
         maker = made_by.get(waiting.pop())
-        if maker is None or maker in found or places[maker] < place:
+        if maker is None or maker in producers or places[maker] < place:
             continue
-        if maker.kind not in _MOVABLE or len(found) > _MOST_MOVED:
+        if maker.kind not in _MOVABLE or len(producers) > _MOST_MOVED:
             return None
-        found.add(maker)
+        producers.add(maker)
         waiting.extend(values_read(maker))
-    return found
+    return producers
 
 
 def _last_before(needs: Sequence[int], end: int) -> int:
-    """Return the last of sorted places before another; that one where none is."""
+    """Return the last place before another, or that one."""
     count = bisect_left(needs, end)
     return needs[count - 1] if count else end
 
@@ -167,50 +167,50 @@ def _last_before(needs: Sequence[int], end: int) -> int:
 def _first_reads(operations: Sequence[Op], results: Iterable[Value]) -> dict[Value, int]:
     """Return the place of the first reader of each value."""
     used_at = dict.fromkeys(results, len(operations))
-    for at in reversed(range(len(operations))):
-        used_at.update(dict.fromkeys(values_read(operations[at]), at))
+    for place in reversed(range(len(operations))):
+        used_at.update(dict.fromkeys(values_read(operations[place]), place))
     return used_at
 
 
 def with_starts(operations: Sequence[Op], results: Sequence[Value]) -> list[Op]:
-    """Return a schedule in which collectives start early and end where they are needed."""
-    kept = [op for op in operations if not _is_started(op)]
-    made_at = {result: at for at, op in enumerate(kept) for result in op.results}
-    used_at: dict[Value, int] = dict.fromkeys(results, len(kept))
-    at = len(kept)
+    """Start collectives early, and end them where needed."""
+    kernels = [op for op in operations if not _is_started(op)]
+    made_at = {result: place for place, op in enumerate(kernels) for result in op.results}
+    used_at: dict[Value, int] = dict.fromkeys(results, len(kernels))
+    place = len(kernels)
     for op in reversed(operations):
-        at -= not _is_started(op)
-        used_at.update(dict.fromkeys(values_read(op), at))
+        place -= not _is_started(op)
+        used_at.update(dict.fromkeys(values_read(op), place))
     flights: list[_Flight] = []
     needs = [0]
     for op in filter(_is_started, operations):
         start = max([made_at.get(value, -1) + 1 for value in op.operands], default=0)
-        end = min([used_at.get(value, len(kept)) for value in op.results], default=len(kept))
+        end = min([used_at.get(value, len(kernels)) for value in op.results], default=len(kernels))
         if op.kind == "all_gather":
             start = max(start, _last_before(needs, end))
             insort(needs, end)
         made_at.update(dict.fromkeys(op.results, end - 1))
         flights.append(_Flight(op=op, start=start, end=end))
-    before: list[list[Op]] = [[] for _ in range(len(kept) + 1)]
+    before: list[list[Op]] = [[] for _ in range(len(kernels) + 1)]
     for flight, end in zip(flights, _ends(flights), strict=True):
         start, done = started(flight.op)
         before[flight.start].append(start)
         before[max(flight.start, end)].append(done)
-    placed = [each for at, op in enumerate(kept) for each in (*before[at], op)]
+    placed = [step for place, op in enumerate(kernels) for step in (*before[place], op)]
     return [*placed, *before[-1]]
 
 
 def _ends(flights: Sequence[_Flight]) -> list[int]:
-    """Return where collectives end; an all-reduce ends by a later one's start.
+    """Return where collectives end.
 
     What a sum reads is held until it ends.
     """
-    sums = sorted([each for each in flights if each.op.kind in SUMMING], key=lambda it: it.start)
+    sums = sorted([it for it in flights if it.op.kind in SUMMING], key=lambda it: it.start)
     ends = {
-        each.op: max(each.start, min(each.end, later.start))
-        for each, later in zip(sums, sums[_SUMS_TOGETHER:], strict=False)
+        flight.op: max(flight.start, min(flight.end, later.start))
+        for flight, later in zip(sums, sums[_SUMS_TOGETHER:], strict=False)
     }
-    return [ends.get(each.op, each.end) for each in flights]
+    return [ends.get(flight.op, flight.end) for flight in flights]
 
 
 def with_starts_open(operations: Sequence[Op]) -> list[Op]:
@@ -239,7 +239,7 @@ def _opened(start: Op, end: Op) -> Op:
 
 def one_by_one(operations: Iterable[Op]) -> list[Op]:
     """Return a schedule in which nothing runs beside a collective."""
-    return [each for op in operations for each in (started(op) if _is_started(op) else (op,))]
+    return [part for op in operations for part in (started(op) if _is_started(op) else (op,))]
 
 
 def _is_started(op: Op) -> bool:

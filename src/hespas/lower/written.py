@@ -1,4 +1,4 @@
-"""What is written though each kernel that reads it could compute it again.
+"""Choose values that kernels write rather than compute again.
 
 Where every operation of a chain reads the one before it at two places, as the even and the odd
 elements in a tree of sums, kernels would read their array at 4, 8, 16 places. XLA writes what is in
@@ -43,14 +43,14 @@ Places = Mapping[Value, AbstractSet[int]]
 def read_often(
     operations: Sequence[Op], *, loops: AbstractSet[int], free: AbstractSet[int]
 ) -> set[int]:
-    """Return the operations written because a kernel would read too many places.
+    """Return operations written because kernels read too many places.
 
     ``loops`` are those that may be a part of any kernel, ``free`` those that read nothing, by
     their numbers; results of all others are in memory.
     """
     walk = _Walk(operations=operations, loops=loops, free=free)
-    for at, op in enumerate(operations):
-        walk.op(at, op)
+    for place, op in enumerate(operations):
+        walk.op(place, op)
     return walk.written
 
 
@@ -64,58 +64,58 @@ class _Walk:
     places: list[Places] = field(default_factory=list[Places])
     numbers: dict[tuple[int, int], int] = field(default_factory=dict[tuple[int, int], int])
 
-    def op(self, at: int, op: Op) -> None:
+    def op(self, place: int, op: Op) -> None:
         """Find the places that an operation reads; those before it are known."""
-        places = self._read_by(at)
-        if any(len(each) > MOST_PLACES for each in places.values()):
+        places = self._read_by(place)
+        if any(len(numbers) > MOST_PLACES for numbers in places.values()):
             most = max(map(self._most, op.operands))
             for value in op.operands:
                 if self._most(value) * 2 > most:
                     self._write(value)
-            places = self._read_by(at)
+            places = self._read_by(place)
         self.places.append(places)
-        self.producer.update(dict.fromkeys(op.results, at))
+        self.producer.update(dict.fromkeys(op.results, place))
 
     def _most(self, value: Value) -> int:
         """Return at how many places of one array a value reads."""
-        at = self.producer.get(value)
-        return 0 if at is None else max(map(len, self.places[at].values()), default=0)
+        producer = self.producer.get(value)
+        return 0 if producer is None else max(map(len, self.places[producer].values()), default=0)
 
-    def _read_by(self, at: int) -> Places:
-        op = self.operations[at]
-        if at in self.free:
+    def _read_by(self, place: int) -> Places:
+        op = self.operations[place]
+        if place in self.free:
             return {}
-        if at not in self.loops or at in self.written:
+        if place not in self.loops or place in self.written:
             return dict.fromkeys(op.results, _HERE)
         read = _together([self._places_of(value) for value in dict.fromkeys(op.operands)])
         if op.traits.is_elementwise:
             return read
-        return {value: {self._number(at, each) for each in read[value]} for value in read}
+        return {value: {self._number(place, it) for it in read[value]} for value in read}
 
     def _places_of(self, value: Value) -> Places:
         """Return the places at which a value reads what is in memory."""
         before = self.producer.get(value)
         return {value: _HERE} if before is None else self.places[before]
 
-    def _number(self, at: int, place: int) -> int:
+    def _number(self, reader: int, place: int) -> int:
         """Return the number of what an operation reads at a place."""
-        return self.numbers.setdefault((at, place), len(self.numbers) + 1)
+        return self.numbers.setdefault((reader, place), len(self.numbers) + 1)
 
     def _write(self, value: Value) -> None:
         """Have written what a value is cut from, or the value."""
-        at = self.producer.get(value)
-        if at is None or at not in self.loops:
+        producer = self.producer.get(value)
+        if producer is None or producer not in self.loops:
             return
-        op = self.operations[at]
+        op = self.operations[producer]
         if op.kind in _CUTS:
             self._write(op.operands[0])
         elif sum(map(bytes_of, op.results)) > FEWEST_BYTES:
-            self.written.add(at)
-        self.places[at] = self._read_by(at)
+            self.written.add(producer)
+        self.places[producer] = self._read_by(producer)
 
 
 def _together(places: Sequence[Places]) -> Places:
-    """Return the places that several values read, of each array the first ones."""
+    """Return the places that several values read."""
     if not places:
         return {}
     most = max(places, key=len)
@@ -126,11 +126,11 @@ def _together(places: Sequence[Places]) -> Places:
         if theirs is most:
             continue
         for source, added in theirs.items():
-            known = read.get(source)
-            if known is None:
+            joined = read.get(source)
+            if joined is None:
                 read[source] = added
-            elif known is not added and known != added:
-                together = known | added
+            elif joined is not added and joined != added:
+                together = joined | added
                 is_counted = len(together) <= _COUNTED_PLACES
                 read[source] = together if is_counted else {*sorted(together)[:_COUNTED_PLACES]}
     return read
@@ -141,7 +141,7 @@ def multiplied_before(operations: Sequence[Op]) -> set[int]:
 
     They are given by their numbers.
     """
-    uses, number = Uses(operations), {op: at for at, op in enumerate(operations)}
+    uses, number = Uses(operations), {op: number_of for number_of, op in enumerate(operations)}
     written = set[int]()
     for op in operations:
         if op.kind == "reduce" and len(op.results) == 1 and not is_row(op) and _has_few_blocks(op):
@@ -158,8 +158,8 @@ def _is_by_vector(op: Op, uses: Uses) -> bool:
     sources = [uses.source(value, _is_view) for value in op.operands]
     makers = [maker for value in sources if (maker := uses.producer(value)) is not None]
     spread = [it for it in makers if it.traits.category is Category.BROADCAST and _repeats(it)]
-    rest = [maker for maker in makers if maker not in spread]
-    return len(spread) == 1 and all(role_of(maker) is Role.FIXED for maker in rest)
+    stored = [maker for maker in makers if maker not in spread]
+    return len(spread) == 1 and all(role_of(maker) is Role.FIXED for maker in stored)
 
 
 def _is_view(op: Op) -> bool:
@@ -172,10 +172,10 @@ def _repeats(op: Op) -> bool:
 
 def _has_few_blocks(op: Op) -> bool:
     value, columns = op.operands[0], _columns(op)
-    made = size_of(op.results[0])
-    rows = size_of(value) // max(1, made)
+    result_size = size_of(op.results[0])
+    rows = size_of(value) // max(1, result_size)
     row_bytes = bytes_of(value) // max(1, size_of(value)) * columns
-    blocks = made // max(1, columns) * ceil(row_bytes / _BYTES_OF_WARP)
+    blocks = result_size // max(1, columns) * ceil(row_bytes / _BYTES_OF_WARP)
     is_narrow = columns < _FEWEST_COLUMNS
     return not is_narrow and blocks < _MANY_BLOCKS and rows >= _ROWS_OF_BLOCK * blocks
 
@@ -184,5 +184,5 @@ def _columns(op: Op) -> int:
     """Return how many neighbours in memory are columns of a sum."""
     shape, order = shape_of(op.operands[0]), lying(op.operands[0])
     reduced = op.attrs.dimensions if isinstance(op.attrs, DimensionsAttrs) else ()
-    inner = next((place for place, at in enumerate(order) if at in reduced), len(order))
-    return prod([shape[at] for at in order[:inner]])
+    inner = next((place for place, axis in enumerate(order) if axis in reduced), len(order))
+    return prod([shape[axis] for axis in order[:inner]])

@@ -6,7 +6,7 @@ import pytest
 
 from hespas.frontend.load import load_source
 from hespas.lower.assign import Assignment
-from hespas.lower.convolutions import CUDNN_CALLS, WRITTEN_IMAGES, taken_orders
+from hespas.lower.convolutions import CUDNN_CALLS, WRITTEN_IMAGES, cudnn_orders
 from hespas.program.attrs import (
     CONVOLUTION_BACKWARD_FILTER,
     CONVOLUTION_BACKWARD_INPUT,
@@ -164,7 +164,7 @@ def test_features_are_the_fastest_where_tensor_cores_multiply(
     element: str, capability: float | None, order: tuple[int, ...]
 ) -> None:
     (op,) = called(forward(element))
-    assert taken_orders(op, capability) == ((order, order), order)
+    assert cudnn_orders(op, capability) == ((order, order), order)
 
 
 def test_arguments_and_results_are_copied_and_values_between_are_not() -> None:

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from hespas.lower.layouts import (
     default_order,
-    following,
-    is_taken,
     layout_of,
+    matching_order,
     operand_order,
     reshaped,
     result_orders,
+    takes_order,
     transposed,
 )
 from hespas.program.attrs import DotAttrs
@@ -59,13 +59,13 @@ def test_a_transpose_keeps_bytes_in_place(order: list[int], permutation: list[in
 
 
 def test_a_batch_has_to_be_slowest() -> None:
-    assert not is_taken(ATTENTION, 0, default_order(HEADS), HEADS)
-    assert is_taken(ATTENTION, 0, operand_order(ATTENTION, 0, HEADS), HEADS)
+    assert not takes_order(ATTENTION, 0, default_order(HEADS), HEADS)
+    assert takes_order(ATTENTION, 0, operand_order(ATTENTION, 0, HEADS), HEADS)
 
 
 def test_both_operands_contract_in_one_order() -> None:
     dot = DotAttrs(lhs_batching=(), rhs_batching=(), lhs_contracting=(1, 2), rhs_contracting=(0, 1))
-    assert following(dot, (0, 2, 1), (0, 1, 2), (8, 4, 16)) == (1, 0, 2)
+    assert matching_order(dot, (0, 2, 1), (0, 1, 2), (8, 4, 16)) == (1, 0, 2)
 
 
 def test_a_product_is_written_by_rows_or_by_columns() -> None:
