@@ -413,17 +413,6 @@ class _Walk:
             results.append(new_result)
         self.operations.append(replace(op, operands=tuple(operands), results=tuple(results)))
 
-    def scatter(self, op: Op, operands: Sequence[Value]) -> None:
-        """Add a scatter whose result lies as its target."""
-        if op.results[1:]:
-            self.standing(op, operands)
-            return
-        start, *updates = operands
-        order = self.outer.orders[start]
-        if order is None:
-            order = self.wishes.get(op.results[0], default_order(shape_of(start)))
-        self._add(op, (start, *self.default(updates)), order)
-
     def standing(self, op: Op, operands: Sequence[Value]) -> None:
         """Add a standalone operation with operands in its own or default order."""
         of_cudnn = cudnn_orders(op, self.outer.compute_capability)
@@ -464,7 +453,6 @@ _RULES: Mapping[str, Callable[[_Walk, Op, Sequence[Value]], None]] = {
     "reshape": _Walk.reshape,
     "reduce": _Walk.reduce,
     "dot_general": _Walk.dot,
-    "scatter": _Walk.scatter,
     **dict.fromkeys(_ALONG_A_DIMENSION, _Walk.collective),
     **dict.fromkeys(_UNMOVED, _Walk.unmoved),
 }
