@@ -20,7 +20,7 @@ _KERNEL_SUFFIX = ".kernel"
 
 
 class _Key(msgspec.Struct, frozen=True, kw_only=True):
-    """The inputs that decide a result, without the names of program and target."""
+    """The inputs that decide a result."""
 
     mark: bytes
     source: bytes
@@ -49,7 +49,7 @@ def _recipe(job: Job) -> list[tuple[str, str]]:
     if job.recipe is None:
         return []
     flags = [(f"recipe {name}", value) for name, value in _pairs(job.recipe.flags)]
-    overrides = [(f"given {name}", value) for name, value in _pairs(job.given)]
+    overrides = [(f"given {name}", value) for name, value in _pairs(job.set_flags)]
     return [("recipe", job.recipe.file), *flags, *overrides]
 
 
@@ -81,7 +81,7 @@ class CompiledCache:
         )
 
     def read(self, job: Job) -> CompiledProgram | None:
-        """Return the result of a job; None if it is missing or damaged."""
+        """Return a job's result; None if missing or damaged."""
         files, key = self.files, job_key(job)
         content = files.read(key)
         if content is None:

@@ -163,7 +163,7 @@ def _overlap_limit(log: str, job: Job) -> OverlapLimit | None:
 def _kernels(
     job: Job, home: Path, text: str, proto: bytes
 ) -> tuple[CompiledKernels | None, tuple[str, ...]]:
-    """Return the kernels, if any, and notes on the target or on missing kernels."""
+    """Return the kernels, if any, and notes."""
     if not isinstance(job.target, GpuTarget):
         return None, ("the kernels of a TPU are not readable",)
     dump = home / messages.DUMP_DIRECTORY

@@ -19,7 +19,7 @@ _HLO = b"HloModule"
 
 @frozen
 class Layout:
-    """The number and layout of devices; None is the program's or target's own.
+    """The number and layout of devices, where requested.
 
     ``per_host`` is for GPUs, ``topology`` (the chips along each axis, as in ``4x4``) and ``slices``
     for TPUs.
@@ -43,7 +43,7 @@ ANY_LAYOUT = Layout()
 class Job:
     """A program with its target, flags, and the versions of the compiler.
 
-    ``given`` are the flags that options set, as opposed to defaults: they go before those of a
+    ``set_flags`` are the flags that options set, as opposed to defaults: they go before those of a
     ``recipe``, which `hespas.compile.settle` adds.
     """
 
@@ -53,7 +53,7 @@ class Job:
     request: CompileRequest
     flags: dict[str, str]
     versions: dict[str, str]
-    given: Mapping[str, str] = field(default_factory=dict[str, str])
+    set_flags: Mapping[str, str] = field(default_factory=dict[str, str])
     recipe: RecipeFlags | None = None
 
 
@@ -90,7 +90,7 @@ def job_of(
         request=request,
         flags=flags,
         versions=versions,
-        given=set_flags,
+        set_flags=set_flags,
         recipe=options.recipe,
     )
 

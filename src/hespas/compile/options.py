@@ -112,7 +112,7 @@ def _combine(collective: str, *, default_text: str) -> Any:
 
 @frozen
 class CompileOptions:
-    """The options of a compilation; None is the value of the documented workflow.
+    """The options of a compilation; None means the default.
 
     All but ``disabled_passes`` and ``flags`` are for GPUs. ``disabled_passes`` names passes of XLA
     to leave out, ``flags`` more of its flags, by name without dashes; these win over the others.

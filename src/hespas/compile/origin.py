@@ -1,4 +1,4 @@
-"""Note a compiled program that is priced on another part than its own."""
+"""Note a compiled program that another part prices."""
 
 from __future__ import annotations
 

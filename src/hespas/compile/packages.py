@@ -145,7 +145,7 @@ def _library(target: Target) -> Generator[mmap.mmap]:
 
 
 def absent_passes(target: Target, flags: Mapping[str, str]) -> tuple[str, ...]:
-    """Return a note for each disabled pass that the compiler does not have.
+    """Note each disabled pass that the compiler lacks.
 
     XLA ignores unknown names. A name that is nowhere in the compiler's library is no pass's name.
     """

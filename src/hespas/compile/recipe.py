@@ -61,7 +61,7 @@ def read_recipe(path: str) -> RecipeFlags:
 
 
 def parse_recipe(text: str, *, file: str) -> RecipeFlags:
-    r"""Parse flags as recipes print them: one a line, or separated by spaces.
+    r"""Parse flags as recipes print them.
 
     Comments start with ``#``. Dashes, quotes, backslashes at the ends of lines, and ``export
     XLA_FLAGS=`` or ``LIBTPU_INIT_ARGS=`` before them are as in a shell. A flag without a value is

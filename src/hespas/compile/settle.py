@@ -39,7 +39,7 @@ class Settled:
 
 
 def settled(job: Job) -> Settled:
-    """Return the job with those flags of its recipe that its compiler takes.
+    """Return the job with the flags that its compiler takes.
 
     Raises `ConfigError`, with the line of the recipe, for a flag that the compiler doesn't know,
     and for an invalid value of a flag.
@@ -48,8 +48,8 @@ def settled(job: Job) -> Settled:
     if recipe is None:
         return Settled(job=job)
     left_out = {name: why for name in recipe.flags if (why := _reason_left_out(name, job))}
-    asked = {name: value for name, value in recipe.flags.items() if name not in left_out}
-    answer = _ask_compiler(job, asked) if asked else FlagsTaken()
+    flags = {name: value for name, value in recipe.flags.items() if name not in left_out}
+    answer = _ask_compiler(job, flags) if flags else FlagsTaken()
     for name in answer.bad:
         raise ConfigError(
             f"{recipe.flags[name]!r} is no value of the compiler's flag {name}",
@@ -57,19 +57,19 @@ def settled(job: Job) -> Settled:
         )
     _check_known(job, recipe, answer.unknown)
     left_out |= dict.fromkeys(answer.unknown, _why_refused(job))
-    passed = {name: value for name, value in asked.items() if name not in answer.unknown}
+    passed = {name: value for name, value in flags.items() if name not in answer.unknown}
     flags = {**job.flags, **passed}
     is_gpu = isinstance(job.target, GpuTarget)
     request = msgspec.structs.replace(job.request, overrides={} if is_gpu else flags)
     return Settled(
         job=replace(job, flags=flags, request=request),
-        notes=_notes(recipe, passed=len(passed), left=left_out),
+        notes=_notes(recipe, passed=len(passed), left_out=left_out),
     )
 
 
 def _reason_left_out(name: str, job: Job) -> str:
     """Return why hespas itself leaves a flag out; empty if it doesn't."""
-    if name in job.given and job.given[name] != (job.recipe and job.recipe.flags[name]):
+    if name in job.set_flags and job.set_flags[name] != (job.recipe and job.recipe.flags[name]):
         return "options say otherwise"
     if name == _COMMAND_BUFFERS:
         return "kernels are priced one by one"
@@ -97,7 +97,7 @@ def _ask_compiler(job: Job, flags: Mapping[str, str]) -> FlagsTaken:
 
 
 def _check_known(job: Job, recipe: RecipeFlags, refused: Iterable[str]) -> None:
-    """Raise `ConfigError` for a refused flag whose name the compiler's library doesn't hold."""
+    """Raise `ConfigError` for a flag that no library knows."""
     names = tuple(refused)
     if not names:
         return
@@ -118,10 +118,10 @@ def _why_refused(job: Job) -> str:
     return "libtpu reads them at its start, where a device is"
 
 
-def _notes(recipe: RecipeFlags, *, passed: int, left: Mapping[str, str]) -> tuple[str, ...]:
+def _notes(recipe: RecipeFlags, *, passed: int, left_out: Mapping[str, str]) -> tuple[str, ...]:
     outcome = "compiled with" if passed else "compiled without"
     notes = [f"{outcome} {passed or 'any'} of the {len(recipe.flags)} flags of {recipe.file}"]
-    by_reason = sorted(left.items(), key=lambda each: each[1])
+    by_reason = sorted(left_out.items(), key=lambda each: each[1])
     for reason, flags in groupby(by_reason, key=lambda each: each[1]):
         names = ", ".join(name for name, _ in flags)
         notes.append(f"flags of {recipe.file} that are left out, since {reason}: {names}")

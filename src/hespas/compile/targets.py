@@ -64,7 +64,7 @@ def _tpu_name(folded: str) -> str:
 
 
 def find_target(name: str) -> Target:
-    """Return a target by its own or a node preset's name, or path.
+    """Return a target by name, node preset or path.
 
     Case does not matter. A node's own memory replaces that of its target's description. A path is
     that of a node whose ``node.json`` names a target, or of a description: text of XLA's
@@ -94,7 +94,7 @@ def find_target(name: str) -> Target:
 
 
 def compute_capability(name: str) -> float | None:
-    """Return the compute capability of an NVIDIA GPU, named as `find_target` takes it.
+    """Return the compute capability of an NVIDIA GPU.
 
     None for other devices, and for one that nothing describes.
 
@@ -220,7 +220,7 @@ def _gpu(name: str, file: Path) -> GpuTarget:
 
 
 def memory_bytes(target: GpuTarget) -> int | None:
-    """Return a GPU's memory in bytes as the compiler counts it, if described."""
+    """Return a GPU's memory as compilers count it."""
     match = _MEMORY_SIZE.search(target.description)
     return None if match is None else int(match[1])
 

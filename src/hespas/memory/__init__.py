@@ -1,4 +1,4 @@
-"""Compute the memory that one device needs for a step, from a `Program`.
+"""Compute the memory that a program's step needs.
 
 The entry point is `usage.memory_use`: it returns `MemoryUse`, with the peak and the buffers that
 are live at it. `buffers` says which operations work in place, `liveness` how long each buffer is

@@ -1,4 +1,4 @@
-"""Allocate temporaries: in the memory of outputs while free, or in one heap."""
+"""Allocate temporaries: in free outputs, or in one heap."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hespas.memory.liveness import BlockLiveness, Inside
 
 @dataclass(slots=True, kw_only=True)
 class OutputMemory:
-    """The memory of one output, and the moments at which it is used.
+    """An output's memory, and the moments of its uses.
 
     ``written_at`` is when the output itself is written. ``overwritten`` are buffers that the output
     may be written over, in the buffers' own memory.
@@ -32,7 +32,7 @@ class OutputMemory:
         self.used |= _bits(first, last)
 
     def is_free_for(self, buffer: Buffer, moments: int) -> bool:
-        """Return whether the memory is free while a buffer is live, at ``moments``."""
+        """Return whether the memory is free at ``moments``."""
         if buffer in self.overwritten:
             moments = _bits(buffer.written_at, buffer.held_until - 1)
         return not self.used & moments
@@ -104,7 +104,7 @@ class _FreeMemories:
 
 
 def _bits(first: int, last: int) -> int:
-    """Return the bits of an interval of moments; `THROUGHOUT` has the lowest bit."""
+    """Return the bits of an interval of moments."""
     return (1 << (last - THROUGHOUT + 1)) - (1 << (first - THROUGHOUT))
 
 
@@ -164,7 +164,7 @@ def _heap_bytes(
     *,
     enough_bytes: int | None = None,
 ) -> int:
-    """Return the memory of spans placed in an order, or more than ``enough_bytes``."""
+    """Place spans in an order; return the memory they take."""
     starts, ends = np.zeros(len(spans), np.int64), np.zeros(len(spans), np.int64)
     is_placed = np.zeros(len(spans), np.bool_)
     top = 0
@@ -236,7 +236,7 @@ class _Clock:
     owner: dict[Buffer, Buffer] = field(default_factory=dict[Buffer, Buffer])
 
     def block(self, liveness: BlockLiveness, temporaries: Iterable[Buffer]) -> None:
-        """Record when buffers of a block are live, from the present time on."""
+        """Record when a block's buffers are live."""
         starts, ends = list[int](), list[int]()
         for moment in range(len(liveness.operations)):
             starts.append(self.clock)
@@ -253,7 +253,7 @@ class _Clock:
 
     def _enter_regions(self, inside: Inside) -> None:
         for block in inside.blocks:
-            for passed, (old, new) in zip(inside.given, block.carried, strict=False):
+            for passed, (old, new) in zip(inside.inputs, block.carried, strict=False):
                 self.owner[old] = self._owner(passed)
                 if new.actual is not old:
                     self.owner[new.actual] = self.owner[old]

@@ -90,7 +90,7 @@ Leaves = dict[Value, Buffers]
 """The buffers of each value, one for each tensor in its type."""
 
 
-def new_buffers(value: Value, role: Role, location: str, at: int, space: int) -> Buffers:
+def new_buffers(value: Value, role: Role, location: str, moment: int, space: int) -> Buffers:
     """Return a buffer per tensor; those of other spaces have no size."""
     return tuple([
         Buffer(
@@ -98,16 +98,16 @@ def new_buffers(value: Value, role: Role, location: str, at: int, space: int) ->
             type=tensor,
             role=role,
             location=location,
-            written_at=at,
-            read_at=at,
-            held_until=at,
+            written_at=moment,
+            read_at=moment,
+            held_until=moment,
         )
         for tensor in tensors(value.type)
     ])  # fmt: skip
 
 
 def argument_buffers(values: Iterable[Value], *, space: int = DEVICE_MEMORY) -> Buffers:
-    """Return the buffers of a block's arguments, live from before its first operation."""
+    """Return the buffers of a block's arguments."""
     return tuple([
         buffer
         for number, value in enumerate(values)
@@ -229,7 +229,7 @@ def _element_by_element(op: Op) -> Pairs:
 
 
 def _values_behind(body: Block, end: Value) -> set[Value]:
-    """Return the values on which a value of a block depends, and itself."""
+    """Return a value and those that it depends on."""
     used = {end}
     for op in reversed(body.operations[:-1]):
         if not used.isdisjoint(op.results):
@@ -280,7 +280,7 @@ def _sorted_arguments(body: Block) -> Pairs:
 
 
 def _updated_arguments(body: Block) -> Pairs:
-    """Yield the arguments of a fusion that a result is an update of."""
+    """Yield the fusion's arguments that a result updates."""
     uses = Uses.of_block(body)
     arguments = {value: number for number, value in enumerate(body.arguments)}
     for result, value in enumerate(body.operations[-1].operands):

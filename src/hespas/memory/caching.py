@@ -63,7 +63,7 @@ class _Block:
 
 @dataclass(slots=True, kw_only=True)
 class _Pool:
-    """The blocks of one stream and kind; free ones by size, then address."""
+    """One stream's blocks of a kind, the free ones sorted."""
 
     is_small: bool
     is_expandable: bool

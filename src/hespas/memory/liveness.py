@@ -54,7 +54,7 @@ NOTHING = Peak(size_bytes=0, location="", held=())
 
 @frozen
 class BlockLiveness:
-    """The buffers that a block writes and returns, and the peaks inside it.
+    """A block's buffers, and the peaks inside it.
 
     A moment is the position of an operation, the return being the last; ``operations`` names them.
     ``inner`` maps a moment to the peak of the operation's regions, and ``regions`` to the regions'
@@ -87,7 +87,7 @@ class Inside:
     """A loop's or branch's regions, and the buffers passed in."""
 
     blocks: tuple[BlockLiveness, ...]
-    given: Buffers
+    inputs: Buffers
 
 
 def levels_of(liveness: BlockLiveness, temporaries: Iterable[Buffer]) -> list[int]:
@@ -103,7 +103,7 @@ def levels_of(liveness: BlockLiveness, temporaries: Iterable[Buffer]) -> list[in
 
 
 def peak_of(liveness: BlockLiveness, temporaries: Iterable[Buffer]) -> Peak:
-    """Return the first moment at which temporaries and inner blocks take most memory."""
+    """Return the first moment that needs most memory."""
     owned = list(temporaries)
     needed = [
         live + liveness.inner.get(moment, NOTHING).size_bytes
@@ -171,7 +171,7 @@ def _location(op: Op) -> str:
 
 
 def _mark_output(buffer: Buffer, destination: Buffer | None, last: int) -> None:
-    """Make a returned buffer an output, unless its destination is still read then."""
+    """Make a returned buffer an output if its destination allows."""
     if buffer.role is not Role.TEMPORARY:
         return
     buffer.held_until = last
@@ -192,7 +192,7 @@ class _Reuse:
     result: Buffer
     moment: int
     must: bool
-    whole: bool
+    is_whole: bool
 
     @property
     def fits(self) -> bool:
@@ -203,7 +203,7 @@ class _Reuse:
     def merge(self, donated: set[Buffer]) -> None:
         """Merge the two buffers if possible; of arguments only ``donated`` ones."""
         operand, result = self.operand.actual, self.result
-        may_overwrite = self.whole and (operand.role is Role.TEMPORARY or operand in donated)
+        may_overwrite = self.is_whole and (operand.role is Role.TEMPORARY or operand in donated)
         if not (may_overwrite and self.fits) or result.merged_into is not None:
             return
         result.merged_into = operand
@@ -279,7 +279,7 @@ class _Walk:
         blocks = tuple([self._region_liveness(op, number) for number in range(len(op.regions))])
         peaks = [peak_of(block, block.temporaries()) for block in blocks]
         self.inner[moment] = max(peaks, key=lambda peak: peak.size_bytes)
-        self.regions[moment] = Inside(blocks=blocks, given=self.buffers_of(op.operands))
+        self.regions[moment] = Inside(blocks=blocks, inputs=self.buffers_of(op.operands))
 
     def _region_liveness(self, op: Op, number: int) -> BlockLiveness:
         block = op.regions[number]
@@ -321,7 +321,7 @@ class _Walk:
             read, written = self.leaves[operands[operand]], self.leaves[results[result]]
             is_whole = must or operands[operand] in self.single or not self.program.is_scheduled
             self.reuses.extend(
-                _Reuse(operand=source, result=buffer, moment=moment, must=must, whole=is_whole)
+                _Reuse(operand=source, result=buffer, moment=moment, must=must, is_whole=is_whole)
                 for source, buffer in zip(read, written, strict=False)
             )
 
@@ -347,13 +347,13 @@ class _Walk:
                 self.written = [buffer for buffer in self.written if buffer not in result_buffers]
                 continue
             self.reuses.extend(
-                _Reuse(operand=source, result=buffer, moment=moment, must=True, whole=True)
+                _Reuse(operand=source, result=buffer, moment=moment, must=True, is_whole=True)
                 for buffers in sources
                 for source, buffer in zip(buffers, result_buffers, strict=False)
             )
 
     def _passed_through(self, region: Block) -> list[Buffers]:
-        """Return the buffers of a region's results; empty for those made inside it."""
+        """Return the buffers of a region's results, if known."""
         leaves = dict(self.leaves)
         for op in region.operations[:-1]:
             view = VIEWS.get(op.kind)
@@ -362,7 +362,7 @@ class _Walk:
         return [leaves.get(value, ()) for value in region.operations[-1].operands]
 
     def _start(self, op: Op, moment: int) -> None:
-        """Allocate the results now, and hold the operands until the operation is done."""
+        """Allocate results now, and hold operands until the end."""
         if op.regions:
             block = op.regions[0]
         elif isinstance(op.attrs, CallAttrs):

@@ -140,7 +140,7 @@ def _settled(inputs: _BufferInputs, space: int) -> Settled:
 
 
 def memory_use(program: Program) -> MemoryUse:
-    """Return the memory that one device needs for a step of a program.
+    """Return the memory that a device needs for a step.
 
     Operations run in the order in which they stand, each value in a buffer of its own type and
     size; `hespas.memory.liveness` determines how long. Constants, which are part of the compiled
@@ -297,7 +297,7 @@ def memory_of_operations(program: Program) -> Mapping[Hashable, int]:
 def _use_by_operation(
     block: Block, liveness: BlockLiveness, temporaries: Iterable[Buffer], outer_bytes: int
 ) -> Iterator[tuple[Hashable, int]]:
-    """Yield the memory of each operation of a block and of its regions."""
+    """Yield each operation's memory, in regions too."""
     for moment, level in enumerate(levels_of(liveness, temporaries)):
         op, live_bytes = block.operations[moment], outer_bytes + level
         yield operation_key(op), live_bytes + liveness.inner.get(moment, NOTHING).size_bytes

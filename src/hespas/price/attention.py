@@ -179,7 +179,7 @@ _LATENT_BYTES = 2
 
 @frozen
 class ChosenRate:
-    """The part of the peak of attention to chosen vectors, whose ``heads`` come in blocks.
+    """The peak's share that attention to chosen vectors reaches.
 
     Source: deepseek-ai/FlashMLA, README: prompts reach 640 TFLOP/s on an H800 of 989.5, and 1,450
     on a B200 of 2,250; vLLM, ``flashmla_sparse.py``: heads are filled up.
@@ -293,13 +293,8 @@ class AttentionModel:
         )
         return head, heads
 
-    def unscaled_window_s(self, attention: Attention) -> float:
-        """Return the time of causal attention of two windows."""
-        base, heads = self._base(attention)
-        return self._read(base, heads).time_s * attention.flops / (base.flops * heads)
-
     def _read(self, base: Attention, heads: int) -> Reading:
-        """Read the table's time; head sizes that a part lacks scale from another part."""
+        """Read the table's time, scaled for small heads."""
         part, size = self.part.about.part, base.head_size
         sizes = (size, heads, base.key_length)
         smallest = _grid(part).axes[0].sizes[0]
@@ -347,10 +342,10 @@ class AttentionModel:
         return Timing(time_s=time_s, notes=(note,), bound=busy + Bound(launch_s=latency_s * factor))
 
     def _notes(self, attention: Attention, outside: tuple[str, ...]) -> tuple[str, ...]:
-        what = "fused attention"
+        subject = "fused attention"
         if attention.only_rates:
-            what = "an index that rates tokens as fast as fused attention multiplies"
-        notes = [f"{what} from tables measured on {self.part.about.measured_on}"]
+            subject = "an index that rates tokens as fast as fused attention multiplies"
+        notes = [f"{subject} from tables measured on {self.part.about.measured_on}"]
         if attention.is_backward:
             notes.append(_backward_note(self.part.about.part))
         whose = fitted_part(self.part.about.part)
@@ -414,7 +409,7 @@ def is_windowed(attention: Attention) -> bool:
 
 
 def window_factor(fits: AttentionFits, attention: Attention) -> float:
-    """Return the time of a window over that of causal attention of two windows.
+    """Return a window's time over that of causal attention.
 
     Beyond the largest window that was measured the factor falls, in the logarithm of the window, to
     1 for half of the keys, from where on attention is causal with a few scores less.

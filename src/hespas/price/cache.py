@@ -75,7 +75,7 @@ _SEAL_DIGITS = 8
 
 @frozen
 class DiskStore:
-    """Keeps texts in one SQLite file of ``directory``, made on the first write.
+    """Keeps texts in one SQLite file of ``directory``.
 
     SQLite's transactions make it safe with several processes, and with one that is
     interrupted. Raises `CacheError` for a file that is damaged or can't be used.

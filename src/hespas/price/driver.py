@@ -1,4 +1,4 @@
-"""Walk the operations of a region and add up their costs, for every method.
+"""Add up the costs of a region's operations.
 
 A method prices single operations (`OperationMethod`). Everything around them is the same for all
 methods and stands in this module: loops multiply, a branch costs one of its alternatives, calls are
@@ -137,7 +137,7 @@ class Estimator(Protocol):
         ...
 
     def estimate(self, region: Compute, program: Program) -> Estimate:
-        """Return the cost of the region; raise a `HespasError` if it is unknown."""
+        """Return a region's cost; raise `HespasError` if unknown."""
         ...
 
 
@@ -155,7 +155,7 @@ class OperationMethod(Protocol):
 
 
 def is_kernel(op: Op, program: Program) -> bool:
-    """Return whether a program launches an operation as a kernel of its own."""
+    """Return whether a program launches an operation by itself."""
     return program.is_scheduled and not op.traits.runs_nothing
 
 

@@ -139,7 +139,7 @@ class OpEstimate:
 
     @property
     def knows_peaks(self) -> bool:
-        """Whether the time at peak rates is known, or there is no work."""
+        """Whether the time at peak rates is known."""
         return self.compute_time_at_peak_s + self.memory_time_at_peak_s > 0 or not (
             self.flops or self.bytes_moved
         )
@@ -156,7 +156,7 @@ class OpEstimate:
 
     @property
     def flops_utilisation(self) -> float:
-        """The time of the FLOPs at peak rates over the time, 0 to 1."""
+        """The part of the time that FLOPs take at peak."""
         return _ratio(self.compute_time_at_peak_s, self.time_s)
 
     @property
@@ -262,17 +262,17 @@ class Estimate:
     @property
     def total(self) -> OpEstimate:
         """The sum over all kinds of operations."""
-        found = tuple(self.per_op.values())
-        return sum(found[1:], found[0]) if found else OpEstimate()
+        estimates = tuple(self.per_op.values())
+        return sum(estimates[1:], estimates[0]) if estimates else OpEstimate()
 
     @property
     def time_s(self) -> float:
-        """The sum of the times of all operations, which run one after the other."""
+        """The time of all operations, one after the other."""
         return sum((op.time_s for op in self.per_op.values()), 0.0)
 
     @property
     def duration_ps(self) -> int:
-        """The sum of the times in whole picoseconds, each operation rounded on its own."""
+        """The sum of times, each in whole picoseconds."""
         return sum(op.duration_ps for op in self.per_op.values())
 
     @property
@@ -282,7 +282,7 @@ class Estimate:
 
     @property
     def longest_kind(self) -> str:
-        """The kind of operation that takes most of the time; empty without operations."""
+        """The kind of operation that takes most of the time."""
         return max(self.per_op, key=lambda kind: (self.per_op[kind].time_s, kind), default="")
 
     def __add__(self, other: Estimate) -> Estimate:
@@ -316,16 +316,16 @@ def sum_estimates(estimates: Iterable[Estimate], *, start: Estimate = NOTHING) -
     """Return the sum of estimates, added in their order."""
     added = list(estimates)
     return Estimate(
-        per_op=_sum_by_key(start.per_op, [one.per_op for one in added]),
-        notes=tuple(set(start.notes).union(*[one.notes for one in added])),
-        warnings=tuple(set(start.warnings).union(*[one.warnings for one in added])),
-        noted_s=_sum_by_key(start.noted_s, [one.noted_s for one in added]),
+        per_op=_sum_by_key(start.per_op, [it.per_op for it in added]),
+        notes=tuple(set(start.notes).union(*[it.notes for it in added])),
+        warnings=tuple(set(start.warnings).union(*[it.warnings for it in added])),
+        noted_s=_sum_by_key(start.noted_s, [it.noted_s for it in added]),
     )
 
 
-def _sum_by_key(first: Mapping[str, T], others: Iterable[Mapping[str, T]]) -> dict[str, T]:
+def _sum_by_key(first: Mapping[str, T], more: Iterable[Mapping[str, T]]) -> dict[str, T]:
     added = dict(first)
-    for mapping in others:
+    for mapping in more:
         for key, value in mapping.items():
             added[key] = added[key] + value if key in added else value
     return added

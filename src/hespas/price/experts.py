@@ -30,7 +30,7 @@ NOTE = (
 
 @frozen
 class ExpertsModel:
-    """Times of products of experts on a device, from the tables of a part."""
+    """Times of experts' products, from the tables of a part."""
 
     device: Device
     part: Part
@@ -40,7 +40,7 @@ class ExpertsModel:
         return replace(self, device=device_at(self.device, rates))
 
     def price(self, grouped: GroupedGemm) -> Timing | None:
-        """Return the time of one of a layer's products; None where no table fits.
+        """Return a product's time; None where no table fits.
 
         Tables are for even loads, and not for products that sum over rows, which no server runs.
         """
@@ -76,14 +76,14 @@ class ExpertsModel:
 
 def kind_of(grouped: GroupedGemm) -> str:
     """Return the weights' kind: bf16, f8, mxfp4, int4 or nvfp4."""
-    taken, weight = grouped.operand_bits
-    if weight >= _BITS_OF_BF16:
+    operand_bits, weight_bits = grouped.operand_bits
+    if weight_bits >= _BITS_OF_BF16:
         return "bf16"
-    if weight >= _BITS_OF_F8:
+    if weight_bits >= _BITS_OF_F8:
         return "f8"
-    if taken < _BITS_OF_F8:
+    if operand_bits < _BITS_OF_F8:
         return "nvfp4"
-    return "mxfp4" if weight < _MXFP4_BITS else "int4"
+    return "mxfp4" if weight_bits < _MXFP4_BITS else "int4"
 
 
 _BITS_OF_BF16, _BITS_OF_F8 = 16, 8

@@ -46,7 +46,7 @@ _RATED_AS = {"f4": "f4E2M1FN", "f8": "f8E4M3FN"}
 
 @frozen
 class Product:
-    """``batch`` products of an m x k by a k x n matrix."""
+    """``batch`` products of matrices, m x k by k x n."""
 
     type_name: str
     m: int
@@ -141,7 +141,7 @@ class GemmModel:
         return replace(self, part=replace(self.part, about=about))
 
     def floor_s(self, product: Product) -> float:
-        """Return the lower bound of a product's time from peak rate and memory."""
+        """Return a product's least time, by peak rate and memory."""
         rate, size = self.device.rate(product.type_name), _bytes(product.type_name)
         uncached = max(0.0, product.elements * size - self.part.about.cache_bytes)
         return max(product.flops / rate, uncached / self.device.memory_bandwidth_bytes_per_s)
@@ -297,7 +297,7 @@ def _roofline_times_s(axes: tuple[Axis, ...], rates: _Rates) -> tuple[float, ...
 
 
 def _correct_grid(grid: Grid, expected: Grid, measured: Grid) -> Grid:
-    """Scale a grid by measured over expected times, at the nearest measured cell."""
+    """Scale a grid by measured over expected times."""
     factors = _log_factors(grid.axes, expected, measured)
     times = [time + factor for time, factor in zip(grid.log_times, factors, strict=True)]
     return replace(grid, log_times=tuple(times))
@@ -305,7 +305,7 @@ def _correct_grid(grid: Grid, expected: Grid, measured: Grid) -> Grid:
 
 @lru_cache(maxsize=64)
 def _log_factors(axes: tuple[Axis, ...], expected: Grid, measured: Grid) -> tuple[float, ...]:
-    """Return the logarithm of measured over expected times, at the cells of ``axes``."""
+    """Return the logarithm of measured over expected times."""
     ratios = [
         time - log(read(expected, cell).time_s)
         for cell, time in zip(measured.cells(), measured.log_times, strict=True)

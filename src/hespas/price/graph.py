@@ -1,4 +1,4 @@
-"""Estimate the regions of a graph at the clock that a device sustains.
+"""Estimate a graph's regions at a device's sustained clock.
 
 Power limits act on the mean power over some 10 ms: products that were timed for less than that ran
 at the boost clock, longer ones at a lower clock (`hespas.hardware.power.clock_in_loop`). The
@@ -87,7 +87,7 @@ class ReuseStatistics:
 
 @frozen
 class GraphEstimate:
-    """Estimates of a graph: one per distinct region, and the estimate of each region.
+    """Estimates of a graph's distinct regions.
 
     ``assumptions`` are those that the estimator makes of every region, ``method`` is its name.
     ``estimator`` priced them; None where it is not kept. ``sustained`` is the clock that they are
@@ -111,7 +111,7 @@ def cache_keys(
     is_scheduled: bool,
     rates: Mapping[str, float] | None = None,
 ) -> Iterator[str]:
-    """Yield the cache key of each estimate, from its inputs and hespas' version.
+    """Yield the cache key of each estimate.
 
     ``regions`` are the fingerprints of the regions' canonical texts. ``is_scheduled`` says that
     their operations are kernels of a compiled program, and launched. ``rates`` are factors on those
@@ -188,7 +188,7 @@ def estimate_graph(
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Job:
-    """One region to estimate, and the ids of the regions that share the estimate."""
+    """A region to estimate, with the regions equal to it."""
 
     module: int
     region: Compute
@@ -256,10 +256,10 @@ def _run(
             raise
 
 
-def _total(made: Iterable[ModuleEstimate]) -> Estimate:
-    """Add up all regions; equal ones by multiplication, so that reuse changes no bit."""
+def _total(modules: Iterable[ModuleEstimate]) -> Estimate:
+    """Add up all regions, equal ones by multiplication."""
     of_module: dict[int, list[ModuleEstimate]] = {}
-    for module in made:
+    for module in modules:
         of_module.setdefault(module.module, []).append(module)
     totals: list[Estimate] = []
     for equal_modules in of_module.values():
@@ -273,15 +273,17 @@ def _total(made: Iterable[ModuleEstimate]) -> Estimate:
     return sum_estimates(totals)
 
 
-def _statistics(made: Sequence[ModuleEstimate]) -> ReuseStatistics:
-    hits = [module.uses - (0 if module.from_store else 1) for module in made]
+def _statistics(modules: Sequence[ModuleEstimate]) -> ReuseStatistics:
+    hits = [module.uses - (0 if module.from_store else 1) for module in modules]
     return ReuseStatistics(
-        regions=sum(module.uses for module in made),
+        regions=sum(module.uses for module in modules),
         region_hits=sum(hits),
-        operations=sum(module.uses * module.operations for module in made),
-        operation_hits=sum(hit * module.operations for hit, module in zip(hits, made, strict=True)),
-        elapsed_s=sum(module.elapsed_s for module in made),
-        elapsed_without_reuse_s=sum(module.elapsed_s * module.uses for module in made),
+        operations=sum(module.uses * module.operations for module in modules),
+        operation_hits=sum(
+            hit * module.operations for hit, module in zip(hits, modules, strict=True)
+        ),
+        elapsed_s=sum(module.elapsed_s for module in modules),
+        elapsed_without_reuse_s=sum(module.elapsed_s * module.uses for module in modules),
     )
 
 

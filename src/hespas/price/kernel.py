@@ -64,7 +64,7 @@ NARROWEST_TILE = 8
 
 
 class Writer(Enum):
-    """Who writes a kernel."""
+    """The writer of a kernel without products."""
 
     COMPILER = "compiler"
     LIBRARY = "library"
@@ -140,7 +140,7 @@ class Kernel:
 
     @property
     def rounds(self) -> int:
-        """The dependent steps of each block of threads; 0 where they are not known."""
+        """The dependent steps of a block of threads, if known."""
         return self.op.attrs.rounds if isinstance(self.op.attrs, KernelAttrs) else 0
 
     @property
@@ -209,7 +209,7 @@ def _memory_orders(op: Op) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def sides_of(op: Op) -> tuple[int, int]:
-    """Return the sides of a transpose's tiles in elements; zeros without a transpose.
+    """Return the sides of a transpose's tiles, zeros without one.
 
     A side is the dimensions that stay adjacent: from the operand's fastest, and from the result's
     fastest.
@@ -223,9 +223,9 @@ def sides_of(op: Op) -> tuple[int, int]:
     return _adjacent_elements(before, after, shape), _adjacent_elements(after, before, shape)
 
 
-def _adjacent_elements(order: tuple[int, ...], other: tuple[int, ...], shape: Sequence[int]) -> int:
-    """Count the elements of an order's fastest dimensions that another order keeps adjacent."""
-    pairs = zip(order, other[other.index(order[0]) :], strict=False)
+def _adjacent_elements(order: tuple[int, ...], after: tuple[int, ...], shape: Sequence[int]) -> int:
+    """Count an order's fastest elements that another keeps adjacent."""
+    pairs = zip(order, after[after.index(order[0]) :], strict=False)
     return prod(
         [shape[dimension] for dimension, _ in takewhile(lambda pair: pair[0] == pair[1], pairs)]
     )
@@ -256,7 +256,7 @@ def _reduction_category(op: Op) -> str:
 
 
 def is_loop(*, rows: int, columns: int) -> bool:
-    """Return whether XLA reduces this few rows in a loop over the results.
+    """Return whether XLA loops over a reduction's few rows.
 
     Source: openxla/xla, ``IsUnnestedReductionFasterThanElemental`` (xla/service/gpu/
     reduction_utils.cc, Apache License 2.0).
@@ -314,7 +314,7 @@ def kind_of(op: Op) -> str:
 
 
 def _kind_inside(op: Op) -> str:
-    """Return an operation's kind; bitcast for a copy or transpose that keeps the order."""
+    """Return an operation's kind, bitcast where order stays."""
     if op.kind not in _ORDERING:
         return op.kind
     before, after = _memory_orders(op)
@@ -326,7 +326,7 @@ FEWEST_IN_GRAPHS = 100
 
 
 def runs_in_graphs(program: Program) -> bool:
-    """Return whether XLA launches a program's kernels in CUDA graphs on a GPU.
+    """Return whether XLA launches kernels in CUDA graphs.
 
     By default XLA makes graphs of sequences of five kernels and more without loops, branches and
     collectives between them. The cost of the many graphs of a program for several devices was not

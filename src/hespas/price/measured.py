@@ -175,7 +175,7 @@ class Measured:
         return self.gemm.device
 
     def at_clock(self, clock: float) -> Measured:
-        """Return the estimator of the device at a part of its boost clock.
+        """Return the estimator at a part of the boost clock.
 
         Raises `HardwareError` for a device whose power is not described.
         """
@@ -193,7 +193,7 @@ class Measured:
 
     @property
     def parameters(self) -> Mapping[str, object]:
-        """The device, the part whose tables serve it, and the other pricers' parameters."""
+        """What decides the answer besides the operation."""
         device = self.device
         about = self.gemm.part.about
         return {
@@ -311,7 +311,7 @@ class Measured:
         return narrow_time(self.gemm, product, bits) * (gemm.flops_per_product / 2)
 
     def _grouped(self, grouped: GroupedGemm) -> Timing:
-        """Return the time of grouped products, from one product or an equal batch.
+        """Return the time of grouped products.
 
         Groups of rows are one product of all rows; where rows are summed over, they are a batch of
         equal groups.
@@ -333,7 +333,7 @@ class Measured:
         return replace(timing, notes=(*timing.notes, _GROUPED))
 
     def _library_time(self, leaf: Leaf, products: Timing, *, is_alone: bool) -> Timing:
-        """Return the time of a kernel with products, at least its bytes' time.
+        """Return a kernel's time, at least its bytes' time.
 
         Tables were measured kernel behind kernel in one graph, with the same operands; one that
         stands alone between others takes somewhat longer. Experts were measured in whole layers.

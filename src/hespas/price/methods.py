@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @frozen
 class RooflineOptions:
-    """How to treat types that the device's table of peak rates doesn't name.
+    """How to treat types without a peak rate.
 
     Without either option, they are priced at the device's ``peak_flops``.
     """
@@ -82,7 +82,7 @@ LAUNCHES = Use(_METHOD, f"drop it, or add {option('method')} roofline")
 
 
 class DeviceUse(Enum):
-    """Whether a method reads the figures of the device that a user names."""
+    """Whether a method reads a named device's figures."""
 
     NEEDED = "needed"
     OPTIONAL = "optional"
@@ -139,7 +139,7 @@ class Method:
         return absent
 
     def decode(self, data: dict[str, object], *, location: str, at: str) -> object | None:
-        """Decode the method's configuration from ``data``, at a JSON path of a file.
+        """Decode the method's configuration, found at a JSON path.
 
         Raises `ConfigError` for keys or values that the method's configuration doesn't allow.
         """
@@ -291,10 +291,10 @@ DEFAULT = METHODS["roofline"]
 _GROUP = "hespas.estimators"
 
 
-def method_named(name: str, *, location: str = "", what: str = "") -> Method:
+def method_named(name: str, *, location: str = "", path: str = "") -> Method:
     """Return a method by its name, ours or another package's.
 
-    ``location`` and ``what`` say in errors where the name was read. Raises `ConfigError` for an
+    ``location`` and ``path`` say in errors where the name was read. Raises `ConfigError` for an
     unknown name.
 
     >>> method_named("measured").summary
@@ -307,7 +307,7 @@ def method_named(name: str, *, location: str = "", what: str = "") -> Method:
     offered = {point.name: point for point in entry_points(group=_GROUP)}
     if name not in offered:
         raise ConfigError(
-            f'{what} is "{name}"' if what else f"there is no method {name!r}",
+            f'{path} is "{name}"' if path else f"there is no method {name!r}",
             location=location,
             hint=suggestion(name, (*METHODS, *offered)),
         )

@@ -1,4 +1,4 @@
-"""The roofline: an operation takes the longer of its arithmetic and its memory traffic.
+"""Time operations by the longer of arithmetic and memory traffic.
 
     time = max(sum over types of FLOPs / peak FLOP/s of the type, bytes / peak bytes/s)
 

@@ -1,4 +1,4 @@
-"""``method: systolic``: matrix products on an array of multipliers, all else by the roofline.
+"""``method: systolic``: products on an array, the rest by roofline.
 
 Products take cycles in closed form; a simulator of arrays takes their place as another
 `ProductTimer`. A product C[m, n] = A[m, k] B[k, n] runs in folds. Weight stationary: a fold holds
@@ -268,7 +268,7 @@ def array_of(hardware: SystolicHardware) -> SystolicArray:
 
 
 def with_timer(timer: ProductTimer, hardware: SystolicHardware, spec: EstimatorSpec) -> Systolic:
-    """Return the estimator with ``timer`` for products and the roofline for the rest."""
+    """Return the estimator with ``timer`` for products."""
     device = Device(
         name=f"{hardware.array_rows} x {hardware.array_columns} array",
         peak_flops=hardware.vector_flops,
@@ -299,7 +299,7 @@ class ProductTimer(Protocol):
         ...
 
     def time_s(self, product: Product, element_bytes: int) -> float:
-        """Return the time of one product, given the bytes of an operand's element."""
+        """Return a product's time, given an element's bytes."""
         ...
 
 
@@ -325,7 +325,7 @@ class ClosedForm:
         )
 
     def time_s(self, product: Product, element_bytes: int) -> float:
-        """Return the longer of the cycles' time and the time to feed the edges."""
+        """Return the longer time, of cycles or of edges."""
         compute_s = cycles(product, self.array) / self.array.clock_hz
         bandwidth = self.array.sram_bandwidth_bytes_per_s
         if bandwidth is None:
@@ -376,8 +376,8 @@ class Systolic:
     def assumptions(self, program: Program) -> tuple[str, ...]:
         """Return the assumptions for every region."""
         del program
-        others = "operations that are no matrix product or convolution are priced by the roofline"
-        return (self.timer.assumption, f"{self.method}: {others}")
+        roofline = "operations that are no matrix product or convolution are priced by the roofline"
+        return (self.timer.assumption, f"{self.method}: {roofline}")
 
     def estimate(self, region: Compute, program: Program) -> Estimate:
         """Add up the region's operations; raise `CostError` for unknown work."""

@@ -46,7 +46,7 @@ class Axis:
 
 @frozen
 class Grid:
-    """Logarithms of times in seconds, the last axis changing first; NaN if unknown."""
+    """Logarithms of times in seconds over axes."""
 
     axes: tuple[Axis, ...]
     log_times: tuple[float, ...]
@@ -69,7 +69,7 @@ class Grid:
 
 @frozen
 class Reading:
-    """A time read off a grid; ``outside`` names the axes that it leaves."""
+    """A time read off a grid."""
 
     time_s: float
     outside: tuple[str, ...] = ()
@@ -100,14 +100,18 @@ def _weighted_time(grid: Grid, cell: int, *, inside: bool) -> float:
 
 
 def _interpolate_line(
-    sizes: Sequence[int], line: Sequence[float], at: int, *, inside: bool
+    sizes: Sequence[int], line: Sequence[float], number: int, *, inside: bool
 ) -> float:
-    """Return the log time of cell ``at``, from the first complete pair of neighbours."""
-    pairs = ((at - 1, at + 1),) if inside else ((at - 2, at - 1), (at + 1, at + 2))
+    """Interpolate a cell's log time between or beyond its neighbours."""
+    pairs = (
+        ((number - 1, number + 1),)
+        if inside
+        else ((number - 2, number - 1), (number + 1, number + 2))
+    )
     for low, high in pairs:
         if low < 0 or high >= len(line) or isnan(line[low]) or isnan(line[high]):
             continue
-        part = log(sizes[at] / sizes[low]) / log(sizes[high] / sizes[low])
+        part = log(sizes[number] / sizes[low]) / log(sizes[high] / sizes[low])
         return line[low] + part * (line[high] - line[low])
     return nan
 
@@ -181,7 +185,7 @@ def read(grid: Grid, sizes: Sequence[int]) -> Reading:
         share, cell = 1.0, 0
         for upper, location, stride in zip(corner, places, strides, strict=True):
             share *= location.part if upper else 1 - location.part
-            cell += (location.at + upper) * stride
+            cell += (location.cell + upper) * stride
         if share:
             log_time += share * grid.log_times[cell]
     return Reading(
@@ -191,10 +195,10 @@ def read(grid: Grid, sizes: Sequence[int]) -> Reading:
 
 @frozen
 class _Location:
-    """A size between cells: ``part`` of the way after cell ``at``."""
+    """A size between cells: ``part`` of the way after ``cell``."""
 
     axis: str
-    at: int
+    cell: int
     part: float = 0.0
     beyond: float = 1.0
     is_outside: bool = False
@@ -203,13 +207,13 @@ class _Location:
 def _location(axis: Axis, size: int) -> _Location:
     sizes = axis.sizes
     if size < sizes[0]:
-        return _Location(axis=axis.name, at=0, is_outside=True)
+        return _Location(axis=axis.name, cell=0, is_outside=True)
     if size >= sizes[-1]:
         beyond = size / sizes[-1]
-        return _Location(axis=axis.name, at=len(sizes) - 1, beyond=beyond, is_outside=beyond > 1)
+        return _Location(axis=axis.name, cell=len(sizes) - 1, beyond=beyond, is_outside=beyond > 1)
     cell = bisect_right(sizes, size) - 1
     part = log(size / sizes[cell]) / log(sizes[cell + 1] / sizes[cell])
-    return _Location(axis=axis.name, at=cell, part=part)
+    return _Location(axis=axis.name, cell=cell, part=part)
 
 
 FORMAT = 1

@@ -1,4 +1,4 @@
-"""TPUs: times by the compiler's cycles, or by the rates of the units.
+"""Price on TPUs by the compiler's cycles or units' rates.
 
 ``method: compiler`` takes the cycles that a TPU's compiler wrote beside operations, over the clock;
 ``method: tensor_core`` is for programs that no TPU compiler saw. Kernels without cycles:
@@ -41,7 +41,7 @@ from hespas.program.attrs import TOP_K, CustomCallAttrs, DimensionAttrs
 from hespas.program.kernels import KernelType
 from hespas.program.operations.table import kinds_of
 from hespas.program.operations.traits import Category
-from hespas.program.program import Op, Program, Value, all_ops, size_of
+from hespas.program.program import Op, Program, Value, all_ops, shape_of, size_of
 from hespas.program.types import TensorType
 from hespas.program.work import Work
 from hespas.split.regions import Compute
@@ -231,7 +231,7 @@ def tensor_core(spec: EstimatorSpec) -> TensorCoreEstimator:
 
 
 def scheduled_price(roofline: Roofline, leaf: Leaf) -> Price | None:
-    """Price a kernel of Pallas, a sort or ``TopK`` as libtpu schedules it.
+    """Price a Pallas kernel, sort or ``TopK`` as scheduled.
 
     libtpu writes no cycles for these. Returns None for other operations.
     """
@@ -281,7 +281,7 @@ _NO_VECTORS = _MOVING | {"convolution", "dot", "dot_general", "fusion"}
 
 @frozen
 class VectorLoad:
-    """The load of a kernel on each part of the vector unit, in registers."""
+    """A kernel's registers on each part of the vector unit."""
 
     arithmetic: float = 0.0
     functions: float = 0.0
@@ -320,16 +320,16 @@ def vector_load(op: Op, work: Work, core: TensorCore) -> VectorLoad | None:
     )
 
 
-def _elementwise(op: Op, made: Mapping[Value, str], *, is_exact: bool) -> tuple[float, float]:
+def _elementwise(op: Op, kind_of: Mapping[Value, str], *, is_exact: bool) -> tuple[float, float]:
     """Return the arithmetic and functions of an operation, in registers.
 
-    ``made`` has the kind of the operation that made each value. Dividing by a broadcast value is
+    ``kind_of`` has the kind of the operation that made each value. Dividing by a broadcast value is
     multiplying by its reciprocal.
     """
     if op.kind == "convert" and any(map(_is_narrow, (*op.operands, *op.results))):
         return 0.0, 0.0
     count = _registers(op.results)
-    if op.kind == "divide" and made.get(op.operands[1], "") in _BROADCASTS:
+    if op.kind == "divide" and kind_of.get(op.operands[1], "") in _BROADCASTS:
         return count, 0.0
     traits = op.traits
     instructions = (traits.tpu_exact_instructions if is_exact else None) or traits.tpu_instructions
@@ -337,7 +337,7 @@ def _elementwise(op: Op, made: Mapping[Value, str], *, is_exact: bool) -> tuple[
 
 
 def _widening(operands: Sequence[Value], wide: set[Value]) -> float:
-    """Return the cost to widen narrow operands not yet widened, and mark them."""
+    """Widen narrow operands once; return the cost."""
     widened = [value for value in set(operands) if _is_narrow(value) and value not in wide]
     wide.update(widened)
     return _WIDEN * _registers(widened)
@@ -392,7 +392,7 @@ _ORDERING = (
 
 
 def sort_timing(op: Op, work: Work, device: Device) -> Timing | None:
-    """Return the time of an operation or fusion that sorts; None for others.
+    """Return the time of a sorting operation, if one.
 
     Also None where the device's units or its clock are not described.
     """
@@ -422,13 +422,8 @@ def ordering_operations(op: Op) -> int | None:
             stages = levels * (levels + 1) // 2
             return _STAGE_OPERATIONS * stages * ceil((rows << levels) / _REGISTER_ELEMENTS)
         case CustomCallAttrs(target=target) if target == TOP_K:
-            largest = op.results[0].type
-            kept_count = (
-                largest.shape[-1] if isinstance(largest, TensorType) and largest.shape else 1
-            )
-            return (
-                _KEPT_OPERATIONS * kept_count * ceil(unordered.element_count / _REGISTER_ELEMENTS)
-            )
+            count = (1, *shape_of(op.results[0]))[-1]
+            return _KEPT_OPERATIONS * count * ceil(unordered.element_count / _REGISTER_ELEMENTS)
         case _:
             return None
 

@@ -85,7 +85,7 @@ def flatten(program: Program) -> FlatProgram:
             assumptions=(),
         )
     if _opened_size(body) > MOST_OPERATIONS:
-        raise _too_large_error(program.source, what="operations")
+        raise _too_large_error(program.source, subject="operations")
     flat = _Flattening(program=program)
     results = flat.inline(body, body.arguments)
     return FlatProgram(
@@ -124,13 +124,13 @@ def needs_opening(op: Op) -> bool:
 _OPENED = ASYNC | kinds_where(lambda traits: traits.category is Category.COLLECTIVE)
 
 
-def _too_large_error(source: str, *, what: str, instead: str = "") -> UnsupportedError:
+def _too_large_error(source: str, *, subject: str, instead: str = "") -> UnsupportedError:
     """Return the error for more than `MOST_OPERATIONS` unrolled operations.
 
     ``instead`` is an alternative for the hint, if any.
     """
     return UnsupportedError(
-        f"unrolling the loops that communicate gives over {MOST_OPERATIONS:,} {what}",
+        f"unrolling the loops that communicate gives over {MOST_OPERATIONS:,} {subject}",
         location=source,
         hint=f"{instead}give smaller counts with {option('trip_count')}",
     )
@@ -304,9 +304,9 @@ class _Schedule:
 
     ``moved`` gives the transfers that produce a value, in programs of hespas' model of a compiler.
     ``waits_for`` are the regions that the next operation on the present ``stream`` waits for,
-    ``others`` those of all other streams, ``events`` those of each event, and ``in_flight`` those
-    that each asynchronous operation started. ``roles``, ``kept`` and ``named`` cache values that
-    recur in every iteration of a loop. With ``most_rounds``, ``counts`` says how often each region
+    ``waits_of`` those of all other streams, ``events`` those of each event, and ``in_flight`` those
+    that each asynchronous operation started. ``roles``, ``region_of`` and ``started`` cache values
+    of a loop's iterations. With ``most_rounds``, ``counts`` says how often each region
     runs, and ``count`` how often the next one does.
     """
 
@@ -320,20 +320,20 @@ class _Schedule:
     rounds: list[LoopRound] = field(default_factory=list[LoopRound])
     waits_for: tuple[int, ...] = ()
     stream: int = 0
-    others: dict[int, tuple[int, ...]] = field(default_factory=dict[int, tuple[int, ...]])
+    waits_of: dict[int, tuple[int, ...]] = field(default_factory=dict[int, tuple[int, ...]])
     events: dict[int, tuple[int, ...]] = field(default_factory=dict[int, tuple[int, ...]])
     host_waits: dict[int, tuple[int, ...]] = field(default_factory=dict[int, tuple[int, ...]])
     in_flight: dict[Value, tuple[int, ...]] = field(default_factory=dict[Value, tuple[int, ...]])
     roles: dict[Op, _Role] = field(default_factory=dict[Op, "_Role"])
-    kept: dict[Op, Region] = field(default_factory=dict[Op, Region])
-    named: dict[tuple[Op, Op], Op] = field(default_factory=dict[tuple[Op, Op], Op])
+    region_of: dict[Op, Region] = field(default_factory=dict[Op, Region])
+    started: dict[tuple[Op, Op], Op] = field(default_factory=dict[tuple[Op, Op], Op])
     moved: dict[Value, tuple[int, ...]] = field(default_factory=dict[Value, tuple[int, ...]])
 
     def block(self, block: Block) -> None:
         for op in block.operations:
             if op.stream != self.stream:
-                self.others[self.stream] = self.waits_for
-                self.stream, self.waits_for = op.stream, self.others.get(op.stream, ())
+                self.waits_of[self.stream] = self.waits_for
+                self.stream, self.waits_for = op.stream, self.waits_of.get(op.stream, ())
             if isinstance(op.attrs, HostWaitAttrs):
                 self._host_waits(op.attrs.stream)
             elif isinstance(op.attrs, EventAttrs):
@@ -353,7 +353,7 @@ class _Schedule:
             self._wait_for(self.events.get(event, ()))
 
     def _host_waits(self, stream: int | None) -> None:
-        waits = {**self.others, self.stream: self.waits_for}
+        waits = {**self.waits_of, self.stream: self.waits_for}
         chosen = waits if stream is None else {stream: waits.get(stream, ())}
         awaited = {region for regions in chosen.values() for region in regions}
         next_region = len(self.regions)
@@ -407,11 +407,11 @@ class _Schedule:
         number = len(self.regions)
         if number >= MOST_OPERATIONS:
             instead = f"{_FEW_ROUNDS}, or " if self.most_rounds is None else ""
-            raise _too_large_error(self.program.source, what="kernels", instead=instead)
-        if op not in self.kept:
+            raise _too_large_error(self.program.source, subject="kernels", instead=instead)
+        if op not in self.region_of:
             inputs = tuple(dict.fromkeys(values_read(op)))
-            self.kept[op] = region_of(number, (op,), (), inputs, op.results)
-        self.regions.append(dataclasses.replace(self.kept[op], id=number))
+            self.region_of[op] = region_of(number, (op,), (), inputs, op.results)
+        self.regions.append(dataclasses.replace(self.region_of[op], id=number))
         self.producers.append(self.waits_for)
         if self.most_rounds is not None:
             self.counts.append(self.count)
@@ -455,14 +455,14 @@ class _Schedule:
                 self._op(named_op, self._role(named_op))
 
     def _named(self, inner: Op, start: Op) -> Op:
-        if (start, inner) not in self.named:
-            self.named[start, inner] = replace(
+        if (start, inner) not in self.started:
+            self.started[start, inner] = replace(
                 inner,
                 instruction=start.instruction or inner.instruction,
                 source_location=inner.source_location or start.source_location,
                 scope=inner.scope or start.scope,
             )
-        return self.named[start, inner]
+        return self.started[start, inner]
 
 
 def runs_of_round(number: int, count: int, *, walked: int) -> int:

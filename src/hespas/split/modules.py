@@ -52,14 +52,14 @@ class RegionModule:
 
 @frozen
 class RegionModules:
-    """The distinct modules of a graph, and the index of each region's module."""
+    """The distinct modules of a graph, and each region's index."""
 
     modules: tuple[RegionModule, ...]
     module_of_region: tuple[int, ...]
 
 
 def region_modules(graph: RegionGraph) -> RegionModules:
-    """Find the distinct regions of a graph, in time linear in its operations.
+    """Find the distinct regions of a graph.
 
     Iterations of an unrolled loop share their operations, which are examined once.
     """
@@ -99,7 +99,7 @@ def canonical_text(region: Region, program: Program) -> str:
 
 
 def stablehlo_text(region: Region, program: Program) -> str:
-    """Return a region as a StableHLO module that any StableHLO tool can compile."""
+    """Return a region as a StableHLO module."""
     normal = [normalised(op) for op in (*region.constants, *operations_of(region))]
     operations, renaming = lowered(normal)
     outputs = [renaming.get(value, value) for value in region.outputs]
@@ -170,9 +170,9 @@ def normalised(op: Op) -> Op:
 
 @lru_cache(maxsize=1024)
 def _normal_attributes(
-    other: tuple[tuple[str, str], ...], groups: ReplicaGroups | None, has_channel: bool
+    attributes: tuple[tuple[str, str], ...], groups: ReplicaGroups | None, has_channel: bool
 ) -> tuple[tuple[str, str], ...]:
-    changed = dict(other)
+    changed = dict(attributes)
     if groups is not None:
         changed["replica_groups"] = _dense(groups.listed())
     if has_channel:

@@ -49,7 +49,7 @@ class OperationNames:
 
 
 def operation_names(graph: RegionGraph) -> OperationNames:
-    """Return the names of a graph's operations, in time linear in their number."""
+    """Return the names of a graph's operations."""
     program = graph.program
     if program.is_scheduled:
         operations: Iterable[Op] = program.main.body.operations
@@ -106,7 +106,7 @@ class _GradientValues:
         return not self.values.isdisjoint(last.operands)
 
     def _passed(self, op: Op, block: Block) -> None:
-        """Note the arguments of a block that an operation passes noted values to."""
+        """Note inner arguments of noted values."""
         if len(block.arguments) == len(op.operands):
             pairs = zip(block.arguments, op.operands, strict=True)
             self.values.update(argument for argument, value in pairs if value in self.values)
@@ -162,15 +162,15 @@ _FAR = 8
 class Carried:
     """The links between a program's values for naming collectives.
 
-    ``made`` is the producer of a value, ``read`` are its readers. ``before`` maps arguments of
+    ``producers`` make values, ``readers`` read them. ``before`` maps arguments of
     blocks to their outer values, ``after`` maps returned values of blocks to the outer results.
     ``has_modules`` says that the program names any module.
     """
 
     names: OperationNames
     has_modules: bool
-    made: Mapping[Value, Op]
-    read: Mapping[Value, Sequence[Op]]
+    producers: Mapping[Value, Op]
+    readers: Mapping[Value, Sequence[Op]]
     before: Mapping[Value, Sequence[Value]]
     after: Mapping[Value, Sequence[Value]]
     _found: dict[Op, tuple[tuple[Named, float], ...]] = field(
@@ -205,13 +205,13 @@ class Carried:
             shares[combined] = shares.get(combined, 0.0) + max(0.0, unnamed_share)
         return shares
 
-    def _names_of_operand(self, op: Op, at: int, far: int) -> Mapping[Named, float]:
+    def _names_of_operand(self, op: Op, place: int, far: int) -> Mapping[Named, float]:
         """Return the names of one operand, or of its result's reader."""
-        if op.kind in _GATHERS and at < len(op.results):
-            name = self._name_of_reader(op.results[at], far)
+        if op.kind in _GATHERS and place < len(op.results):
+            name = self._name_of_reader(op.results[place], far)
             if name is not None:
                 return {name: 1.0}
-        return self._names_of_producers(op.operands[at], far)
+        return self._names_of_producers(op.operands[place], far)
 
     def _name_of_reader(self, value: Value, far: int) -> Named | None:
         """Return the name of the nearest reader in a module, or None."""
@@ -220,7 +220,7 @@ class Carried:
             reached: list[Value] = []
             for current in pending:
                 reached += self.after.get(current, ())
-                for op in self.read.get(current, ()):
+                for op in self.readers.get(current, ()):
                     name = self.names.of(op)
                     if name.path and op.kind not in _MOVES:
                         return name
@@ -232,7 +232,7 @@ class Carried:
 
     def _names_of_producers(self, value: Value, far: int) -> dict[Named, float]:
         """Return the names of a value's producers by share of bytes."""
-        op = self.made.get(value)
+        op = self.producers.get(value)
         if far == 0:
             return {}
         if op is None:
@@ -283,7 +283,12 @@ def carried(program: Program, names: OperationNames) -> Carried:
         for inner, outer in _outward(op, started):
             after.setdefault(inner, []).append(outer)
     return Carried(
-        names=names, has_modules=has_modules, made=producers, read=read, before=before, after=after
+        names=names,
+        has_modules=has_modules,
+        producers=producers,
+        readers=read,
+        before=before,
+        after=after,
     )
 
 

@@ -101,7 +101,7 @@ def test_a_recipe_is_part_of_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = (parse_recipe(f"xla_a_b={value}", file="r") for value in (1, 2))
     keys = {job_key(replace(JOB, recipe=recipe)) for recipe in (None, first, second)}
     assert len(keys) == 3
-    assert job_key(replace(JOB, given={"xla_a_b": "1"})) == job_key(JOB)
+    assert job_key(replace(JOB, set_flags={"xla_a_b": "1"})) == job_key(JOB)
 
     def all_of_them(*_: object) -> FlagsTaken:
         return FlagsTaken()

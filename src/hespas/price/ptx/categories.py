@@ -1,4 +1,4 @@
-"""Price kernels known only by their HLO, by the category of their emitter.
+"""Price kernels without PTX by the category of their emitter.
 
 XLA's emitters write few categories of kernels (`hespas.price.kernel.Kernel.category`).
 """
@@ -374,7 +374,7 @@ def _indexed_bytes(op: Op, gpu: Microarchitecture) -> Iterator[Indexed]:
 
 
 def _scattered_window(op: Op, table: Value, update: Value) -> tuple[int, ...]:
-    """Return the extents written at one index: the fastest whole dimensions of an update."""
+    """Return the extents that a scatter writes at one index."""
     indices = op.operands[len(op.operands) // 2]
     vector = shape_of(indices)[-1] if len(shape_of(indices)) > 1 else 1
     remaining_elements = size_of(update) * vector // max(1, size_of(indices))

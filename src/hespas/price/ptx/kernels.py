@@ -285,7 +285,7 @@ class KernelPricer:
         )
 
     def _is_small(self, launch: KernelLaunch, bytes_moved: float) -> bool:
-        """Return whether a kernel ends before its launch does and needs no reading."""
+        """Return whether a kernel ends before its launch does."""
         blocks = prod(launch.grid)
         return blocks <= self.gpu.multiprocessors and bytes_moved <= blocks * _SMALL_BLOCK_BYTES
 
@@ -337,7 +337,7 @@ def kernel_pricer(
     cache: AnalysisCache = _NO_CACHE,
     in_graphs: bool = False,
 ) -> KernelPricer | None:
-    """Return the pricer of a device; None if its microarchitecture is not described.
+    """Return a device's pricer; None without its microarchitecture.
 
     ``in_graphs`` says that CUDA graphs launch the kernels.
 

@@ -83,18 +83,18 @@ def bank_passes(address: Value, mask: Array | None, threads: int, width: int) ->
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Pattern:
-    """Cached counts of an access, with the objects whose ids are its key."""
+    """An access's counts, with the objects that its key names."""
 
     start: Value
     mask: Array | None
     offset: int
     stride: int
-    found: Touched
+    touched: Touched
 
 
 @dataclass(slots=True, kw_only=True)
 class Patterns:
-    """Accesses of one run of a basic block, reused for offsets of whole lines."""
+    """Accesses of one run of a basic block."""
 
     threads: int
     touched: dict[tuple[int, int, int], _Pattern] = field(
@@ -120,9 +120,9 @@ class Patterns:
                 mask=mask,
                 offset=offset,
                 stride=_stride(address),
-                found=touched(address, mask, self.threads),
+                touched=touched(address, mask, self.threads),
             )
-        access, sectors_ahead = pattern.found, (offset - pattern.offset) // SECTOR_BYTES
+        access, sectors_ahead = pattern.touched, (offset - pattern.offset) // SECTOR_BYTES
         if sectors_ahead:
             ids = np.where(access.ids >= 0, access.ids + sectors_ahead, access.ids)
             access = Touched(

@@ -35,14 +35,14 @@ _WIDTHS = {"8": 32, "16": 32, "32": 32, "64": 64}
 
 @dataclass(frozen=True, slots=True)
 class Opcode:
-    """The cost of an opcode for a warp; its rule, None if unknown."""
+    """An opcode's cost for a warp, and its rule."""
 
     slots: Slots
     rule: Rule | None = None
 
 
 def narrowed(value: Value, bits: int) -> Value:
-    """Return the value as a register of 32 or 64 bits holds it, signed.
+    """Return the value as a signed register holds it.
 
     >>> narrowed(2**32 - 1, 32), narrowed(2**32 + 5, 32)
     (-1, 5)
@@ -82,7 +82,7 @@ def evaluate(parts: Sequence[str], operands: Sequence[Value]) -> Value | None:
 
 
 def bits_of(parts: Sequence[str]) -> int:
-    """Return the width of the register that an instruction writes: 32 or 64."""
+    """Return the written register's width: 32 or 64."""
     if "wide" in parts:
         return 32 if parts[-1].endswith("16") else 64
     kind = parts[1] if parts[0] == "cvt" and parts[1][0] in "usb" else parts[-1]
@@ -197,7 +197,7 @@ def _compare(parts: Sequence[str], operands: Sequence[Value]) -> Value:
 
 
 def compared(parts: Sequence[str], operands: Sequence[Value]) -> tuple[Value, Value]:
-    """Return the two sides of a comparison, signed or not as the opcode says."""
+    """Return the two sides of a comparison."""
     kind = parts[-1]
     if parts[1] in {"lo", "ls", "hi", "hs"}:
         kind = "u" + kind[1:]
@@ -297,19 +297,19 @@ def slots_of(instructions: Sequence[Instruction]) -> tuple[Slots, ...]:
 
 
 def _slots(
-    each: Instruction, writer: Mapping[str, Instruction], readers: Mapping[str, set[str]]
+    instruction: Instruction, writer: Mapping[str, Instruction], readers: Mapping[str, set[str]]
 ) -> Slots:
-    match each.name:
+    match instruction.name:
         case "cvt":
-            return _conversion(each, readers)
-        case "setp" | "add" | "or" if _is_folded(each, writer):
+            return _conversion(instruction, readers)
+        case "setp" | "add" | "or" if _is_folded(instruction, writer):
             return NOTHING
         case "mov":
             # One permutation splits a register into halves or joins them.
-            split = Slots(logic=0.5) if len(each.writes) > 1 else NOTHING
-            return _LOGIC if len(each.sources) > 1 else split
+            split = Slots(logic=0.5) if len(instruction.writes) > 1 else NOTHING
+            return _LOGIC if len(instruction.sources) > 1 else split
         case _:
-            return _by_type(each.opcode)
+            return _by_type(instruction.opcode)
 
 
 @cache
@@ -329,26 +329,32 @@ def _by_type(opcode: str) -> Slots:
     return slots.plus(slots, 1) if is_double and slots not in {_MEMORY, _OTHER} else slots
 
 
-def _is_folded(each: Instruction, writer: Mapping[str, Instruction]) -> bool:
-    makers = [writer[name] for name in each.sources if isinstance(name, str) and name in writer]
-    if each.name == "setp":
-        return each.sources[-1:] == (0,) and any(maker.name == "and" for maker in makers)
-    if each.parts[-1] in _LONG_TYPES:
+def _is_folded(instruction: Instruction, writer: Mapping[str, Instruction]) -> bool:
+    makers = [
+        writer[name] for name in instruction.sources if isinstance(name, str) and name in writer
+    ]
+    if instruction.name == "setp":
+        return instruction.sources[-1:] == (0,) and any(maker.name == "and" for maker in makers)
+    if instruction.parts[-1] in _LONG_TYPES:
         return any("wide" in maker.parts for maker in makers)
     # LEA and LOP3 take a shifted or masked operand as it is.
-    return each.parts[-1] in {"s32", "b32"} and any(maker.name == "shl" for maker in makers)
+    return instruction.parts[-1] in {"s32", "b32"} and any(maker.name == "shl" for maker in makers)
 
 
-def _conversion(each: Instruction, readers: Mapping[str, set[str]]) -> Slots:
-    types = [part for part in each.parts if part.rstrip("0123456789x") in {"f", "bf", "s", "u"}]
+def _conversion(instruction: Instruction, readers: Mapping[str, set[str]]) -> Slots:
+    types = [
+        part for part in instruction.parts if part.rstrip("0123456789x") in {"f", "bf", "s", "u"}
+    ]
     if not types:
-        raise ProgramError(f"the PTX {each.opcode!r} does not say what it converts")
+        raise ProgramError(f"the PTX {instruction.opcode!r} does not say what it converts")
     match types[0], types[-1]:
         case to, source if to[0] in "su" and source[0] in "su":
             return _LOGIC if to[0] == "s" and to[1:] < source[1:] else NOTHING
         case to, source if "bf16" in {to, source} or "bf16x2" in {to, source}:
-            return _bf16_conversion(each, to, readers)
-        case to, source if source == "f16" or (to == source == "f32" and "sat" in each.parts):
+            return _bf16_conversion(instruction, to, readers)
+        case to, source if source == "f16" or (
+            to == source == "f32" and "sat" in instruction.parts
+        ):
             return _FUSED
         case ("f16" | "f16x2", _) | ("f32", "s32" | "u32"):
             return _LOGIC
@@ -356,7 +362,7 @@ def _conversion(each: Instruction, readers: Mapping[str, set[str]]) -> Slots:
             return _SPECIAL
 
 
-def _bf16_conversion(each: Instruction, to: str, readers: Mapping[str, set[str]]) -> Slots:
+def _bf16_conversion(instruction: Instruction, to: str, readers: Mapping[str, set[str]]) -> Slots:
     """Return the cost of a conversion to or from bf16.
 
     To f32 it is a shift; from f32 a packing one, or for a single value a slow conversion. The
@@ -365,5 +371,5 @@ def _bf16_conversion(each: Instruction, to: str, readers: Mapping[str, set[str]]
     """
     if to == "f32":
         return _EITHER
-    users = readers.get(each.writes[0], set()) if to != "bf16x2" else set[str]()
+    users = readers.get(instruction.writes[0], set()) if to != "bf16x2" else set[str]()
     return _SPECIAL if "cvt" in users and "mov" not in users else _LOGIC

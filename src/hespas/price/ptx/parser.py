@@ -234,7 +234,7 @@ class BasicBlock(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Flow(msgspec.Struct, frozen=True, kw_only=True):
-    """A kernel cut into basic blocks, ordered so that only loops lead back.
+    """A kernel's basic blocks, of which only loops lead back.
 
     ``loops`` maps the head of each loop to its blocks. ``followed`` are the registers that
     addresses, guards and branches depend on.
@@ -311,7 +311,7 @@ def _edges(kernel: Kernel, starts: Sequence[int], stop: int) -> tuple[int, int]:
 
 
 def _order(edges: Sequence[tuple[int, int]]) -> tuple[list[int], dict[int, set[int]]]:
-    """Return the blocks in reverse postorder, each loop together, and the loops by head."""
+    """Return blocks in reverse postorder, and the loops by head."""
     first = _postorder(edges, {})
     rank = {block: -position for position, block in enumerate(first)}
     loops: dict[int, set[int]] = {}
@@ -419,16 +419,16 @@ def loop_of(kernel: Kernel, flow: Flow, head: int) -> Loop:
 def _deciding_comparisons(
     instructions: Sequence[Instruction], inside: Sequence[int]
 ) -> tuple[int, ...]:
-    """Return the comparisons inside a loop that its branches and guards depend on."""
+    """Return the comparisons that decide a loop's branches and guards."""
     writers = _writers(instructions, inside)
     waiting = [instructions[i].guard for i in inside if instructions[i].guard]
     comparisons: set[int] = set()
-    asked: set[str] = set()
+    followed: set[str] = set()
     while waiting:
         name = waiting.pop()
-        if name in asked:
+        if name in followed:
             continue
-        asked.add(name)
+        followed.add(name)
         for position in writers.get(name, ()):
             maker = instructions[position]
             if maker.name == "setp":

@@ -20,13 +20,13 @@ _BARRIERS = frozenset({"bar", "barrier"})
 
 
 def analyse(text: str, launch: KernelLaunch) -> KernelAnalysis:
-    """Read a kernel's PTX and walk its middle block; errors as for `walk_middle`."""
+    """Return the analysis of a kernel's PTX."""
     return analysis_of(walk_middle(text, launch), launch)
 
 
 @lru_cache(maxsize=1)
 def walk_middle(text: str, launch: KernelLaunch) -> Walk:
-    """Read a kernel's PTX and walk its middle block; cache the last one.
+    """Read a kernel's PTX and walk its middle block.
 
     Raises `ProgramError` for a text without a kernel, for one that can't be followed, and for a
     launch without threads.
@@ -106,7 +106,7 @@ def _access(instruction: Instruction, counts: AccessCounts) -> Access:
 
 
 def with_neighbour(kernel: KernelAnalysis, walked: Walk, launch: KernelLaunch) -> KernelAnalysis:
-    """Count the sectors that the middle block and a later one both load.
+    """Count the sectors that a later block loads again.
 
     Blocks one, two and four farther on are tried: what a row of four blocks shares comes again with
     the next row.

@@ -1,4 +1,4 @@
-"""The analysis of a kernel, the cost of each limit, and how limits combine.
+"""Analyse kernels, cost each limit, and combine the limits.
 
     device memory   bytes x (1 + turns) / (bandwidth x efficiency)
     L2              (sectors x 32 bytes - bytes) / L2 bandwidth
@@ -88,7 +88,7 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def amplification(self) -> float:
-        """Bytes of sectors per byte asked for; below 1 if threads share bytes."""
+        """Bytes of sectors for each byte asked for."""
         return self.sectors * SECTOR_BYTES / self.bytes if self.bytes else 0.0
 
 
@@ -221,7 +221,7 @@ _SECONDS = tuple(each.name for each in fields(KernelTerms) if each.name != "pipe
 
 
 def added_terms(terms: Sequence[tuple[KernelTerms, int]]) -> KernelTerms:
-    """Return the terms of kernels that run one after another, with their counts.
+    """Return the terms of kernels that run in sequence.
 
     Each limit adds up on its own, which equals the sum of their times where one limit decides all.
     """
@@ -254,7 +254,7 @@ def l2_sectors(kernel: KernelAnalysis, gpu: Microarchitecture) -> float:
 
 
 def pipe_cycles(kernel: KernelAnalysis, gpu: Microarchitecture) -> dict[str, float]:
-    """Return the cycles that each pipe of a multiprocessor needs for one block.
+    """Return each pipe's cycles for one block.
 
     Instructions that may run on two pipes go to the less busy one.
     """

@@ -1,4 +1,4 @@
-"""Walk one block of threads through a kernel: count its instructions and addresses.
+"""Walk a block of threads, and count instructions and addresses.
 
 Only addresses, guards and branches are computed, for all threads of the block together. Threads
 that part at a branch wait for each other: those that are furthest behind go first. A loop whose
@@ -66,7 +66,7 @@ class AccessCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Visit:
-    """The state of the walk when a loop came back to its head."""
+    """The walk's state on return to a loop's head."""
 
     carried: Mapping[str, Value | None]
     counts: Array
@@ -190,7 +190,7 @@ class Walk:
         return [(to, None if part.all() else part) for to, part in parted if part.any()]
 
     def _choose(self, number: int) -> int:
-        """Choose for a branch on data: leave a loop; skip code without memory accesses."""
+        """Choose a branch on data: leave loops, skip plain code."""
         block = self.flow.blocks[number]
         near, far = sorted((block.after, block.target))
         for head, body in self.flow.loops.items():
@@ -208,7 +208,7 @@ class Walk:
         return near if any(map(is_access, between)) and not is_library else far
 
     def _come_back(self, head: int, going: Array | None) -> None:
-        """Start a loop's next iteration, after multiplying the iterations equal to the last."""
+        """Start a loop's next iteration."""
         if head not in self.loops:
             self.loops[head] = loop_of(self.kernel, self.flow, head)
         loop, visits = self.loops[head], self.visits.setdefault(head, [])
@@ -226,7 +226,7 @@ class Walk:
             del self.visits[inner]
 
     def _multiply(self, loop: Loop, visits: list[_Visit]) -> bool:
-        """Multiply as many equal iterations as possible; False if nothing known ends the loop."""
+        """Skip equal iterations; return whether something known ends the loop."""
         steps = _steps(visits)
         if steps is None:
             return True
@@ -427,7 +427,7 @@ def _parameter(operand: str, bits: int) -> int:
 
 
 def _loaded(address: Value, number: int) -> Value:
-    """Return a stand-in for loaded data: 0 for one shared address, else scattered."""
+    """Return a stand-in for loaded data."""
     if isinstance(address, int):
         return 0
     scattered = ((address >> 2) * 40503 + number) & 0x7FFF
@@ -450,7 +450,7 @@ def width_bytes(instruction: Instruction) -> int:
 
 
 def _steps(visits: list[_Visit]) -> dict[str, Value] | None:
-    """Return each register's step in an iteration; None if a step isn't constant."""
+    """Return registers' constant steps in an iteration, if constant."""
     steps: dict[str, Value] = {}
     for name, last in visits[-1].carried.items():
         middle, first = visits[-2].carried[name], visits[-3].carried[name]
@@ -481,24 +481,24 @@ def _gap(pair: Comparison) -> Value:
 
 
 def _iterations(comparison: Instruction, gap: Value, step: Value) -> int:
-    asked = _NEGATED.get(comparison.parts[1], comparison.parts[1])
+    test = _NEGATED.get(comparison.parts[1], comparison.parts[1])
     gaps, steps = np.broadcast_arrays(np.atleast_1d(gap), np.atleast_1d(step))
     pairs = set(zip(gaps.tolist(), steps.tolist(), strict=True))
-    return min(_lasting(asked, int(cast("int", g)), int(cast("int", s))) for g, s in pairs)
+    return min(_lasting(test, int(cast("int", g)), int(cast("int", s))) for g, s in pairs)
 
 
-def _lasting(asked: str, gap: int, step: int) -> int:
+def _lasting(test: str, gap: int, step: int) -> int:
     """Return how often ``gap`` can move by ``step`` before the answer changes.
 
     >>> _lasting("lt", -10, 4), _lasting("le", -8, 4), _lasting("ne", 12, -4), _lasting("lt", 5, 1)
     (2, 2, 2, 4611686018427387904)
     """
-    if asked in {"eq", "ne"}:
+    if test in {"eq", "ne"}:
         if gap == 0:
             return _FOREVER if step == 0 else 0
         meets = step != 0 and -gap // step > 0 and gap % step == 0
         return -gap // step - 1 if meets else _FOREVER
-    edge = -1 if asked in {"lt", "lo"} else 0
+    edge = -1 if test in {"lt", "lo"} else 0
     if gap <= edge:
         return _FOREVER if step <= 0 else (edge - gap) // step
     return _FOREVER if step >= 0 else (gap - edge - 1) // -step
