@@ -13,12 +13,12 @@ from hespas.cli.answers import Answer, answering, check_targets, write_json
 from hespas.evidence.measure.measured import MeasureOptions, measure_step
 from hespas.evidence.measure.report import (
     check_comparison,
-    check_table,
     compare,
     comparison_text,
     is_compared,
     measured_json,
     measurement_text,
+    table_names,
     table_step,
 )
 from hespas.evidence.validate.measurements import add_step, read_steps
@@ -99,4 +99,4 @@ def _check_csv(file: Path, options: PredictOptions) -> None:
     """Refuse an unreadable table before the work, not after it."""
     if file.exists():
         read_steps(file)
-    check_table(options)
+    table_names(options)

@@ -44,7 +44,7 @@ class Group:
 
 
 def fit_factors(groups: Sequence[Group], device: Device) -> tuple[FactorFit, ...]:
-    """Return a factor for each group, fitted one after the other.
+    """Return a factor for each group, fitted in order.
 
     The median of measured over predicted time becomes 1, which no outlier pulls. Raises
     `MeasurementError` if no factor does that.
@@ -67,33 +67,34 @@ def fit_factors(groups: Sequence[Group], device: Device) -> tuple[FactorFit, ...
     )
 
 
-def combined(known: Mapping[str, float], fitted: Mapping[str, float]) -> dict[str, float]:
+def combined(factors: Mapping[str, float], fitted: Mapping[str, float]) -> dict[str, float]:
     """Multiply fitted factors, of four digits, onto a node's factors.
 
     >>> combined({"gemm": 2.0, "kernels": 0.5}, {"gemm.bf16": 1.5, "kernels": 3.0})
     {'gemm': 2.0, 'kernels': 1.5, 'gemm.bf16': 3.0}
     """
     products = {
-        name: float(f"{value * _current_factor(known, name):.4g}") for name, value in fitted.items()
+        name: float(f"{value * _current_factor(factors, name):.4g}")
+        for name, value in fitted.items()
     }
-    return {**known, **products}
+    return {**factors, **products}
 
 
-def _current_factor(known: Mapping[str, float], name: str) -> float:
-    """Return the current factor; ``gemm`` stands in for one of a type."""
-    general = known.get("gemm", 1.0) if name.startswith("gemm.") else 1.0
-    return known.get(name, general)
+def _current_factor(factors: Mapping[str, float], name: str) -> float:
+    """Return the current factor, of a type or general."""
+    general = factors.get("gemm", 1.0) if name.startswith("gemm.") else 1.0
+    return factors.get(name, general)
 
 
 def with_factors(device: Device, fitted: Mapping[str, float]) -> Device:
-    """Return the device as it is calibrated once ``fitted`` is written."""
-    return _with_factors_of(device, lambda known: combined(known, fitted))
+    """Return the device with fitted factors, as files have them."""
+    return _with_factors_of(device, lambda factors: combined(factors, fitted))
 
 
 def scaled(device: Device, name: str, factor: float) -> Device:
     """Return the device with an unrounded factor."""
     return _with_factors_of(
-        device, lambda known: {**known, name: factor * _current_factor(known, name)}
+        device, lambda factors: {**factors, name: factor * _current_factor(factors, name)}
     )
 
 
@@ -107,15 +108,13 @@ def _with_factors_of(
 
 
 def _decisive_cases(group: Group, device: Device) -> list[int]:
-    """Return the cases that depend on the factor; all if none depends much."""
-    everything = list(range(len(group.cases)))
-    if len(everything) < 2:
-        return everything
+    """Return the cases that depend on the factor, or all."""
+    numbers = list(range(len(group.cases)))
+    if len(numbers) < 2:
+        return numbers
     once = group.predict(device)
     twice = group.predict(scaled(device, group.name, 2.0))
-    return [
-        number for number in everything if twice[number] >= _TELLING * once[number]
-    ] or everything
+    return [number for number in numbers if twice[number] >= _TELLING * once[number]] or numbers
 
 
 def _idle_note(group: Group, decisive: Sequence[int]) -> tuple[str, ...]:
@@ -129,7 +128,7 @@ def _factor(group: Group, decisive: Sequence[int], device: Device) -> float:
     measured = [group.cases[number].measured_s for number in decisive]
 
     def missing(log_factor: float) -> float:
-        """Return the logarithm of the median of measured over predicted time."""
+        """Return the log of the median measured over predicted time."""
         times = group.predict(scaled(device, group.name, exp(log_factor)))
         predicted = (times[number] for number in decisive)
         return log(median(m / p for m, p in zip(measured, predicted, strict=True)))
@@ -146,16 +145,17 @@ def _factor(group: Group, decisive: Sequence[int], device: Device) -> float:
     return exp(root)
 
 
-def _root(of: Callable[[float], float]) -> float | None:
-    """Return the root of a falling function by false position (Illinois), if any.
+def _root(function: Callable[[float], float]) -> float | None:
+    """Return the root of a falling function, if any.
 
-    Steps from 0 grow until there is a point on each side. The line between the two gives the next;
-    a side that stays twice counts half, so that neither stays for ever.
+    The method is false position (Illinois). Steps from 0 grow until there is a point on each side.
+    The line between the two gives the next; a side that stays twice counts half, so that neither
+    stays for ever.
     """
     sides: dict[bool, tuple[float, float]] = {}
     x, step, was_above = 0.0, 0.0, False
     for _ in range(_MOST_PREDICTIONS):
-        value = of(x)
+        value = function(x)
         if abs(value) < _CLOSE_ENOUGH:
             return x
         is_above = value > 0
@@ -170,8 +170,8 @@ def _root(of: Callable[[float], float]) -> float | None:
             further = x + (step if is_above else -step)
             x = min(max(further, -_LARGEST_LOG), _LARGEST_LOG)
             continue
-        (left, high), (right, low) = sides[True], sides[False]
-        x = (left * low - right * high) / (low - high)
+        (x_above, above), (x_below, below) = sides[True], sides[False]
+        x = (x_above * below - x_below * above) / (below - above)
     return x
 
 

@@ -70,13 +70,13 @@ class _Row:
 
     @property
     def key(self) -> Product:
-        """The product with sorted sides, since exchanged sides take equal time."""
+        """The product with sorted sides: exchanged ones take equal time."""
         low, high = sorted((self.product.m, self.product.n))
         return replace(self.product, m=low, n=high)
 
 
 def gemm_groups(path: Path, device: Device) -> tuple[Group, ...]:
-    """Return the file's products by type, for a factor on each.
+    """Return a file's products by type, as groups.
 
     Raises `MeasurementError`, naming ``file:line``, for a header without its columns or unit, for
     cells that are no numbers, for times below the physical floor or far from the part's tables, and

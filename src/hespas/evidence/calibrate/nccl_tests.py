@@ -1,4 +1,4 @@
-"""Read nccl-tests' output: collectives of one kind among one group, by size.
+"""Read nccl-tests' output: a collective's times by size.
 
 A line of results starts ``size count type redop root time algbw busbw``; the time is out of place
 and, as the header says, in us. ``# Rank`` lines count the group.
@@ -53,7 +53,7 @@ SHORTEST_COLLECTIVE_S = 1e-6
 
 @frozen
 class CollectiveRun:
-    """Measurements of one kind among ``gpus`` devices, and the pieces fitted to them."""
+    """Measurements of one kind among ``gpus`` devices, with fitted pieces."""
 
     kind: str
     gpus: int
@@ -68,7 +68,7 @@ class CollectiveRun:
 
     @property
     def left_out_errors(self) -> tuple[float | None, ...]:
-        """Relative errors under fits without a point's size, if sizes suffice."""
+        """Relative errors under fits without a point's size, if possible."""
         return left_out_errors(self.points, sizes_a_piece=_SIZES_A_PIECE)
 
 
@@ -137,20 +137,20 @@ def _result_lines(path: Path, lines: Sequence[str]) -> dict[int, str]:
     return results
 
 
-def _kind(path: Path, text: str, given: str) -> str:
-    """Return the kind: given, or by the output or file name."""
+def _kind(path: Path, text: str, kind: str) -> str:
+    """Return the kind, by default the output's or file name's."""
     kinds = list(dict.fromkeys(KINDS[name] for name in _PROGRAM.findall(text) if name in KINDS))
     if len(kinds) > 1:
         message = f"it is output of several tests: {', '.join(kinds)}"
         raise MeasurementError(message, location=str(path), hint="give a file for each")
-    if given and kinds and given != kinds[0]:
+    if kind and kinds and kind != kinds[0]:
         raise MeasurementError(
-            f"it is output of {kinds[0]}_perf, not of {given}",
+            f"it is output of {kinds[0]}_perf, not of {kind}",
             location=str(path),
             hint=f"give {option('nccl')} {kinds[0]}=FILE",
         )
-    if given:
-        return given
+    if kind:
+        return kind
     kinds += [KINDS[name] for name in sorted(KINDS, key=len) if name in path.name.lower()]
     if not kinds:
         raise MeasurementError(
@@ -202,7 +202,7 @@ def _bus_share(kind: str, gpus: int) -> float:
 
 
 def _check_kind(line: str, location: str, kind: str, gpus: int) -> None:
-    """Raise `MeasurementError` if the bus bandwidth is that of another kind or group."""
+    """Raise `MeasurementError` if the bus bandwidth contradicts kind or group."""
     algorithm, bus = (float(text) for text in line.split()[6:8])
     share = _bus_share(kind, gpus)
     # Both are printed with two decimals.
@@ -285,7 +285,7 @@ def check_messages(runs: Sequence[CollectiveRun]) -> None:
 def with_reach(
     runs: Sequence[CollectiveRun], network: Interconnect, base: Link | None
 ) -> list[CollectiveRun]:
-    """Return the runs with notes on the groups that they don't cover.
+    """Return the runs with notes on uncovered groups.
 
     The link that they make, otherwise as ``base``, is that of the first dimension of ``network``.
     Raises `MeasurementError` for more ranks than that dimension has.
@@ -315,9 +315,9 @@ def _notes(
     fabric: Dimensions,
     base: Link | None,
 ) -> Iterator[str]:
-    kinds = {other_run.kind for other_run in runs}
+    kinds = {measured.kind for measured in runs}
     first, *more = fabric.dimensions
-    own = {other_run.gpus for other_run in runs if other_run.kind == run.kind}
+    own = {measured.gpus for measured in runs if measured.kind == run.kind}
     if network.algorithms.get(run.kind, ("hierarchical",))[0] != "hierarchical":
         yield f"{network.name} says how {run.kind} runs, which goes before what is measured"
     if run.kind != "send_recv" and run.gpus == max(own) < first.size:

@@ -1,4 +1,4 @@
-"""Fit times over sizes by pieces of ``latency + size / bandwidth``.
+"""Fit times by pieces of ``latency + size / bandwidth``.
 
 A collective runs by one algorithm and protocol up to some size and by another beyond it, so that
 its time is affine in the size piece by piece (C. Hockney's model, one per protocol). The pieces are
@@ -36,7 +36,10 @@ class Point:
 
 @frozen
 class Piece:
-    """``latency_s + size / bandwidth_bytes_per_s`` up to ``up_to_bytes``, the last for any size."""
+    """A time of ``latency_s + size / bandwidth_bytes_per_s``.
+
+    It holds up to ``up_to_bytes``, the last piece for any size.
+    """
 
     up_to_bytes: int | None
     latency_s: float
@@ -68,8 +71,8 @@ def fit(points: Iterable[Point], *, sizes_a_piece: int = 2) -> tuple[Piece, ...]
     line = _level(points)
     cuts = _cuts(line, min(sizes_a_piece, len(line)))
     pieces = [_piece(line[low:high]) for low, high in cuts]
-    ends = [(line[high - 1], line[high]) for _, high in cuts[:-1]]
-    return _join_pieces(pieces, [(left.size_bytes, right.size_bytes) for left, right in ends])
+    ends = [(line[high - 1].size_bytes, line[high].size_bytes) for _, high in cuts[:-1]]
+    return _join_pieces(pieces, ends)
 
 
 def time_s(pieces: Sequence[Piece], size_bytes: int) -> float:
@@ -81,12 +84,12 @@ def time_s(pieces: Sequence[Piece], size_bytes: int) -> float:
 
 
 def residuals(pieces: Sequence[Piece], points: Iterable[Point]) -> tuple[float, ...]:
-    """Return the fit's relative errors, predicted / measured - 1, by point."""
+    """Return the fit's relative errors by point."""
     return tuple(time_s(pieces, point.size_bytes) / point.time_s - 1 for point in points)
 
 
 def left_out_errors(points: Sequence[Point], *, sizes_a_piece: int) -> tuple[float | None, ...]:
-    """Return each point's relative error under a fit without its size.
+    """Return the points' relative errors under fits without their sizes.
 
     None if that leaves fewer than two sizes. Of many sizes, several are left out at a time.
     """
@@ -105,7 +108,7 @@ def left_out_errors(points: Sequence[Point], *, sizes_a_piece: int) -> tuple[flo
 
 
 def _level(points: Iterable[Point]) -> list[Point]:
-    """Return one time per size, the median, with dips levelled out."""
+    """Return the median time of each size, without dips."""
     by_size: dict[int, list[float]] = defaultdict(list)
     for point in points:
         if point.time_s <= 0 or point.size_bytes < 1:
@@ -120,7 +123,7 @@ def _level(points: Iterable[Point]) -> list[Point]:
 
 
 def _without_dips(times: Iterable[float]) -> list[float]:
-    """Return the nearest times that never fall, pooled as medians against outliers."""
+    """Return the nearest times that never fall, by pooled medians."""
     pools: list[list[float]] = []
     for time in times:
         pool = [time]
@@ -131,7 +134,7 @@ def _without_dips(times: Iterable[float]) -> list[float]:
 
 
 def _cuts(line: Sequence[Point], least: int) -> list[tuple[int, int]]:
-    """Return the cheapest ranges of points, with ``least`` or more points each."""
+    """Return the cheapest ranges of ``least`` or more points."""
     best: list[tuple[float, int]] = [(0.0, 0), *[(inf, 0)] * len(line)]
     for high in range(least, len(line) + 1):
         options = (
@@ -149,12 +152,12 @@ def _cuts(line: Sequence[Point], least: int) -> list[tuple[int, int]]:
 
 
 def _affine(line: Sequence[Point]) -> _Affine:
-    """Fit non-negative ``a + b size`` by least squares of relative errors."""
+    """Fit non-negative ``a + b size`` to least relative errors."""
     ones = [1 / point.time_s for point in line]
     sizes = [point.size_bytes / point.time_s for point in line]
     oo, os, ss = (
-        sum(x * y for x, y in zip(left, right, strict=True))
-        for left, right in ((ones, ones), (ones, sizes), (sizes, sizes))
+        sum(x * y for x, y in zip(xs, ys, strict=True))
+        for xs, ys in ((ones, ones), (ones, sizes), (sizes, sizes))
     )
     o, s = sum(ones), sum(sizes)
     determinant = oo * ss - os * os
@@ -184,7 +187,7 @@ def _piece(line: Sequence[Point]) -> Piece:
 
 
 def _join_pieces(pieces: Sequence[Piece], gaps: Sequence[tuple[int, int]]) -> tuple[Piece, ...]:
-    """End pieces where the next one begins; lift ones that would fall."""
+    """End pieces where the next begins; lift falling ones."""
     joined = [pieces[0]]
     for after, (low, high) in zip(pieces[1:], gaps, strict=True):
         before = joined[-1]

@@ -1,4 +1,4 @@
-"""Write a calibrated preset: a user's node, and the links between its devices."""
+"""Write a calibrated preset of a node and its links."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from hespas.base.frozen import frozen
 from hespas.errors import HardwareError, OutputError, option
 from hespas.evidence.calibrate.factors import combined
 from hespas.evidence.calibrate.nccl_tests import CollectiveRun, collectives_json
+from hespas.evidence.calibrate.piecewise import Point
 from hespas.evidence.calibrate.samples import FactorFit, Sample, worst
 from hespas.hardware.links import Link, link_names, load_link
 from hespas.hardware.power import POWER
@@ -84,13 +85,13 @@ def _check_target(target: Path) -> None:
 
 
 def _written_before(target: Path) -> list[str]:
-    """Return the files in a directory that an earlier calibration may have written."""
+    """Return the files that an earlier calibration may have written."""
     system = sorted(f"{_ASTRA_SIM}/{file.name}" for file in (target / _ASTRA_SIM).glob("*"))
     return [name for name in (*_OURS, *system) if (target / name).is_file()]
 
 
 def _check_bases(calibration: Calibration, target: Path, old: Sequence[str]) -> None:
-    """Raise `OutputError` if files of a base preset would be removed."""
+    """Raise `OutputError` if a base preset would lose files."""
     home = target.resolve()
     for base in (path.resolve() for path in calibration.bases):
         if old and home in (base, *base.parents):
@@ -126,15 +127,15 @@ def _files(calibration: Calibration, name: str) -> dict[str, bytes]:
 
 
 def _node_files(calibration: Calibration) -> dict[str, bytes]:
-    """Return the files of the node: those of the base, with the factors."""
+    """Return the node's files: those of the base, with factors."""
     config = device_file(calibration.node)
     home = node_directory(calibration.node)
     files = {
         "node.json": json_bytes(_node(calibration, home)),
         "roofline/config.json": config.read_bytes(),
     }
-    kept = (name for name in (MICROARCHITECTURE, POWER) if (home / name).is_file())
-    return files | {name: (home / name).read_bytes() for name in kept}
+    optional = (home / name for name in (MICROARCHITECTURE, POWER))
+    return files | {file.name: file.read_bytes() for file in optional if file.is_file()}
 
 
 def _mapping(file: Path) -> dict[str, Any]:
@@ -178,8 +179,8 @@ def _link(calibration: Calibration, name: str) -> dict[str, Any]:
 
 
 def _system(home: Path) -> dict[str, bytes]:
-    """Return the system's files with the new link in its first dimension."""
-    network, first, *more = _dimensions(home)
+    """Return the system's files, with the new link first."""
+    network, (first, *more) = _network(home)
     described = {**network, "dimensions": [{**first, "link": "../link.json"}, *more]}
     files = {str(_NETWORK): json_bytes(described)}
     for file in sorted((home / _ASTRA_SIM).glob("*")):
@@ -187,8 +188,8 @@ def _system(home: Path) -> dict[str, bytes]:
     return files
 
 
-def _dimensions(home: Path) -> list[dict[str, Any]]:
-    """Return a system's network, then its dimensions; raise `HardwareError` without any."""
+def _network(home: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Return a system's network and its dimensions, else raise `HardwareError`."""
     file = home / _NETWORK
     network = _mapping(file) if file.is_file() else {}
     if "dimensions" not in network:
@@ -197,12 +198,12 @@ def _dimensions(home: Path) -> list[dict[str, Any]]:
             location=str(file),
             hint=f"leave out {option('system')}, and name link.json in a network.json",
         )
-    return [network, *cast("list[dict[str, Any]]", network["dimensions"])]
+    return network, cast("list[dict[str, Any]]", network["dimensions"])
 
 
 def first_link(home: Path) -> Link | None:
-    """Return the link of a system's first dimension; None if it has none."""
-    link = _dimensions(home)[1].get("link")
+    """Return the link of a system's first dimension, if any."""
+    link = _network(home)[1][0].get("link")
     if not isinstance(link, str):
         return None
     return load_link(link if link in link_names() else home / _NETWORK.parent / link)
@@ -220,7 +221,7 @@ LINK_NOTE = (
 
 @frozen
 class Calibration:
-    """The fitted factors and collectives, and the presets they start from.
+    """Fitted factors and collectives, and the presets they start from.
 
     ``system`` is the directory of a system whose first dimension has the link. ``sources`` are the
     files of the measurements, ``bases`` the paths by which the user named the presets.
@@ -349,8 +350,8 @@ def _run_lines(run: CollectiveRun) -> list[str]:
     return [text, *(f"  note: {note}" for note in run.notes)]
 
 
-def _count_text(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"
+def _count_text(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def _percent(value: float) -> str:
@@ -380,24 +381,19 @@ def _factor_panel(fit: FactorFit) -> Panel:
 
 
 def _run_panel(run: CollectiveRun) -> Panel:
-    points = sorted((float(point.size_bytes), point.time_s) for point in run.points)
-    fitted = {
-        size: time * (1 + e) for (size, time), e in zip(points, _sorted_errors(run), strict=True)
-    }
+    points = sorted(zip(run.points, run.errors, strict=True), key=lambda pair: _order(pair[0]))
+    fitted = {float(point.size_bytes): point.time_s * (1 + error) for point, error in points}
     return Panel(
         title=f"{run.kind} among {run.gpus}",
         x_name="size (bytes)",
         y_name="time (s)",
-        points=points,
-        line=sorted(fitted.items()),
+        points=[(float(point.size_bytes), point.time_s) for point, _ in points],
+        line=list(fitted.items()),
     )
 
 
-def _sorted_errors(run: CollectiveRun) -> list[float]:
-    pairs = zip(run.points, run.errors, strict=True)
-    return [
-        error for _, error in sorted(pairs, key=lambda pair: (pair[0].size_bytes, pair[0].time_s))
-    ]
+def _order(point: Point) -> tuple[int, float]:
+    return point.size_bytes, point.time_s
 
 
 _SIZE, _MARGIN = 320, 52
@@ -429,13 +425,13 @@ def svg(panels: Sequence[Panel]) -> str:
     )
 
 
-def _panel(panel: Panel, left: float) -> str:
+def _panel(panel: Panel, offset: float) -> str:
     coordinates = [*panel.points, *panel.line]
     x_range, y_range = _decades([x for x, _ in coordinates]), _decades([y for _, y in coordinates])
     side = _SIZE - _MARGIN - 16
 
     def x_of(value: float) -> float:
-        return left + _MARGIN + side * (log10(value) - x_range[0]) / (x_range[1] - x_range[0])
+        return offset + _MARGIN + side * (log10(value) - x_range[0]) / (x_range[1] - x_range[0])
 
     def y_of(value: float) -> float:
         return 24 + side * (1 - (log10(value) - y_range[0]) / (y_range[1] - y_range[0]))
@@ -445,14 +441,14 @@ def _panel(panel: Panel, left: float) -> str:
         for x, y in panel.points
     )
     line = " ".join(f"{x_of(x):.1f},{y_of(y):.1f}" for x, y in panel.line)
-    middle = left + _MARGIN + side / 2
+    middle = offset + _MARGIN + side / 2
     return (
         _grid(x_range, y_range, x_of, y_of)
         + f'<polyline class="d" points="{line}"/>{points}'
         + _text(middle, 15, panel.title, "t")
         + _text(middle, 24 + side + 34, panel.x_name)
-        + f'<g transform="rotate(-90 {left + 12:.1f} {24 + side / 2:.1f})">'
-        + f"{_text(left + 12, 24 + side / 2, panel.y_name)}</g>"
+        + f'<g transform="rotate(-90 {offset + 12:.1f} {24 + side / 2:.1f})">'
+        + f"{_text(offset + 12, 24 + side / 2, panel.y_name)}</g>"
     )
 
 
@@ -463,15 +459,16 @@ def _grid(
     y_of: Callable[[float], float],
 ) -> str:
     elements: list[str] = []
-    (left, right), (bottom, top) = x_range, y_range
-    for power in range(left, right + 1):
+    x_low, x_high = (x_of(10.0**power) for power in x_range)
+    y_low, y_high = (y_of(10.0**power) for power in y_range)
+    for power in range(x_range[0], x_range[1] + 1):
         x = x_of(10.0**power)
-        elements.append(_line(x, y_of(10.0**bottom), x, y_of(10.0**top)))
-        elements.append(_text(x, y_of(10.0**bottom) + 16, f"1e{power}"))
-    for power in range(bottom, top + 1):
+        elements.append(_line(x, y_low, x, y_high))
+        elements.append(_text(x, y_low + 16, f"1e{power}"))
+    for power in range(y_range[0], y_range[1] + 1):
         y = y_of(10.0**power)
-        elements.append(_line(x_of(10.0**left), y, x_of(10.0**right), y))
-        elements.append(_text(x_of(10.0**left) - 18, y + 4, f"1e{power}"))
+        elements.append(_line(x_low, y, x_high, y))
+        elements.append(_text(x_low - 18, y + 4, f"1e{power}"))
     return "".join(elements)
 
 

@@ -1,4 +1,4 @@
-"""Read a profile that JAX took: the time of each compiled instruction.
+"""Read JAX's profile: the times of compiled instructions.
 
 `jax.profiler.trace` writes ``plugins/profile/<time>/<host>.trace.json.gz``, in Chrome's trace
 format: complete events (``ph`` is ``X``) with a duration ``dur`` in us, whose ``args`` name the
@@ -38,7 +38,7 @@ _HINT = "give a profile whose dur is in us, and the program and node that ran"
 
 @frozen
 class InstructionTime:
-    """The time of an instruction in each run of the program."""
+    """The mean time of an instruction in a run."""
 
     instruction: str
     time_s: float
@@ -93,7 +93,7 @@ def _events(path: Path) -> Iterable[Mapping[str, Any]]:
 
 @frozen
 class _Kernel:
-    """An instruction of the program, its operations, and its measured time."""
+    """An instruction with its operations and measured time."""
 
     op: Op
     leaves: tuple[Leaf, ...]

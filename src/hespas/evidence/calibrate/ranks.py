@@ -1,4 +1,4 @@
-"""Read how long each rank computes in each step, as a variation of devices.
+"""Read ranks' computing times as a variation of devices.
 
 The input is a CSV with the columns ``rank``, ``step``, ``seconds``. The time is that in which a
 rank computes, without waiting for others: with the wait, all ranks of a synchronous step take
@@ -68,9 +68,9 @@ def _times(path: Path) -> dict[str, dict[str, float]]:
         by_rank[rank][step] = line.amount("seconds")
     short = next((rank for rank, own in by_rank.items() if len(own) < _LEAST_STEPS), None)
     if len(by_rank) < _LEAST_RANKS or short is not None:
-        what = f"{len(by_rank)} ranks" if short is None else f"rank {short} has few steps"
+        count = f"{len(by_rank)} ranks" if short is None else f"rank {short} has few steps"
         raise MeasurementError(
-            f"{what}: too little to say how much ranks differ",
+            f"{count}: too little to say how much ranks differ",
             location=str(path),
             hint=f"give {_LEAST_RANKS} ranks and {_LEAST_STEPS} steps of each, or more",
         )

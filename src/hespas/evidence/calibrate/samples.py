@@ -52,13 +52,13 @@ class Sample:
 
     @property
     def error_after(self) -> float:
-        """The relative error of the prediction with the factors that are written."""
+        """The relative error of the prediction with the written factors."""
         return self.fitted_s / self.case.measured_s - 1
 
 
 @frozen
 class FactorFit:
-    """A factor on predicted times, with its samples and notes for users.
+    """A factor on predicted times, with samples and notes.
 
     ``name`` is a key of a node's ``calibration``; ``factor`` multiplies the base's factor.
     """
@@ -97,7 +97,7 @@ class FactorFit:
 
 
 def check_agreement(cases: Iterable[tuple[Hashable, Case]]) -> tuple[str, ...]:
-    """Return notes on measurements of one thing, by a key, that disagree.
+    """Return notes on disagreeing measurements with the same key.
 
     Raises `MeasurementError`, naming both lines, if they contradict each other.
     """
@@ -122,7 +122,10 @@ def check_agreement(cases: Iterable[tuple[Hashable, Case]]) -> tuple[str, ...]:
 
 
 def check_limits(case: Case, *, floor_s: float, expected_s: float, hint: str) -> None:
-    """Raise `MeasurementError` for a time below its floor, or far above the expected."""
+    """Raise `MeasurementError` for an impossible or unexpected time.
+
+    It is below the floor, or far above the expected time.
+    """
     if case.measured_s < floor_s:
         raise MeasurementError(
             f"{case.label} in {format_time(case.measured_s)} is below the physical floor of "

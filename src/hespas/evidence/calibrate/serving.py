@@ -1,4 +1,4 @@
-"""Fit an engine's step times to a log of its requests."""
+"""Fit an engine's step times to a log of requests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hespas.serve.serving import serving
 
 
 class ServingCalibration(msgspec.Struct, frozen=True, kw_only=True):
-    """Factors of an engine's steps, with errors for requests left out."""
+    """Factors of an engine's steps, with errors."""
 
     model: str
     node: str
@@ -24,7 +24,7 @@ class ServingCalibration(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def calibrated_serving(options: ServeOptions, node: str, output: Path) -> ServingCalibration:
-    """Fit steps to every other logged request, and write the factors."""
+    """Fit steps to every other logged request; write the factors."""
     report = serving(options)
     log = report.log
     if log is None:
@@ -32,15 +32,15 @@ def calibrated_serving(options: ServeOptions, node: str, output: Path) -> Servin
     calibration = ServingCalibration(
         model=options.model_name, node=node, engine=report.engine, log=log
     )
-    kept = KeptFactors(decode=log.decode_factor, prompts=log.prompts_factor)
+    factors = KeptFactors(decode=log.decode_factor, prompts=log.prompts_factor)
     output.mkdir(parents=True, exist_ok=True)
-    content = msgspec.to_builtins(calibration) | {"step_factors": msgspec.to_builtins(kept)}
+    content = msgspec.to_builtins(calibration) | {"step_factors": msgspec.to_builtins(factors)}
     write_file(output / FACTORS_FILE, json_bytes(content))
     return calibration
 
 
 def serving_calibration_text(calibration: ServingCalibration, output: Path) -> str:
-    """Return the factors, the errors of held-out requests, and the usage."""
+    """Return the factors, the errors and the usage."""
     log = calibration.log
     served = f"{calibration.model} under {calibration.engine} on {calibration.node}"
     factors = f"{log.decode_factor:.3f} and {log.prompts_factor:.3f}"

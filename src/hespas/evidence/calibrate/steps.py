@@ -1,7 +1,7 @@
-"""Read measured step times from a CSV with ``workload`` and ``seconds``.
+"""Read measured step times from a CSV.
 
-The time may have another unit. A column ``kernels`` may name the file of a compiled program's
-kernels.
+The columns are ``workload`` and ``seconds``, or a time with another unit. A column ``kernels`` may
+name the file of a compiled program's kernels.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _HINT = "correct the unit in the header, or give the program, node and system th
 
 @frozen
 class Workload:
-    """A program's file, and that of its compiled kernels, if known."""
+    """A program's file, and that of its kernels, if known."""
 
     file: Path
     kernels: Path | None = None
@@ -82,7 +82,7 @@ class _Step:
 
 
 def step_group(path: Path, model: StepModel, device: Device) -> Group:
-    """Return the steps of a file, for one factor on all computation.
+    """Return the steps of a file, as one group.
 
     Workloads, and kernels in a column of their own, are paths relative to the CSV. Raises
     `MeasurementError`, naming ``file:line``, for a header without the two columns, for workloads
@@ -172,7 +172,7 @@ def _steps(path: Path) -> list[_Step]:
 
 
 def calibrated(base: Measured, device: Device) -> Measured:
-    """Return a program's estimator for another calibration; kernels are read once."""
+    """Return a program's estimator for another calibration."""
     estimator = make(EstimatorSpec(device=device))
     if isinstance(base.kernels, KernelPricer):
         estimator = replace(estimator, kernels=replace(base.kernels, device=device))
@@ -180,7 +180,7 @@ def calibrated(base: Measured, device: Device) -> Measured:
 
 
 def at_clock_of(estimator: Measured, program: Program) -> Measured:
-    """Return a program's estimator at the clock that its computation sustains."""
+    """Return a program's estimator at its sustained clock."""
     options = PredictOptions(compile=AS_GIVEN, estimate=EstimateOptions(node=estimator.device))
     prepared = composition.divide(program, options)
     priced = composition.price(prepared, options, store=MemoryStore(), estimator=estimator)
@@ -189,7 +189,7 @@ def at_clock_of(estimator: Measured, program: Program) -> Measured:
 
 @frozen
 class PipelineSteps:
-    """Predicts steps on a system, None for programs that don't communicate.
+    """Predicts steps, on a system if programs communicate.
 
     ``node`` is the device before it is calibrated. Each program is loaded and divided once, and its
     kernels are read once.
@@ -225,7 +225,7 @@ class PipelineSteps:
         return estimates.total.time_s if timeline is None else timeline.step_time_s
 
     def floor_s(self, workload: Workload, device: Device) -> float:
-        """Return the time of its operations at the device's peaks, launches free.
+        """Return the time of its operations at peaks, launches free.
 
         Types of unknown rate count as the fastest.
         """

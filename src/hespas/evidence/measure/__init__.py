@@ -1,4 +1,4 @@
-"""Run steps on this machine's devices, and compare them with predictions.
+"""Run steps on this machine's devices, beside predictions.
 
 The input is a workload and how to run it (`measured.MeasureOptions`). `measured.measure_step`
 compiles it for the devices of this machine, or of several, and times steps in a process of its own;

@@ -1,4 +1,4 @@
-"""Run a workload's step on this machine's devices, and time it."""
+"""Run a workload's step on this machine, and time it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ AUTO = "auto"
 
 
 class Platform(Enum):
-    """The platform that the step runs on; ``AUTO`` is the best that JAX finds."""
+    """The step's platform; ``AUTO`` is the best that JAX finds."""
 
     AUTO = "auto"
     CPU = "cpu"
@@ -115,7 +115,7 @@ class MeasureOptions:
 
 @frozen
 class Measurement:
-    """Timed steps, each run to its end on all devices of this process.
+    """Timed steps on all devices of this process.
 
     ``memory`` is the compiler's memory analysis of a device; ``free_bytes`` the free memory of
     each, None if unknown. ``versions`` are of the packages that compiled and ran it.
@@ -151,11 +151,11 @@ class Measurement:
 
     @property
     def spread(self) -> float:
-        """The distance of the 10th and the 90th percentile over the median."""
+        """The distance of both percentiles over the median."""
         return (self.p90_s - self.p10_s) / self.median_s
 
     def error_of(self, prediction: Prediction) -> float:
-        """Return the relative error of a prediction: predicted over measured, less one."""
+        """Return a prediction's relative error, negative if too fast."""
         return prediction.step_time_s / self.median_s - 1
 
 
@@ -173,7 +173,7 @@ def percentile(durations_s: Sequence[float], share: float) -> float:
 
 
 def measure_step(options: PredictOptions, how: MeasureOptions) -> Measurement:
-    """Compile a workload for this machine's devices, and time its steps.
+    """Compile a workload for this machine, and time its steps.
 
     The workload is found, exported and divided as `hespas.prediction.composition.predict` does it.
     Only the program's ``options`` and flags of XLA have an effect. Raises `HardwareError` if there
@@ -191,8 +191,8 @@ def measure_step(options: PredictOptions, how: MeasureOptions) -> Measurement:
         flags=dict(options.compile.options.flags),
         processes=_processes(how),
     )
-    what = f"{how.warm_up + how.steps} steps of {workload.name}"
-    with stage(Stage.MEASURE, what, kind=workload.name, size=len(workload.content)):
+    steps = f"{how.warm_up + how.steps} steps of {workload.name}"
+    with stage(Stage.MEASURE, steps, kind=workload.name, size=len(workload.content)):
         answer = _run(request, workload.content, Limits(time_s=how.time_limit_s))
     return Measurement(
         workload=workload.name,
@@ -218,10 +218,10 @@ def _stated_devices(options: PredictOptions) -> int | None:
 def _workload(options: PredictOptions) -> Workload:
     source = source_of(options, machines.system_of(options.network))
     estimate = options.estimate
-    kept = None
+    exports = None
     if not (estimate.disable_cache or estimate.in_memory_only_cache):
-        kept = export_cache(estimate.cache_dir or cache_home() / "exported")
-    workload = read_workload(source, kept=kept)
+        exports = export_cache(estimate.cache_dir or cache_home() / "exported")
+    workload = read_workload(source, kept=exports)
     if is_hlo(workload.content):
         raise UnsupportedError(
             "HLO can't be run as it is: it is for the compiler that wrote it",
@@ -257,7 +257,7 @@ def _notes(answer: messages.StepAnswer) -> tuple[str, ...]:
 
 
 def _run(request: messages.StepRequest, source: bytes, limits: Limits) -> messages.StepAnswer:
-    """Run steps in their own process; keep its directory on failure."""
+    """Run steps in a process, whose directory stays on failure."""
     with scratch_directory("measure") as home:
         (home / PROGRAM_FILE).write_bytes(source)
         return ask(

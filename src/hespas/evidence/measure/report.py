@@ -1,4 +1,4 @@
-"""Report a measured step as text, JSON, and a table's line."""
+"""Report a measured step as text, JSON and CSV."""
 
 from __future__ import annotations
 
@@ -112,18 +112,10 @@ def _prediction_json(compared: Comparison) -> dict[str, object]:
     }
 
 
-def check_table(options: PredictOptions) -> None:
-    """Raise `ConfigError` for a step that a table's line can't describe.
-
-    A line of the table of `hespas.evidence.validate` names a model or a file, a node and a system.
-    """
-    table_names(options)
-
-
 def table_step(options: PredictOptions, measured: Measurement) -> MeasuredStep:
     """Return the table's line of a measured step.
 
-    Its resolution is from the 10th to the 90th percentile. Raises what `check_table` raises.
+    Its resolution is from the 10th to the 90th percentile. Raises what `table_names` raises.
     """
     source = workload.source_of(options, machines.system_of(options.network))
     node, system = table_names(options)
@@ -140,7 +132,11 @@ def table_step(options: PredictOptions, measured: Measurement) -> MeasuredStep:
 
 
 def table_names(options: PredictOptions) -> tuple[str, str]:
-    """Return the names of the node and the system; raise what `check_table` raises."""
+    """Return the node and system that a table's line names.
+
+    A line of the table of `hespas.evidence.validate` names a model or a file, a node and a system.
+    Raises `ConfigError` for a step that it can't describe.
+    """
     network = options.network
     source = workload.source_of(options, machines.system_of(network))
     if not isinstance(source, ModelSource | FileSource):
@@ -195,7 +191,7 @@ def is_compared(options: PredictOptions) -> bool:
 
 
 def check_comparison(options: PredictOptions, how: MeasureOptions) -> MeasureOptions:
-    """Return on what to run, so that the prediction is comparable.
+    """Return how to run, so that the prediction is comparable.
 
     Raises what `hespas.prediction.checks.checked` raises, and `ConfigError` if the platform differs
     from that of the predicted part, as virtual devices of the CPU always do.
@@ -241,7 +237,7 @@ def compare(options: PredictOptions, measured: Measurement) -> Comparison:
 
 
 def _as_compiled(options: PredictOptions, checked: PredictOptions) -> PredictOptions:
-    """Return options that predict inference as a compiler makes it: that was measured."""
+    """Return options that predict inference as compiled."""
     if options.compile.asked is not Fidelity.AUTO or checked.compile.asked is Fidelity.AUTO:
         return options
     own = WITHOUT_COMPILER if why_not_compiled(str(checked.estimate.node)) else Fidelity.COMPILED
@@ -259,7 +255,7 @@ def _notes(part: str | None, prediction: Prediction, measured: Measurement) -> I
 
 
 def is_of_part(device_kind: str, part: str) -> bool:
-    """Return whether JAX's name of a device can be that of a part.
+    """Return whether JAX's name of a device fits a part.
 
     >>> is_of_part("NVIDIA A100-SXM4-40GB", "A100_SXM_40GB"), is_of_part("TPU v5 lite", "TPUv5e")
     (True, True)
@@ -273,6 +269,6 @@ def is_of_part(device_kind: str, part: str) -> bool:
 
 
 def _bare_name(name: str) -> str:
-    """Return a bare lower-case name: no version's v, lite as e."""
+    """Return a lower-case name, without TPUs' v and lite."""
     letters = _NOT_LETTERS.sub("", name.lower())
     return letters.replace("tpuv", "tpu").replace("lite", "e") if "tpu" in letters else letters

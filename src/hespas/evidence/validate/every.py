@@ -1,4 +1,4 @@
-"""Recompute published steps, one process each, with a cache of earlier results.
+"""Recompute published steps, one process each, with a cache.
 
 A row is compiled if that is possible within the limits, and otherwise predicted with the fusion of
 a model of the compiler; a row that can't be predicted says why. A run that was ended resumes from
@@ -11,7 +11,7 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import cache
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
@@ -34,7 +34,7 @@ LOG = logging.getLogger("hespas.evidence.validate")
 
 
 class RowRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A step to predict: ``fidelity`` is compiled, fused, or library kernels.
+    """A step to predict, compiled, fused or of library kernels.
 
     ``cpu_limit_s`` is for each of the processes, ``memory_limit_bytes`` for the memory that they
     write to.
@@ -85,7 +85,7 @@ _WALL_OF_CPU = 12.0
 
 @frozen
 class HowToPredict:
-    """The method, network model, cache directory, and limits of a row.
+    """The method, network model, cache directory and limits.
 
     None for the method is the best for the row's device, and for the model the system's own.
     ``cpu_limit_s`` is of each process: the one that compiles, in practice. ``at_once`` rows are
@@ -102,10 +102,11 @@ class HowToPredict:
 
 @frozen
 class PredictedRow:
-    """A published step and its prediction; None if ``reason`` says why not.
+    """A published step and its prediction.
 
-    ``reason`` also says why a program is not compiled. ``cpu_s`` is the processor time of all its
-    processes, at most that of the first time; ``memory_bytes`` that of the largest process.
+    ``reason`` says why there is none, or why its program is not compiled. ``cpu_s`` is the
+    processor time of all its processes, at most that of the first time; ``memory_bytes`` that of
+    the largest process.
     """
 
     row: Row
@@ -129,7 +130,7 @@ class PredictedRow:
 
 
 class _Cost(msgspec.Struct, frozen=True, kw_only=True):
-    """A row's largest cost, and the limits that stopped its compilation."""
+    """A row's largest cost, and the limits that stopped it."""
 
     cpu_s: float = 0.0
     memory_bytes: int = 0
@@ -155,45 +156,46 @@ def predict_rows(
     cached: ContentCache,
     advance: Callable[[int], object],
 ) -> tuple[PredictedRow, ...]:
-    """Predict rows, the cheapest first if known, and return them in their order.
+    """Predict rows, and return them in their order.
 
-    Rows with the same inputs are predicted once. A failure is a row's ``reason``. ``advance`` is
-    called with the number of rows that are done.
+    Those of known cost go first, the cheapest ahead. Rows with the same inputs are predicted once.
+    A failure is a row's ``reason``. ``advance`` is called with the number of rows that are done.
     """
-    asked = tuple(rows)
+    all_rows = tuple(rows)
     numbers_of: dict[str, list[int]] = {}
-    for number, row in enumerate(asked):
+    for number, row in enumerate(all_rows):
         numbers_of.setdefault(row.missing or _cost_key(row), []).append(number)
-    costs = {numbers[0]: _cost(cached, asked[numbers[0]]) for numbers in numbers_of.values()}
-    order = sorted(numbers_of.values(), key=lambda them: costs[them[0]].cpu_s or float("inf"))
-    ones = [(asked[numbers[0]], costs[numbers[0]]) for numbers in order]
+    costs = {numbers[0]: _cost(cached, all_rows[numbers[0]]) for numbers in numbers_of.values()}
+    order = sorted(numbers_of.values(), key=lambda equal: costs[equal[0]].cpu_s or float("inf"))
+    distinct = [(all_rows[numbers[0]], costs[numbers[0]]) for numbers in order]
     done: dict[int, PredictedRow] = {}
-    for number, one in _predict_each(ones, how, cached):
-        done.update({each: replace(one, row=asked[each]) for each in order[number]})
-        advance(len(order[number]))
-        result = "" if one.answer is None else f"{one.answer.predicted_s:.4g} s"
+    for position, predicted in _predict_each(distinct, how, cached):
+        done |= {number: replace(predicted, row=all_rows[number]) for number in order[position]}
+        advance(len(order[position]))
+        answer, row = predicted.answer, predicted.row
+        result = predicted.reason if answer is None else f"{answer.predicted_s:.4g} s"
         LOG.info(
             "%s on %s, %d of %d rows: %s after %.1f s of CPU time",
-            *(one.row.name, one.row.system, len(done), len(asked), result or one.reason, one.cpu_s),
+            *(row.name, row.system, len(done), len(all_rows), result, predicted.cpu_s),
         )
-    return tuple(done[number] for number in range(len(asked)))
+    return tuple(done[number] for number in range(len(all_rows)))
 
 
 def _predict_each(
-    ones: Iterable[tuple[Row, _Cost]], how: HowToPredict, cached: ContentCache
+    rows: Iterable[tuple[Row, _Cost]], how: HowToPredict, cached: ContentCache
 ) -> Iterator[tuple[int, PredictedRow]]:
-    """Yield numbered rows as they finish; an error stops the rest."""
+    """Yield numbered rows as they finish; errors stop all."""
     interrupted = Event()
     with ThreadPoolExecutor(
         how.at_once, initializer=end_programs_on, initargs=(interrupted,)
     ) as pool:
-        asked = {
+        numbers = {
             pool.submit(_predict_row, row, how, cached, cost): number
-            for number, (row, cost) in enumerate(ones)
+            for number, (row, cost) in enumerate(rows)
         }
         try:
-            for done in as_completed(asked):
-                yield asked[done], done.result()
+            for done in as_completed(numbers):
+                yield numbers[done], done.result()
         except BaseException:
             interrupted.set()
             pool.shutdown(cancel_futures=True)
@@ -244,7 +246,7 @@ def _predicted_row(row: Row, answer: RowAnswer, reason: str, cost: _Cost) -> Pre
 
 
 def _predict_apart(row: Row, how: HowToPredict, fidelity: Fidelity) -> RowAnswer:
-    """Predict a row in its own process; failures are answers too."""
+    """Predict a row in its own process; failures are answers."""
     request = RowRequest(
         workload=_absolute(row.workload),
         options=row.options,
@@ -271,7 +273,7 @@ def _predict_apart(row: Row, how: HowToPredict, fidelity: Fidelity) -> RowAnswer
 
 
 def _absolute(name: str) -> str:
-    """Return a path as absolute, for a process in another directory; names unchanged."""
+    """Return an absolute path, or the unchanged name."""
     kind, colon, configuration = name.rpartition("maxtext:")
     path = Path(configuration)
     return f"{kind}{colon}{path.resolve()}" if path.exists() else name
@@ -297,10 +299,10 @@ def _cost(cached: ContentCache, row: Row) -> _Cost:
 
 
 def _inputs_of(row: Row) -> dict[str, object]:
+    path = Path(row.workload)
+    content = sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
     names = ("workload", "options", "xla_flags", "node", "system", "fidelity")
-    every: dict[str, object] = asdict(row)
-    asked = {name: every[name] for name in names}
-    return {**asked, "file": _content_of(row.workload)}
+    return {**{name: getattr(row, name) for name in names}, "file": content}
 
 
 def _cost_key(row: Row) -> str:
@@ -308,7 +310,7 @@ def _cost_key(row: Row) -> str:
 
 
 def _key(row: Row, how: HowToPredict) -> str:
-    """Return a prediction's key, from its inputs and all of hespas' code."""
+    """Return a prediction's key, from its inputs and the code."""
     parts = {
         "row": _inputs_of(row),
         "how": [how.method, how.model and how.model.value, how.cpu_limit_s, how.memory_limit_bytes],
@@ -320,11 +322,6 @@ def _key(row: Row, how: HowToPredict) -> str:
 
 def _digest(value: Mapping[str, object]) -> str:
     return sha256(_MARK + msgspec.json.encode(value, order="deterministic")).hexdigest()
-
-
-def _content_of(workload: str) -> str:
-    path = Path(workload)
-    return sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
 
 
 def _versions() -> dict[str, str]:
@@ -342,7 +339,7 @@ def _version(name: str) -> str:
 
 @cache
 def _code() -> str:
-    """Return a digest of the code and the presets that decide a prediction."""
+    """Return a digest of hespas' code and presets."""
     digest = sha256()
     for file in sorted(_HOME.rglob("*")):
         if file.is_file() and "__pycache__" not in file.parts:

@@ -50,7 +50,7 @@ class MeasuredStep:
 
     @property
     def where(self) -> str:
-        """The system, with the node unless the system is named after it."""
+        """The system, with the node unless its name has that."""
         own = self.system == self.node or self.system.startswith(f"{self.node}_")
         return self.system if own else f"{self.system} of {self.node}"
 
@@ -62,7 +62,7 @@ class MeasuredStep:
 
 
 def read_steps(path: Path = PUBLISHED) -> tuple[MeasuredStep, ...]:
-    """Read a table of measured steps: CSV with a header, times in seconds.
+    """Read a CSV of measured steps, times in seconds.
 
     The columns ``workload``, ``node``, ``system`` and ``step_s`` are needed; ``options``
     (``mesh=fsdp=4;batch=2``), ``resolution_s`` and ``profiled_compute_s`` are optional. Raises
@@ -80,7 +80,7 @@ def read_steps(path: Path = PUBLISHED) -> tuple[MeasuredStep, ...]:
 
 
 def add_step(step: MeasuredStep, path: Path) -> None:
-    """Add a line to a table that `read_steps` reads, or make the table.
+    """Add a line to a table of `read_steps`.
 
     A line about the same thing is replaced: times of one thing that differ contradict each other.
     Raises what `read_steps` raises for the existing table, and `OutputError` if it can't be
@@ -128,7 +128,7 @@ def _step(line: Line) -> MeasuredStep:
 
 
 def _check_agreement(steps: Iterable[MeasuredStep], path: Path) -> None:
-    """Refuse two times of one thing that no single time rounds to."""
+    """Refuse two times that no single time rounds to."""
     seen: dict[tuple[str, ...], MeasuredStep] = {}
     for step in steps:
         first = seen.setdefault(step.key, step)
@@ -208,12 +208,12 @@ class Row:
 
     @property
     def groups(self) -> tuple[str, ...]:
-        """The names by which it is chosen: its family, part and scale."""
+        """The names by which users choose it."""
         return tuple(filter(None, (self.family, self.node, self.scale, self.publisher)))
 
 
 def read_rows(path: Path = TABLE) -> tuple[Row, ...]:
-    """Read a table of published or measured steps: CSV with a header, of `COLUMNS`.
+    """Read a CSV of published steps, with `COLUMNS`.
 
     Raises `MeasurementError`, with the line, for a table that lacks a column, a cell that can't be
     read, and a node or a system there isn't.
@@ -273,13 +273,13 @@ def _published_row(line: Line) -> Row:
 
 
 def _path_beside(system: str, table: Path) -> str:
-    """Return the path of a system beside the table, or its name."""
+    """Return a system's path beside the table, or its name."""
     described = table.parent / system
     return str(described) if described.is_dir() else system
 
 
 def _node_and_devices(line: Line, system_name: str) -> tuple[str, int]:
-    """Return the node and the number of devices, by default the system's.
+    """Return the node and device count, by default the system's.
 
     A system with a given number of devices is read when its step is predicted.
     """

@@ -1,4 +1,4 @@
-"""Published steps of PyTorch: how each line of their table is predicted.
+"""Map published steps of PyTorch to options.
 
 A line names the model, the machine and the parallelism as the publisher does. `read_pytorch_rows`
 gives each the options that mean the same here; a line that has none says why. Megatron-LM's data
@@ -8,7 +8,7 @@ parallelism is that of a pipeline, of one stage too; PyTorch's FSDP divides weig
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -35,8 +35,8 @@ _MOST_WRITTEN = 48
 """Layers of a part that are written out; more are a loop, which is predicted sooner."""
 
 
-class _Named(msgspec.Struct, frozen=True, kw_only=True):
-    """A model as it is known here: its family, workload and settings."""
+class _Model(msgspec.Struct, frozen=True, kw_only=True):
+    """A model's family, workload and settings here."""
 
     family: str
     workload: str
@@ -44,16 +44,16 @@ class _Named(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Recipes(msgspec.Struct, frozen=True, kw_only=True):
-    """What publishers' names mean, and what their recipes do; `configs` has the sources.
+    """The meaning of publishers' names, and their recipes.
 
-    ``parts`` are by the beginning of what a publisher calls the machine, the longest first that
-    fits. The others have parts by model and precision: those whose recipe runs all-to-alls of
-    experts under another micro-batch (``hides_exchanges``), names the dispatcher alltoall
-    (``sorts``), or computes modules again (``recomputed``, by modules).
+    `configs` has the sources. ``parts`` are by the beginning of what a publisher calls the machine,
+    the longest first that fits. The others have parts by model and precision: those whose recipe
+    runs all-to-alls of experts under another micro-batch (``hides_exchanges``), names the
+    dispatcher alltoall (``sorts``), or computes modules again (``recomputed``, by modules).
     """
 
     parts: dict[str, str]
-    models: dict[str, _Named]
+    models: dict[str, _Model]
     hides_exchanges: dict[str, dict[str, str]]
     recomputed: dict[str, dict[str, dict[str, str]]]
     sorts: dict[str, dict[str, str]]
@@ -65,22 +65,22 @@ _RECIPES = msgspec.json.decode(
 
 
 class _UnmappedError(Exception):
-    """A line has no options that mean the same; the message says why."""
+    """A line has no equal options; the message says why."""
 
 
 def _count(line: Line, name: str, default: int = 1) -> int:
-    """Return a whole number; ``default`` for an empty cell or n/a."""
+    """Return a whole number, or ``default`` without one."""
     return default if line.text(name) in {"", "n/a", "0"} else int(line.amount(name))
 
 
 def _noted(line: Line, name: str) -> int:
-    """Return a number from the note, as in vp=8; 0 without one."""
+    """Return a number from the note (vp=8), or 0."""
     match = re.search(rf"\b{name}=(\d+)", f"{line.text('sharding')} ;{line.text('note')}")
     return int(match[1]) if match else 0
 
 
 def read_pytorch_rows(path: Path = PYTORCH_TABLE) -> tuple[Row, ...]:
-    """Read published PyTorch steps from CSV with the packaged table's columns.
+    """Read published steps of PyTorch from CSV.
 
     A step that can't be predicted has its reason in ``missing``. Raises `MeasurementError`, with
     the line, for a table that lacks a column and a number that is none.
@@ -95,26 +95,21 @@ def read_pytorch_rows(path: Path = PYTORCH_TABLE) -> tuple[Row, ...]:
 
 def _row(line: Line) -> Row:
     publisher = _publisher(line)
-    missing, options, family, workload = (
-        "",
-        dict[str, str](),
-        line.text("model"),
-        line.text("model"),
-    )
-    named = _RECIPES.models.get(_plain(_model_name(line, publisher)))
-    if named is None:
-        missing = f"there is no model {line.text('model')} here"
+    missing, options = "", dict[str, str]()
+    name = line.text("model")
+    model = _RECIPES.models.get(_plain(_model_name(line, publisher)))
+    if model is None:
+        missing = f"there is no model {name} here"
     else:
-        family, workload = named.family, named.workload
         try:
-            options = {**named.settings, **_MAPPINGS[publisher](line, named)}
+            options = {**model.settings, **_MAPPINGS[publisher](line, model)}
         except _UnmappedError as error:
             missing = str(error)
     part = _part(line)
     peak = line.text("peak_memory_gib")
     return Row(
-        family=family,
-        workload=workload,
+        family=name if model is None else model.family,
+        workload=name if model is None else model.workload,
         options=options,
         xla_flags={},
         node=part,
@@ -137,16 +132,18 @@ def _plain(text: str) -> str:
     return re.sub(r"[^a-z0-9]", "", text.casefold())
 
 
+_PUBLISHERS = ("torchtitan", "llm-foundry", "SimuMax", "Megatron-Bridge", "MLPerf")
+
+
 def _publisher(line: Line) -> str:
-    known = ("torchtitan", "llm-foundry", "SimuMax", "Megatron-Bridge", "MLPerf")
     source = f"{line.text('source')} {line.text('framework')}"
-    for name in known:
+    for name in _PUBLISHERS:
         if name.casefold() in source.casefold():
             return name
     raise MeasurementError(
         f"nothing is known of the source {line.text('source')!r}",
         location=line.location,
-        hint=f"there are tables of {', '.join(known)}",
+        hint=f"there are tables of {', '.join(_PUBLISHERS)}",
     )
 
 
@@ -160,9 +157,9 @@ def _year(line: Line, publisher: str) -> int | None:
     container = re.search(r"container (\d\d)\.", text)
     if container:
         return 2000 + int(container[1])
-    named = re.search(r"(?<!\d)(20\d\d)", text.partition("@")[2] or text)
-    named = named or re.search(r"\((20\d\d)\)", text)
-    return int(named[1]) if named else _YEARS.get(publisher)
+    year = re.search(r"(?<!\d)(20\d\d)", text.partition("@")[2] or text)
+    year = year or re.search(r"\((20\d\d)\)", text)
+    return int(year[1]) if year else _YEARS.get(publisher)
 
 
 def _part(line: Line) -> str:
@@ -178,7 +175,7 @@ def _part(line: Line) -> str:
 
 
 def _published_s(line: Line, options: Mapping[str, str]) -> float:
-    """Return a step's published time, or that of its tokens per second."""
+    """Return a step's published time, also from its throughput."""
     if line.text("step_time_s"):
         return line.amount("step_time_s")
     batch, sequence = options.get("global_batch"), options.get("sequence")
@@ -194,7 +191,7 @@ def _model_name(line: Line, publisher: str) -> str:
     return re.split(r"_(?=(?:l|tp|pp|dp|ep|cp|mbc)\d)", line.text("model"))[0]
 
 
-def _composer(line: Line, _: _Named) -> dict[str, str]:
+def _composer(line: Line, _: _Model) -> dict[str, str]:
     return {
         "mesh": f"fsdp={_count(line, 'devices')}",
         "global_batch": str(_count(line, "global_batch")),
@@ -206,15 +203,13 @@ def _composer(line: Line, _: _Named) -> dict[str, str]:
     }
 
 
-def _titan(line: Line, named: _Named) -> dict[str, str]:
+def _titan(line: Line, model: _Model) -> dict[str, str]:
     """Return torchtitan's settings of a step: FSDP2, and stages."""
     stages, tensor, context = (max(1, _noted(line, name)) for name in ("pp", "tp", "cp"))
     year = _year(line, "torchtitan") or 0
-    software = next(
-        name
-        for name in (f"torchtitan-{year}{_eager(line)}", f"torchtitan-{year}", "torchtitan")
-        if name in SOFTWARE
-    )
+    eager = "-eager" if "eager" in line.text("precision") else ""
+    names = (f"torchtitan-{year}{eager}", f"torchtitan-{year}", "torchtitan")
+    software = next(name for name in names if name in SOFTWARE)
     shards = max(1, _noted(line, "fsdp"))
     batch, local, _ = line.text("global_batch").partition(" local")
     options = {
@@ -234,24 +229,20 @@ def _titan(line: Line, named: _Named) -> dict[str, str]:
     # distributed/pipeline.py: pipeline_parallel_microbatches, pipeline_parallel_microbatch_size.
     per_part = int(options["global_batch"]) // shards
     micro = max(1, per_part // (stages * chunks)) if year < _ONE_SEQUENCE_SINCE else 1
-    return {**options, "micro_batch": str(micro), **_stages(named, stages, chunks)}
+    return {**options, "micro_batch": str(micro), **_stages(model, stages, chunks)}
 
 
 _ONE_SEQUENCE_SINCE = 2025
 """The year from which on torchtitan's micro-batches have one sequence by default."""
 
 
-def _eager(line: Line) -> str:
-    return "-eager" if "eager" in line.text("precision") else ""
-
-
-def _simumax(line: Line, _: _Named) -> dict[str, str]:
-    """Return the sizes and micro-batches that a SimuMax row's name states.
+def _simumax(line: Line, _: _Model) -> dict[str, str]:
+    """Return the options that a SimuMax row's name states.
 
     Tokens are taken to go to experts by Megatron-LM's own all-to-alls: DeepEP would be named.
     """
-    given = dict(re.findall(r"_(l|tp|pp|dp|ep|cp|seq|mbc)(\d+)", line.text("model")))
-    number = {name: int(value) for name, value in given.items()}
+    pairs = re.findall(r"_(l|tp|pp|dp|ep|cp|seq|mbc)(\d+)", line.text("model"))
+    number = {str(name): int(value) for name, value in pairs}
     tensor, stages, experts = (number.get(name, 1) for name in ("tp", "pp", "ep"))
     context = number.get("cp", 1)
     parts = _count(line, "devices") // (tensor * stages * context)
@@ -278,7 +269,7 @@ def _simumax(line: Line, _: _Named) -> dict[str, str]:
     return options
 
 
-def _mlperf(line: Line, named: _Named) -> dict[str, str]:
+def _mlperf(line: Line, model: _Model) -> dict[str, str]:
     """Return how NVIDIA's submission to MLPerf Training runs a step.
 
     Its layers are written out, as PyTorch runs them, however many there are.
@@ -293,16 +284,16 @@ def _mlperf(line: Line, named: _Named) -> dict[str, str]:
         "sequence": str(_count(line, "sequence")),
         "software": "megatron",
         "gradient_dtype": "bf16",
-        **_precision(line, has_experts=model_named(named.workload).settings.routing is not None),
+        **_precision(line, has_experts=model_named(model.workload).settings.routing is not None),
         **({"overlap": "exchanges=on"} if "a2a overlap" in note else {}),
         **({"cuda_graphs": "true"} if "cuda graph" in note else {}),
-        **_stages(named, stages, max(1, _noted(line, "vp"))),
+        **_stages(model, stages, max(1, _noted(line, "vp"))),
     }
     options.pop("scan", None)
     return options
 
 
-def _bridge(line: Line, named: _Named) -> dict[str, str]:
+def _bridge(line: Line, model: _Model) -> dict[str, str]:
     """Return how Megatron-Bridge runs a step."""
     tensor, stages, context = _count(line, "tp"), _count(line, "pp"), _count(line, "cp")
     parts = _count(line, "devices") // (tensor * stages * context)
@@ -319,7 +310,7 @@ def _bridge(line: Line, named: _Named) -> dict[str, str]:
         "micro_batch": str(_count(line, "micro_batch")),
         "sequence": str(_count(line, "sequence")),
         "software": "megatron",
-        **_precision(line, has_experts=model_named(named.workload).settings.routing is not None),
+        **_precision(line, has_experts=model_named(model.workload).settings.routing is not None),
         **_tensor_parallel(tensor),
         **({"expert_axes": axes} if axes != "expert" else {}),
         **(_ADAPTERS if "LoRA" in line.text("source") else {}),
@@ -340,7 +331,7 @@ def _bridge(line: Line, named: _Named) -> dict[str, str]:
     recomputed = _recomputed(line)
     if recomputed:
         options["remat"] = recomputed
-    return {**options, "mesh": mesh, **_stages(named, stages, chunks)}
+    return {**options, "mesh": mesh, **_stages(model, stages, chunks)}
 
 
 _ADAPTERS = {"lora_rank": "16", "lora_modules": "linear_qkv"}
@@ -366,23 +357,23 @@ _ALWAYS_SORTED = frozenset({"gptoss120b"})
 
 
 def _sorts(line: Line) -> bool:
-    """Return whether a step's recipe sorts rows of experts beside all-to-alls."""
+    """Return whether a recipe sorts experts' rows beside all-to-alls."""
     model = _plain(line.text("model"))
     parts = _RECIPES.sorts.get(model, {})
     return _is_of_recipe(line, parts, is_known=model in _ALWAYS_SORTED)
 
 
 def _hides_exchanges(line: Line, chunks: int) -> bool:
-    """Return whether the recipe of a step hides all-to-alls, and its schedule can."""
+    """Return whether a step hides all-to-alls."""
     if _count(line, "pp") > 1 and chunks == 1:
         return False
     return _is_of_recipe(line, _RECIPES.hides_exchanges.get(_plain(line.text("model")), {}))
 
 
 def _recomputed(line: Line) -> str:
-    """Return what the recipe of a step computes again; empty for nothing."""
+    """Return the modules that a recipe recomputes, if any."""
     policies = _RECIPES.recomputed.get(_plain(line.text("model")), {})
-    return next((remat for remat, those in policies.items() if _is_of_recipe(line, those)), "")
+    return next((remat for remat, parts in policies.items() if _is_of_recipe(line, parts)), "")
 
 
 def _is_of_recipe(
@@ -398,7 +389,7 @@ def _is_of_recipe(
     return _part(line).partition("_")[0] in parts
 
 
-_MAPPINGS: Mapping[str, Callable[[Line, _Named], dict[str, str]]] = {
+_MAPPINGS: Mapping[str, Callable[[Line, _Model], dict[str, str]]] = {
     "llm-foundry": _composer,
     "torchtitan": _titan,
     "SimuMax": _simumax,
@@ -408,7 +399,8 @@ _MAPPINGS: Mapping[str, Callable[[Line, _Named], dict[str, str]]] = {
 
 
 def _mesh(**sizes: int) -> str:
-    """Return a mesh without axes of one device; 0 leaves out ``pipe``."""
+    """Return a mesh without axes of one device."""
+    # A pipeline of one stage stays an axis; 0 leaves it out.
     axes = {name: size for name, size in sizes.items() if size > 1 or (name == "pipe" and size)}
     if set(axes) <= {"pipe"}:
         axes |= {"fsdp": 1}
@@ -430,23 +422,18 @@ def _precision(line: Line, *, has_experts: bool = False) -> dict[str, str]:
     return {"product_dtype": small} | ({"expert_product_dtype": small} if has_experts else {})
 
 
-def _stages(named: _Named, stages: int, chunks: int) -> dict[str, str]:
-    """Return the schedule and the layers of its parts; each has one or more."""
-    layers = model_named(named.workload).settings.layers
+def _stages(model: _Model, stages: int, chunks: int) -> dict[str, str]:
+    """Return the schedule and the layers of its parts."""
+    layers = model_named(model.workload).settings.layers
     chunks = chunks if stages > 1 else 1
     while layers + 2 < 2 * stages * chunks and chunks > 1:
         chunks //= 2
     parts = stages * chunks
     options = {"schedule": f"interleaved:{chunks}"} if chunks > 1 else {}
-    options |= dict(_uneven(layers, parts))
+    is_even = layers % parts == 0 or ((layers + 2) % parts == 0 and layers + 2 > parts)
+    if not is_even:
+        low, longer = divmod(layers, parts)
+        options["stage_layers"] = f"{low + 1}x{longer},{low}x{parts - longer}"
     if layers > _MOST_WRITTEN * parts:
         options["scan"] = "true"
     return options
-
-
-def _uneven(layers: int, parts: int) -> Iterator[tuple[str, str]]:
-    """Yield the layers of uneven parts, fewer in the last ones."""
-    if layers % parts == 0 or ((layers + 2) % parts == 0 and layers + 2 > parts):
-        return
-    low, high = divmod(layers, parts)
-    yield "stage_layers", f"{low + 1}x{high},{low}x{parts - high}"

@@ -1,4 +1,4 @@
-"""Predict measured steps: export the model, and run the pipeline on it."""
+"""Predict measured steps from exported and compiled programs."""
 
 from __future__ import annotations
 
@@ -55,23 +55,21 @@ class Sources:
     exported: dict[tuple[str, str], bytes] = field(default_factory=dict[tuple[str, str], bytes])
 
     def source(self, step: MeasuredStep) -> bytes:
-        """Return a workload's partitioned StableHLO, or the HLO of its file."""
+        """Return a workload's partitioned StableHLO, or its HLO."""
+        if find_model(step.workload) is None:
+            return read_source(Path(step.workload))
         key = (step.workload, repr(sorted(step.options.items())))
         if key not in self.exported:
-            self.exported[key] = _source(step)
+            exported = export_model(step.workload, step.options)
+            self.exported[key] = partitioned(exported).text
         return self.exported[key]
 
 
-def _source(step: MeasuredStep) -> bytes:
-    if find_model(step.workload) is not None:
-        return partitioned(export_model(step.workload, step.options)).text
-    return read_source(Path(step.workload))
-
-
 def check_step(step: MeasuredStep, *, method: str, location: str) -> None:
-    """Raise `MeasurementError` for an unknown model, file, option, node or system.
+    """Raise `MeasurementError` for a step with unknown names.
 
-    A node that ``method`` can't price is refused too. ``location`` is the step's ``file:line``.
+    They are of a model, file, option, node or system. A node that ``method`` can't price is refused
+    too. ``location`` is the step's ``file:line``.
     """
     with at_line(location):
         find_system(step.system)
@@ -102,7 +100,7 @@ def _check_workload(step: MeasuredStep) -> None:
 def recompute(
     step: MeasuredStep, sources: Sources, *, method: str, model: Model | None, location: str
 ) -> Recomputed:
-    """Predict one step by ``method`` and by the roofline, from its compiled program.
+    """Predict one step by ``method`` and by the roofline.
 
     A compiled program is taken as it is; its kernels' PTX is not known.
 

@@ -1,4 +1,4 @@
-"""Published points of engines under load, and what is predicted of them.
+"""Predict published points of engines under load.
 
 A point is a closed load: ``concurrency`` requests are under way, as its `Client` keeps them.
 Nothing is fitted to a point.
@@ -105,7 +105,7 @@ class ServingPoint:
 
     @property
     def plans_ahead(self) -> bool:
-        """Whether the engine schedules while another iteration runs; unknown versions do."""
+        """Whether the engine schedules ahead; unknown versions do."""
         numbers = re.match(r"(\d+)\.(\d+)", self.version)
         if self.engine != "vllm" or numbers is None:
             return True
@@ -118,7 +118,7 @@ class ServingPoint:
 
     @property
     def throughput(self) -> float:
-        """The published output tokens a second and device: by Little's law."""
+        """The published output tokens a second and device."""
         return _throughput(self, self.ttft_s, self.tpot_s)
 
     @property
@@ -165,8 +165,9 @@ class ServingPoint:
 
 
 def _throughput(point: ServingPoint, ttft_s: float, tpot_s: float) -> float:
-    whole_s = ttft_s + (point.osl - 1) * tpot_s
-    return point.concurrency * point.osl / whole_s / point.tensor
+    """Return output tokens a second and device, by Little's law."""
+    request_s = ttft_s + (point.osl - 1) * tpot_s
+    return point.concurrency * point.osl / request_s / point.tensor
 
 
 @frozen
@@ -185,12 +186,12 @@ class ServedPoint:
 
     @property
     def ttft_error(self) -> float | None:
-        """How far the predicted time to the first token is off."""
+        """Relative error of the predicted time to the first token."""
         return None if self.ttft_s is None else self.ttft_s / self.point.ttft_s - 1
 
     @property
     def throughput_error(self) -> float | None:
-        """Relative error of output tokens per second, by Little's law."""
+        """Relative error of output tokens per second."""
         throughput = self.throughput
         return None if throughput is None else throughput / self.point.throughput - 1
 
@@ -203,7 +204,7 @@ class ServedPoint:
 
 
 def read_serving_points(file: Path = SERVING_TABLE) -> tuple[ServingPoint, ...]:
-    """Read a table of points; `MeasurementError` with the line of what doesn't fit."""
+    """Read a table of points, else raise `MeasurementError`."""
     columns = (*_NEEDED, "engine_version")
     table = read_table(file, needed=_NEEDED, columns=columns, error=MeasurementError)
     return tuple(map(_point, table.lines))
@@ -211,13 +212,13 @@ def read_serving_points(file: Path = SERVING_TABLE) -> tuple[ServingPoint, ...]:
 
 def _point(line: Line) -> ServingPoint:
     row = line.cells
-    known = {
+    allowed = {
         "precision": _SETTINGS,
         "statistic": _STATISTICS,
         "engine": ENGINES,
         "client": _CLIENTS,
     }
-    for column, values in known.items():
+    for column, values in allowed.items():
         if row[column] not in values:
             raise MeasurementError(
                 f"has {column} {row[column]!r}",
@@ -254,7 +255,7 @@ def _point(line: Line) -> ServingPoint:
 def served_points(
     points: Iterable[ServingPoint], advance: Callable[[int], None]
 ) -> Iterator[ServedPoint]:
-    """Predict points, one after the other; those of one layout share their steps."""
+    """Predict points in order; layouts share their steps."""
     surfaces = Surfaces()
     for point in points:
         statistic = _STATISTICS[point.statistic]
@@ -297,11 +298,12 @@ def serving_json(points: Sequence[ServedPoint]) -> dict[str, object]:
 
 
 def ranking(points: Iterable[ServedPoint], *, same_load: bool = True) -> dict[str, int]:
-    """Return how many layout pairs rank as measured, by throughput per device.
+    """Count the pairs of layouts that rank as measured.
 
-    A pair serves one model on one part with prompts and outputs of the same lengths, and with the
-    same concurrency where it has the ``same_load``; its published rates are far apart. Layouts are
-    engines, precisions and devices of a replica: one that was measured twice is no pair.
+    They rank by throughput per device. A pair serves one model on one part with prompts and outputs
+    of the same lengths, and with the same concurrency where it has the ``same_load``; its published
+    rates are far apart. Layouts are engines, precisions and devices of a replica: one that was
+    measured twice is no pair.
     """
     groups: dict[tuple[object, ...], list[tuple[object, float, float]]] = {}
     for served in points:
@@ -315,13 +317,10 @@ def ranking(points: Iterable[ServedPoint], *, same_load: bool = True) -> dict[st
     pairs = right = 0
     for members in groups.values():
         for first, second in combinations(members, 2):
-            (layout, published, predicted), (other_layout, other, other_predicted) = first, second
-            if layout == other_layout:
-                continue
-            if max(published, other) < (1 + _FAR_APART) * min(published, other):
-                continue
-            pairs += 1
-            right += (published < other) == (predicted < other_predicted)
+            rates = first[1], second[1]
+            if first[0] != second[0] and max(rates) >= (1 + _FAR_APART) * min(rates):
+                pairs += 1
+                right += (first[1] < second[1]) == (first[2] < second[2])
     return {"pairs": pairs, "right": right}
 
 
@@ -348,7 +347,7 @@ def serving_points_text(points: Sequence[ServedPoint]) -> str:
         for row in serving_summary(points)
     ]
     columns = ("points", *_ERRORS)
-    reasons = [f"{each.point.name}: {each.reason}" for each in points if each.reason]
+    reasons = [f"{served.point.name}: {served.reason}" for served in points if served.reason]
     lines = [*_table(("Time between tokens", *widths), rows, 50), ""]
     lines += _table(("Median size of errors", *columns), medians, 24)
     for name, same_load in (("of one load", True), ("of any load", False)):
@@ -374,19 +373,24 @@ _ERRORS: Mapping[str, Callable[[ServedPoint], float | None]] = {
 
 
 def serving_summary(points: Iterable[ServedPoint]) -> list[dict[str, object]]:
-    """Return median absolute errors: of all, by client, engine and model."""
-    served = list(points)
-    groups: dict[str, list[ServedPoint]] = {"all": served}
-    named = [(f"client {each.point.client.value}", each) for each in served]
-    named += [(each.point.engine, each) for each in served]
-    named += [(each.point.model.rpartition("/")[2], each) for each in served]
-    for name, each in named:
-        groups.setdefault(name, []).append(each)
+    """Return median absolute errors by client, engine and model."""
+    all_served = list(points)
+    groups: dict[str, list[ServedPoint]] = {"all": all_served}
+    for name_of in _GROUPS:
+        for served in all_served:
+            groups.setdefault(name_of(served.point), []).append(served)
     rows: list[dict[str, object]] = []
     for name, members in groups.items():
-        errors = {f"median_{error}_error": _median(members, of) for error, of in _ERRORS.items()}
+        errors = {f"median_{key}_error": _median(members, error) for key, error in _ERRORS.items()}
         rows.append({"group": name, "points": len(members), **errors})
     return rows
+
+
+_GROUPS: tuple[Callable[[ServingPoint], str], ...] = (
+    lambda point: f"client {point.client.value}",
+    lambda point: point.engine,
+    lambda point: point.model.rpartition("/")[2],
+)
 
 
 def _median(

@@ -23,50 +23,39 @@ def points_of(recomputed: Sequence[Recomputed], method: str) -> tuple[Point, ...
 
 
 def validation_text(recomputed: Sequence[Recomputed], method: str) -> str:
-    """Return the tables: steps, their errors in sum, and speed-ups between systems."""
+    """Return steps, their mean errors, and speed-ups as tables."""
     methods = tuple(dict.fromkeys((method, FLOOR_METHOD)))
-    widths = _widths(recomputed)
+    widths = (
+        max(17, *(len(step.measured.workload) for step in recomputed)) + 1,
+        max(21, *(len(step.measured.where) for step in recomputed)) + 1,
+    )
+    titles = "".join(f"{name:>12}{'error':>9}" for name in (*methods, "profiled"))
+    predictions = [step.predictions[method] for step in recomputed]
+    timelines = (prediction.timeline for prediction in predictions)
+    models = dict.fromkeys(timeline.model for timeline in timelines if timeline is not None)
+    notes = dict.fromkeys(text for prediction in predictions for text in prediction.assumptions)
     lines = [
-        _head(methods, widths),
-        *(_published_row(step, methods, widths) for step in recomputed),
+        f"{'workload':<{widths[0]}}{'system':<{widths[1]}}{'published':>10}{titles}",
+        *(_step_line(step, methods, widths) for step in recomputed),
         "",
-        f"Network model: {', '.join(_models(recomputed, method))}",
+        f"Network model: {', '.join(models)}",
         *(_summary_line(name, points_of(recomputed, name)) for name in methods),
         *_speed_up_lines(points_of(recomputed, method), widths[0]),
-        *_assumptions(recomputed, method),
+        *("", "Assumed:", *(f"  - {text}" for text in notes)),
     ]
     return "\n".join(lines)
 
 
-def _models(recomputed: Sequence[Recomputed], method: str) -> list[str]:
-    """Return the distinct names of the network models that were used."""
-    timelines = (step.predictions[method].timeline for step in recomputed)
-    return list(dict.fromkeys(timeline.model for timeline in timelines if timeline is not None))
-
-
-def _widths(recomputed: Sequence[Recomputed]) -> tuple[int, int]:
-    """Return the widths of the columns of workloads and systems."""
-    workloads = (len(step.measured.workload) for step in recomputed)
-    systems = (len(step.measured.where) for step in recomputed)
-    return max(17, *workloads) + 1, max(21, *systems) + 1
-
-
-def _head(methods: Sequence[str], widths: tuple[int, int]) -> str:
-    titles = "".join(f"{name:>12}{'error':>9}" for name in (*methods, "profiled"))
-    return f"{'workload':<{widths[0]}}{'system':<{widths[1]}}{'published':>10}{titles}"
-
-
-def _published_row(each: Recomputed, methods: Sequence[str], widths: tuple[int, int]) -> str:
-    step = each.measured
+def _step_line(recomputed: Recomputed, methods: Sequence[str], widths: tuple[int, int]) -> str:
+    step = recomputed.measured
     names = f"{step.workload:<{widths[0]}}{step.where:<{widths[1]}}"
-    cells = [f"{names}{format_time(step.step_s):>10}"]
-    for name in methods:
-        predicted_s = each.predictions[name].step_time_s
-        cells.append(f"{format_time(predicted_s):>12}{_percent(predicted_s / step.step_s - 1):>9}")
-    profiled_s = step.profiled_compute_s
-    if profiled_s is not None:
-        cells.append(f"{format_time(profiled_s):>12}{_percent(profiled_s / step.step_s - 1):>9}")
-    return "".join(cells)
+    times_s = [recomputed.predictions[name].step_time_s for name in methods]
+    if step.profiled_compute_s is not None:
+        times_s.append(step.profiled_compute_s)
+    cells = [
+        f"{format_time(time_s):>12}{_percent(time_s / step.step_s - 1):>9}" for time_s in times_s
+    ]
+    return "".join([f"{names}{format_time(step.step_s):>10}", *cells])
 
 
 def _summary_line(name: str, points: Sequence[Point]) -> str:
@@ -94,14 +83,8 @@ def _speed_up_lines(points: Sequence[Point], width: int) -> list[str]:
     return ["", *lines, f"{summed}{beyond}"]
 
 
-def _assumptions(recomputed: Sequence[Recomputed], method: str) -> list[str]:
-    predictions = (step.predictions[method] for step in recomputed)
-    notes = dict.fromkeys(text for prediction in predictions for text in prediction.assumptions)
-    return ["", "Assumed:", *(f"  - {text}" for text in notes)]
-
-
 def validation_json(recomputed: Sequence[Recomputed], method: str) -> dict[str, object]:
-    """Return the tables as an object, times in seconds and errors as fractions."""
+    """Return the tables as an object, in seconds and fractions."""
     points = points_of(recomputed, method)
     compared = speed_ups(points)
     middle = median_errors(compared)
@@ -165,7 +148,7 @@ class Point:
 
 @frozen
 class SpeedUp:
-    """The speed-up of a workload between two systems, measured and predicted.
+    """A workload's speed-up between two systems, measured and predicted.
 
     ``slower`` and ``faster`` are the measured steps.
     """
@@ -183,7 +166,7 @@ class SpeedUp:
 
     @property
     def error_beyond_rounding(self) -> float:
-        """The error to the nearest ratio that rounds as measured; 0 within."""
+        """The error to the nearest ratio that rounds as measured."""
         slower, faster = self.slower.interval_s, self.faster.interval_s
         low = slower[0] / faster[1]
         high = slower[1] / faster[0] if faster[0] > 0 else inf
@@ -192,7 +175,7 @@ class SpeedUp:
 
 @frozen
 class Summary:
-    """Errors of several points: mean and largest of their absolute values."""
+    """Mean and largest absolute errors of several points."""
 
     points: int
     mean_error: float
@@ -223,7 +206,7 @@ def summary(points: Sequence[Point]) -> Summary:
 
 
 def speed_ups(points: Iterable[Point]) -> tuple[SpeedUp, ...]:
-    """Compare every two systems on which the same workload was measured."""
+    """Compare every two systems with the same workload."""
     groups: dict[tuple[str, str], list[Point]] = {}
     for point in points:
         step = point.measured
@@ -248,7 +231,7 @@ def _speed_up(first: Point, second: Point) -> SpeedUp:
 
 
 def median_errors(compared: Sequence[SpeedUp]) -> tuple[float, float] | None:
-    """Return the median absolute errors, with and without rounding, if any."""
+    """Return the median errors, with and without rounding, if any."""
     if not compared:
         return None
     beyond = median(abs(speed_up.error_beyond_rounding) for speed_up in compared)
@@ -256,12 +239,12 @@ def median_errors(compared: Sequence[SpeedUp]) -> tuple[float, float] | None:
 
 
 _GROUPINGS: dict[str, Callable[[PredictedRow], str]] = {
-    "family": lambda each: each.row.family,
-    "part": lambda each: each.row.node,
-    "scale": lambda each: each.row.scale,
-    "framework_year": lambda each: str(each.row.framework_year or "not known"),
-    "held_by": lambda each: "" if each.answer is None else each.answer.held_by,
-    "source": lambda each: _source_and_year(each.row),
+    "family": lambda predicted: predicted.row.family,
+    "part": lambda predicted: predicted.row.node,
+    "scale": lambda predicted: predicted.row.scale,
+    "framework_year": lambda predicted: str(predicted.row.framework_year or "not known"),
+    "held_by": lambda predicted: "" if predicted.answer is None else predicted.answer.held_by,
+    "source": lambda predicted: _source_and_year(predicted.row),
 }
 """Groupings of rows by a property; empty ones make no group."""
 
@@ -274,10 +257,10 @@ _WIDTHS = (24, 14, 8, 5, 10, 10, 8, 10, 9, 8)
 
 
 def every_json(predicted: Sequence[PredictedRow]) -> dict[str, object]:
-    """Return rows and their errors by group: times in seconds, errors as fractions.
+    """Return rows and their errors by group, as JSON values.
 
-    ``predicted_s``, ``error`` and ``exposed_s`` of a row without a prediction are null, and its
-    ``reason`` says why.
+    Times are in seconds, errors are fractions. ``predicted_s``, ``error`` and ``exposed_s`` of a
+    row without a prediction are null, and its ``reason`` says why.
     """
     return {
         "rows": [_row_json(row) for row in predicted],
@@ -291,8 +274,8 @@ def every_json(predicted: Sequence[PredictedRow]) -> dict[str, object]:
     }
 
 
-def _row_json(each: PredictedRow) -> dict[str, object]:
-    row, answer = each.row, each.answer
+def _row_json(predicted: PredictedRow) -> dict[str, object]:
+    row, answer = predicted.row, predicted.answer
     return {
         "family": row.family,
         "part": row.node,
@@ -300,13 +283,13 @@ def _row_json(each: PredictedRow) -> dict[str, object]:
         "published_s": row.published_s,
         "publisher": row.publisher,
         "published_peak_bytes": row.published_peak_bytes,
-        "memory_error": each.memory_error,
+        "memory_error": predicted.memory_error,
         "predicted_s": None if answer is None else answer.predicted_s,
-        "error": each.error,
+        "error": predicted.error,
         "exposed_s": None if answer is None else answer.exposed_s,
         "framework_year": row.framework_year,
         "held_by": None if answer is None else answer.held_by,
-        "reason": each.reason,
+        "reason": predicted.reason,
         "workload": row.workload,
         "options": dict(row.options),
         "xla_flags": dict(row.xla_flags),
@@ -317,8 +300,8 @@ def _row_json(each: PredictedRow) -> dict[str, object]:
         "bound": {} if answer is None else dict(answer.bound),
         "kinds_s": {} if answer is None else dict(answer.kinds),
         "peak_memory_bytes": None if answer is None else answer.peak_bytes,
-        "cpu_s": each.cpu_s,
-        "memory_bytes": each.memory_bytes,
+        "cpu_s": predicted.cpu_s,
+        "memory_bytes": predicted.memory_bytes,
         "source": row.source,
         "note": row.note,
         "assumptions": [] if answer is None else list(answer.assumptions),
@@ -326,13 +309,13 @@ def _row_json(each: PredictedRow) -> dict[str, object]:
 
 
 def _group_rows(
-    predicted: Iterable[PredictedRow], of: Callable[[PredictedRow], str]
+    predicted: Iterable[PredictedRow], property_of: Callable[[PredictedRow], str]
 ) -> dict[str, list[PredictedRow]]:
-    """Return the rows that have a prediction, by a property, sorted."""
+    """Return the predicted rows by a property, sorted."""
     groups: dict[str, list[PredictedRow]] = {}
     for row in predicted:
         if row.answer is not None:
-            groups.setdefault(of(row), []).append(row)
+            groups.setdefault(property_of(row), []).append(row)
     return dict(sorted(groups.items()))
 
 
@@ -350,7 +333,7 @@ def _errors(predicted: Iterable[PredictedRow]) -> dict[str, object]:
 
 
 def every_text(predicted: Sequence[PredictedRow]) -> str:
-    """Return tables: the rows of each family, errors by group, and unpredicted rows."""
+    """Return rows by family, errors, and unpredicted rows as tables."""
     families = _group_rows(predicted, _GROUPINGS["family"])
     head = _cells(
         "step", "part", "devices", "year", "published", "predicted", "error", "exposed",
@@ -364,7 +347,7 @@ def every_text(predicted: Sequence[PredictedRow]) -> str:
 
 
 def _cells(*texts: str) -> str:
-    """Return texts in columns: the first two left-aligned, the others right-aligned."""
+    """Return texts in columns, the first two left-aligned."""
     placed = [
         f"{text:<{width}}" if column < 2 else f"{text:>{width}}"
         for column, (text, width) in enumerate(zip(texts, _WIDTHS, strict=True))
@@ -372,8 +355,8 @@ def _cells(*texts: str) -> str:
     return " ".join(placed).rstrip()
 
 
-def _row_line(each: PredictedRow) -> str:
-    row, answer = each.row, each.answer
+def _row_line(predicted: PredictedRow) -> str:
+    row, answer = predicted.row, predicted.answer
     assert answer is not None  # noqa: S101 - only rows with a prediction are shown so
     return _cells(
         row.name,
@@ -382,10 +365,10 @@ def _row_line(each: PredictedRow) -> str:
         str(row.framework_year or ""),
         format_time(row.published_s),
         format_time(answer.predicted_s),
-        _percent(each.error),
+        _percent(predicted.error),
         format_time(answer.exposed_s),
         answer.held_by,
-        f"{each.cpu_s / 60:.1f} min",
+        f"{predicted.cpu_s / 60:.1f} min",
     )
 
 
@@ -409,26 +392,25 @@ def _error_summary(predicted: Sequence[PredictedRow]) -> str:
     errors = [row.error for row in predicted if row.error is not None]
     if not errors:
         return "none is predicted"
-    largest = max(errors, key=abs)
-    memory = [row.memory_error for row in predicted if row.memory_error is not None]
+    memory = [abs(row.memory_error) for row in predicted if row.memory_error is not None]
     return (
         f"{len(errors)} step{'s' if len(errors) > 1 else ''}, mean absolute error "
-        f"{100 * mean(map(abs, errors)):.1f} %, "
-        f"largest {_percent(largest)}"
-    ) + (f"; memory {100 * mean(map(abs, memory)):.1f} %" if memory else "")
+        f"{100 * mean(map(abs, errors)):.1f} %, largest {_percent(max(errors, key=abs))}"
+        f"{f'; memory {100 * mean(memory):.1f} %' if memory else ''}"
+    )
 
 
 def _reason_lines(predicted: Sequence[PredictedRow]) -> list[str]:
-    """Return the rows that are not predicted, or not compiled, by the reason."""
+    """Return the rows not predicted, or not compiled, by reason."""
     lines: list[str] = []
-    for title, wanted in (
+    for title, rows in (
         ("Not predicted:", [row for row in predicted if row.answer is None]),
         ("Not compiled:", [row for row in predicted if row.answer and row.reason]),
     ):
         by_reason: dict[str, list[str]] = {}
-        for row in wanted:
-            what = f"{row.row.name} on {row.row.devices} x {row.row.node}"
-            by_reason.setdefault(row.reason, []).append(what)
-        lines += ["", title] if wanted else []
-        lines += [f"  - {reason}: {', '.join(what)}" for reason, what in by_reason.items()]
+        for row in rows:
+            name = f"{row.row.name} on {row.row.devices} x {row.row.node}"
+            by_reason.setdefault(row.reason, []).append(name)
+        lines += ["", title] if rows else []
+        lines += [f"  - {reason}: {', '.join(names)}" for reason, names in by_reason.items()]
     return lines

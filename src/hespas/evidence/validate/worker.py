@@ -1,4 +1,4 @@
-"""Predict one row, in a process of its own for its limits and memory.
+"""Predict one row, in a process with limits.
 
 It answers a question (`hespas.base.question`).
 """
@@ -6,7 +6,6 @@ It answers a question (`hespas.base.question`).
 from __future__ import annotations
 
 import resource
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -53,7 +52,7 @@ _DEFAULT_STACK_BYTES = 2**23
 
 
 def _answer_with_cost(request: RowRequest, _: Path) -> RowAnswer:
-    """Return the answer or refusal, with the time and memory that it took."""
+    """Return the answer or refusal, with its time and memory."""
     use_cpu()
     try:
         _limit(request)
@@ -69,7 +68,7 @@ def _answer_with_cost(request: RowRequest, _: Path) -> RowAnswer:
 
 
 def _limit(request: RowRequest) -> None:
-    """Limit this process and its children: the compiler and the exporter."""
+    """Limit this process, its compiler and its exporter."""
     limit_s = within_inherited(resource.RLIMIT_CPU, round(request.cpu_limit_s))
     over_s = within_inherited(resource.RLIMIT_CPU, limit_s + _OVER_S)
     resource.setrlimit(resource.RLIMIT_CPU, (limit_s, over_s))
@@ -91,10 +90,10 @@ def stacks_bytes(devices: int) -> int:
 def _answer_request(request: RowRequest) -> RowAnswer:
     options = _options(request)
     if request.fidelity == Fidelity.LIBRARY.value or PIPE in request.options.get("mesh", ""):
-        asked = _row_options(options, request)
-        if asked.is_pipeline:
-            return _answer_of_pipeline(staged.predict_pipeline(asked))
-        return _answer(composition.predict(asked))
+        options = _row_options(options, request)
+        if options.is_pipeline:
+            return _answer_of_pipeline(staged.predict_pipeline(options))
+        return _answer(composition.predict(options))
     if _is_extended(request):
         answer = _answer(_predict_extended(options, request))
         is_compiled = request.fidelity == Fidelity.COMPILED.value
@@ -103,13 +102,18 @@ def _answer_request(request: RowRequest) -> RowAnswer:
 
 
 def _options(request: RowRequest) -> PredictOptions:
+    flags = request.xla_flags
     return PredictOptions(
         program=ProgramOptions(
             file=Path(request.workload), model=ModelOptions(settings=request.options)
         ),
         compile=CompileChoice(
             fidelity=Fidelity(request.fidelity),
-            options=CompileOptions(recipe=_recipe(request.xla_flags)),
+            options=CompileOptions(
+                recipe=RecipeFlags(file="the recipe", flags=flags, lines=dict.fromkeys(flags, 1))
+                if flags
+                else None
+            ),
         ),
         estimate=EstimateOptions(
             node=request.node,
@@ -128,7 +132,7 @@ _BETWEEN = "dcn_data_parallelism"
 
 
 def _is_extended(request: RowRequest) -> bool:
-    """Return whether a row has over two TPU slices, differing in data alone."""
+    """Return whether a row has more equal slices than compiled."""
     if not request.workload.startswith(_MAXTEXT):
         return False
     slices = find_system(request.system).slices
@@ -196,9 +200,9 @@ def _row_options(options: PredictOptions, request: RowRequest) -> PredictOptions
     )
 
 
-def _count(given: dict[str, str], name: str) -> int | None:
-    """Take a number out of the settings; None if it is missing."""
-    text = given.pop(name, None)
+def _count(settings: dict[str, str], name: str) -> int | None:
+    """Take a number out of the settings, if any."""
+    text = settings.pop(name, None)
     return None if text is None else int(text)
 
 
@@ -209,13 +213,6 @@ def _predict(options: PredictOptions, request: RowRequest) -> Prediction:
         source = partitioned(export_model(request.workload, request.options)).text
         return composition.predict(replace(options, program=program), source=source)
     return composition.predict(options)
-
-
-def _recipe(flags: Mapping[str, str]) -> RecipeFlags | None:
-    """Return a row's flags as a recipe, if any."""
-    if not flags:
-        return None
-    return RecipeFlags(file="the recipe", flags=flags, lines=dict.fromkeys(flags, 1))
 
 
 def _answer_of_pipeline(prediction: PipelinePrediction) -> RowAnswer:

@@ -6,7 +6,7 @@ import pytest
 
 from hespas.errors import ConfigError
 from hespas.evidence.measure.measured import Measurement
-from hespas.evidence.measure.report import check_table, measured_json, measurement_text, table_step
+from hespas.evidence.measure.report import measured_json, measurement_text, table_names, table_step
 from hespas.evidence.validate.measurements import add_step, read_steps
 from hespas.evidence.validate.recompute import check_step
 from hespas.prediction.options import (
@@ -61,10 +61,10 @@ def test_a_line_needs_a_system(tmp_path: Path) -> None:
         program=ProgramOptions(file=file), estimate=EstimateOptions(node="A100_SXM_40GB")
     )
     with pytest.raises(ConfigError, match="csv names the system"):
-        check_table(alone)
+        table_names(alone)
 
 
 def test_a_function_has_no_line() -> None:
     function = PredictOptions(program=ProgramOptions(file=Path("mine:step")), network=CLUSTER)
     with pytest.raises(ConfigError, match="csv names a model or a file, and mine:step is neither"):
-        check_table(function)
+        table_names(function)
