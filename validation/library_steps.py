@@ -41,6 +41,16 @@ def kept(rows: Iterable[Row]) -> list[Row]:
     return [{name: row[name] for name in _KEPT} for row in rows]
 
 
+def summary() -> str:
+    """Return a sentence without its full stop and without line breaks."""
+    errors = [row["error"] for row in json.loads(DATA.read_text()) if row["error"] is not None]
+    return (
+        f"{len(errors)} published steps of PyTorch and Megatron-LM are off by "
+        f"{100 * mean(map(abs, errors)):.1f} % in the mean, most too short, "
+        f"{100 * min(errors):+.0f} to {100 * max(errors):+.0f} %"
+    )
+
+
 def errors_by(rows: Iterable[Row], group: Callable[[Row], str], title: str) -> str:
     """Return a table of the errors of groups of rows."""
     groups: dict[str, list[Row]] = {}

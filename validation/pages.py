@@ -42,12 +42,14 @@ import expected_errors
 import fault_runs
 import fusion
 import fuzz_runs
+import library_steps
 import loops
 import other_rows
 import pipelines
 import recipe_cost
 import sentences
 import serving
+import serving_points
 from base_install import base_install
 from hespas.cli.commands import command_named, commands, run
 
@@ -300,6 +302,8 @@ FIGURES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "faults": _own(fault_runs.summary),
     "loops": _own(loops.table),
     "optimised": _optimised,
+    "enginesummary": _own(serving_points.summary),
+    "librarysummary": _own(library_steps.summary),
     "pipelinesummary": _own(pipelines.summary),
     "recipecost": _own(recipe_cost.cost),
     "recipeprediction": _own(recipe_cost.prediction),

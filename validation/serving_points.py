@@ -25,6 +25,17 @@ _FAR = 0.15
 _BEGIN, _END = "<!-- engines: begin -->", "<!-- engines: end -->"
 
 
+def summary() -> str:
+    """Return a sentence without its full stop and without line breaks."""
+    every = json.loads(DATA.read_text())["summary"][0]
+    return (
+        f"Of {every['points']} published points of vLLM, SGLang and TensorRT-LLM under load, time "
+        f"between tokens is off by {100 * every['median_tpot_error']:.1f} % in the median, "
+        f"throughput by {100 * every['median_throughput_error']:.1f} %, time to the first token by "
+        f"{100 * every['median_ttft_error']:.0f} %"
+    )
+
+
 def table(answer: dict[str, Any]) -> str:
     """Return the median sizes of errors, and the points that are far off."""
     return "\n".join(_lines(answer))
