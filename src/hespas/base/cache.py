@@ -1,4 +1,4 @@
-"""A directory of files, under keys of everything that decides their content."""
+"""A directory of files under keys of their content's causes."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from hespas.errors import CacheError, OutputError, option
 log = logging.getLogger("hespas")
 _DIGEST_BYTES = 32
 _UNSEEN = 1 / 64
-"""What is written between two looks at all files in the mean, as a part of their limit."""
+"""The mean share of the limit that is written between two scans of all files."""
 _USED: ContextVar[set[Path] | None] = ContextVar("used", default=None)
 
 
 @contextmanager
 def used_files() -> Generator[set[Path]]:
-    """Yield the cache files that this thread uses from now on."""
+    """Yield the cache files that this thread then uses."""
     used = set[Path]()
     token = _USED.set(used)
     try:
@@ -43,7 +43,7 @@ def _note_use(path: Path) -> None:
 
 @cache
 def code_digest(*folders: str) -> str:
-    """Return a digest of the code and tables (JSON) in folders of hespas.
+    """Return a digest of code and tables in hespas' folders.
 
     It is a part of a key where that code decides the content. Raises `FileNotFoundError` for a
     folder without code.
@@ -61,21 +61,21 @@ def code_digest(*folders: str) -> str:
 
 @cache
 def installed_state() -> str:
-    """Return a digest of hespas' files and of the installed packages.
+    """Return a digest of hespas' files and installed packages.
 
     Of files it has sizes and times of modification, of packages the versions: contents would take
     longer to read than an answer to look up.
     """
     home = str(Path(__file__).resolve().parents[1])
-    found = [f"{path[len(home) :]} {size} {time_ns}" for path, size, time_ns in _files_in(home)]
+    states = [f"{path[len(home) :]} {size} {time_ns}" for path, size, time_ns in _files_in(home)]
     for directory in sys.path:
         with suppress(OSError), os.scandir(directory) as entries:
-            found += [entry.name for entry in entries if entry.name.endswith(".dist-info")]
-    return sha256("\n".join(sorted(found)).encode()).hexdigest()
+            states += [entry.name for entry in entries if entry.name.endswith(".dist-info")]
+    return sha256("\n".join(sorted(states)).encode()).hexdigest()
 
 
 def _files_in(directory: str) -> Iterator[tuple[str, int, int]]:
-    """Yield path, size and modification time of each file below a directory."""
+    """Yield path, size and modification time of a directory's files."""
     with os.scandir(directory) as entries:
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):
@@ -104,7 +104,7 @@ class ContentCache:
     limit_bytes: int = 2 * 2**30
 
     def read(self, key: str) -> bytes | None:
-        """Return what was written, None if it is missing or damaged."""
+        """Return a stored content, None if missing or damaged."""
         path = self.path_of(key)
         try:
             content = path.read_bytes()
@@ -171,9 +171,10 @@ class ContentCache:
             return None
 
     def _is_crowded(self, key: str, size_bytes: int) -> bool:
-        """Return whether a write scans all files, with odds proportional to its size.
+        """Return whether a write scans all files, by its size.
 
-        A directory of thousands of files takes longer to list than an answer to write.
+        The odds are proportional to it. A directory of thousands of files takes longer to list than
+        an answer to write.
         """
         return zlib.crc32(key.encode()) < 2**32 * size_bytes / (self.limit_bytes * _UNSEEN)
 

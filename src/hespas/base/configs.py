@@ -1,4 +1,4 @@
-"""Where the files stand that hespas is shipped with: presets, tables and names."""
+"""Locate the files shipped with hespas: presets, tables, names."""
 
 from __future__ import annotations
 

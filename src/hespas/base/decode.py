@@ -46,7 +46,7 @@ _WORDS = {
 
 @frozen
 class _Spot:
-    """A position inside a value: JSON path, value and expected type."""
+    """A part of a value, with JSON path and type."""
 
     path: str
     value: object
@@ -79,11 +79,8 @@ def _refuse_unknown_keys(spot: _Spot, location: str) -> None:
     fields = _fields(spot.form)
     for key in cast("dict[str, object]", spot.value):
         if key not in fields:
-            raise ConfigError(
-                f"unknown key {key!r} in {spot.path}",
-                location=location,
-                hint=suggestion(key, fields),
-            )
+            message, hint = f"unknown key {key!r} in {spot.path}", suggestion(key, fields)
+            raise ConfigError(message, location=location, hint=hint)
         _refuse_unknown_keys(_step_to_key(key, spot), location)
 
 
@@ -118,29 +115,30 @@ def _explain(complaint: str, root: _Spot, location: str) -> ConfigError:
     return ConfigError(message, location=location, hint=hint)
 
 
-def _verdict(what: str, spot: _Spot) -> tuple[str, str]:
+def _verdict(complaint: str, spot: _Spot) -> tuple[str, str]:
     """Return the error at ``spot`` and its hint."""
-    quoted = _QUOTED.search(what)
+    quoted = _QUOTED.search(complaint)
     name = quoted[1] if quoted else ""
-    if what.startswith("Object contains unknown field"):
+    if complaint.startswith("Object contains unknown field"):
         return f"unknown key {name!r} in {spot.path}", suggestion(name, _fields(spot.form))
-    if what.startswith("Object missing required field"):
+    if complaint.startswith("Object missing required field"):
         return f"{spot.path} lacks {name!r}", "add it"
     shown = json.dumps(spot.value, default=str)
     shown = shown if len(shown) <= 60 else f"{shown[:57]}..."
-    return f"{spot.path} is {shown}", _hint(what, spot)
+    return f"{spot.path} is {shown}", _hint(complaint, spot)
 
 
-def _hint(what: str, spot: _Spot) -> str:
-    if what.startswith("Invalid enum value"):
+def _hint(complaint: str, spot: _Spot) -> str:
+    if complaint.startswith("Invalid enum value"):
         return suggestion(str(spot.value), _choices(spot.form))
-    expected = what.removeprefix("Expected ").partition(", got")[0].replace(" | null", "")
+    expected = complaint.removeprefix("Expected ").partition(", got")[0].replace(" | null", "")
     for word, plain in _WORDS.items():
         expected = expected.replace(word, plain)
     return f"give {expected}"
 
 
 def _follow(path: str, spot: _Spot) -> _Spot:
+    """Return the part at a path below ``spot``."""
     for step in _STEP.finditer(path):
         spot = _step_to_key(step["key"], spot) if step["key"] else _step_in(step["index"], spot)
     return spot
@@ -259,7 +257,7 @@ def read_json(path: Path) -> object:
 
 
 def _refuse_half_characters(text: str, value: object, location: str) -> None:
-    """Raise `ConfigError` for a lone surrogate, which no file can hold."""
+    """Raise `ConfigError` for a lone surrogate in a text."""
     if "\\ud" not in text.lower():
         return
     try:
@@ -296,19 +294,19 @@ def read_yaml(path: Path) -> object:
 
 
 def read_document(path: Path) -> object:
-    """Read the value of a file: JSON if its name ends so, YAML otherwise."""
+    """Read a file's value: JSON by its suffix, else YAML."""
     return read_json(path) if path.suffix == ".json" else read_yaml(path)
 
 
 def preset_names(directory: Path) -> tuple[str, ...]:
-    """Return the names of a directory's presets, which are JSON files, sorted."""
+    """Return the sorted names of a directory's presets (JSON)."""
     return tuple(sorted(path.stem for path in directory.glob("*.json")))
 
 
 def preset_path(
     name: str | Path, directory: Path, *, what: str, others: tuple[str, ...] = ()
 ) -> Path:
-    """Return the file of a directory's preset, or the file that ``name`` names.
+    """Return the file of a preset, or the named file.
 
     ``what`` is the option that names it, ``others`` are further names for suggestions. Raises
     `ConfigError` for a name that is neither.
@@ -325,7 +323,7 @@ def preset_path(
 
 
 def _load_yaml(text: str, kind: Any) -> tuple[Any, object]:
-    """Return the root node and the value of a YAML text.
+    """Return the root node and value of a YAML text.
 
     The root of an empty text is None.
     """

@@ -85,7 +85,7 @@ _METADATA = "option"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Use:
-    """A thing that options apply to; without it they have no effect.
+    """A precondition of options, without which they have no effect.
 
     ``lack`` completes the sentence "OPTION has no effect", with ``{}`` for a detail given later;
     ``remedy`` is the hint.
@@ -154,7 +154,8 @@ class Option:
 
         Raises `ConfigError` for an invalid value.
         """
-        if self.parse is not None and self._is_unparsed(raw):
+        texts = (str, tuple) if self.repeats else (str,)
+        if self.parse is not None and isinstance(raw, texts):
             return self.parse(raw)
         if self.unit is not None and isinstance(raw, str):
             read = parse_rate if self.unit in USUAL_UNITS else parse_quantity
@@ -168,11 +169,11 @@ class Option:
             return Path(raw)
         return raw
 
-    def _is_unparsed(self, raw: object) -> bool:
-        return isinstance(raw, str) or (self.repeats and isinstance(raw, tuple))
-
     def check(self, value: object, *, shown: str = "") -> None:
-        """Raise `ConfigError` for a number out of bounds; ``shown`` is its text."""
+        """Raise `ConfigError` for a number out of bounds.
+
+        ``shown`` is its text.
+        """
         if not isinstance(value, int | float) or isinstance(value, bool):
             return
         if self.least is not None:
@@ -222,7 +223,7 @@ declare = _declaring(Option)
 
 @cache
 def options_in(section: type) -> tuple[Option, ...]:
-    """Return the options of a dataclass and its nested dataclasses, in order."""
+    """Return a dataclass's options, nested ones included, in order."""
     return tuple(options_by_field(section).values())
 
 
@@ -262,7 +263,7 @@ def _completed(declared: Option, name: str, form: object, section: Any) -> Optio
     origins = [get_origin(member) or member for member in members]
     kinds = tuple(origin for origin in origins if isinstance(origin, type))
     enum = next((kind for kind in kinds if issubclass(kind, Enum)), None)
-    values = () if enum is None else tuple(str(choice_of_enum.value) for choice_of_enum in enum)
+    values = () if enum is None else tuple(str(member.value) for member in enum)
     shown = declared.metavar or (None if declared.parse else _metavar(declared, kinds))
     form_in_file: object = Text if Path in kinds else members[0]
     if declared.least is not None and int in kinds:
@@ -329,9 +330,9 @@ def check_options(values: object) -> None:
 
 
 def check_needs(values: object) -> None:
-    """Raise `ConfigError` for options without the option of the dataclass that they need."""
-    given = {option.name: value for option, value in given_options(values)}
-    check_effects([Layer(values=given)], options_in(type(values)))
+    """Raise `ConfigError` for options that lack an option they need."""
+    values_by_name = {option.name: value for option, value in given_options(values)}
+    check_effects([Layer(values=values_by_name)], options_in(type(values)))
 
 
 def refuse_unused(
@@ -419,7 +420,7 @@ def _overridden(values: _T, overrides: Mapping[str, object]) -> _T:
 
 @frozen
 class Layer:
-    """Values of one source, flags or a configuration, by option name.
+    """One source's values (flags, a configuration) by option name.
 
     ``location`` names the source in errors; it is empty for flags.
     """
@@ -449,20 +450,20 @@ def check_effects(layers: Sequence[Layer], options: Sequence[Option]) -> None:
     # Options that exclude each other count as each other.
     present = {groups.get(name, name) for name in names}
     for layer in layers:
-        of_layer = [option for option in options if option.name in layer.values]
-        for option in of_layer:
+        own = [option for option in options if option.name in layer.values]
+        for option in own:
             if option.needs and groups.get(option.needs, option.needs) not in present:
                 raise ConfigError(
                     f"{mark(option.name)} has no effect without {mark(option.needs)}",
                     location=layer.location,
                     hint=f"give {mark(option.needs)}",
                 )
-        _check_exclusive(of_layer, location=layer.location)
+        _check_exclusive(own, location=layer.location)
 
 
-def _check_exclusive(given: Iterable[Option], *, location: str = "") -> None:
+def _check_exclusive(options: Iterable[Option], *, location: str = "") -> None:
     first_of: dict[str, str] = {}
-    for option in given:
+    for option in options:
         if option.one_of and first_of.setdefault(option.one_of, option.name) != option.name:
             raise ConfigError(
                 f"{mark(option.name)} has no effect with {mark(first_of[option.one_of])}",

@@ -1,4 +1,4 @@
-"""Types and limits of numbers that msgspec checks in decoded files."""
+"""Types and limits of numbers in decoded files."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ MOST_KERNEL_STEPS = 1 << 22
 
 
 def whole_number(text: str) -> int | None:
-    """Parse a whole number from 0 of at most `MOST_DIGITS` digits.
+    """Parse a whole number from 0 of few digits.
 
-    Returns None for any other text: Python parses no number of thousands of digits, and digits of
-    other scripts don't belong in a table.
+    It has at most `MOST_DIGITS` digits. Returns None for any other text: Python parses no number of
+    thousands of digits, and digits of other scripts don't belong in a table.
 
     >>> whole_number("4096"), whole_number("-1"), whole_number("9" * 5000)
     (4096, None, None)
@@ -43,7 +43,7 @@ def whole_number(text: str) -> int | None:
 
 
 def amount(text: str) -> float | None:
-    """Parse a finite number from 0; None for any other text.
+    """Parse a finite number from 0, else None.
 
     >>> amount("1e3"), amount("-1"), amount("nan")
     (1000.0, None, None)
@@ -72,7 +72,7 @@ _FACTORS = {"TFLOP/s": "e12", "GB/s": "e9"}
 
 
 def check_rate(rate: float | None, unit: str, *, path: str) -> None:
-    """Raise `ConfigError` for a rate that is probably in another unit.
+    """Raise `ConfigError` for a rate probably in another unit.
 
     ``unit`` is the rate's unit in the file, ``path`` its JSON path. None, a missing rate, is valid.
 

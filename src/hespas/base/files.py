@@ -24,7 +24,7 @@ _OURS = re.compile(
 
 
 def change_of(path: Path) -> tuple[int, int]:
-    """Return when a file or directory last changed, in ns, and its bytes.
+    """Return a path's last change (ns) and bytes.
 
     A process that stays keys by this what it read. Both are 0 for a path that cannot be read.
     """
@@ -134,7 +134,7 @@ def staged_directory(target: Path, mark: OutputMark, *, clean: bool) -> Generato
 
 @contextmanager
 def directory_beside(target: Path) -> Generator[Path]:
-    """Yield a temporary empty directory on the file system of ``target``.
+    """Yield a temporary empty directory on ``target``'s file system.
 
     Files left in it are removed. Raises `OutputError` if it or its content cannot be written.
     Directories created above ``target`` are removed if ``target`` does not exist in the end.
@@ -164,10 +164,7 @@ def move_directory(stage: Path, target: Path) -> None:
 def _resolved(path: Path) -> Path:
     try:
         return path.resolve()
-    except (
-        OSError,
-        RuntimeError,
-    ) as error:  # Python 3.13 raises the first, earlier ones the second
+    except (OSError, RuntimeError) as error:  # of Python 3.13, and of earlier ones
         raise OutputError("is a link that leads to itself", location=str(path)) from error
 
 
@@ -216,10 +213,8 @@ def _read_mark(target: Path) -> OutputMark | None:
 def _publish(stage: Path, target: Path) -> None:
     """Move the staged files to ``target``.
 
-    A missing target takes one rename.
-
-    In an existing target the mark is removed first and written last: a directory without a mark is
-    incomplete, as after a power cut.
+    A missing target takes one rename. In an existing target the mark is removed first and written
+    last: a directory without a mark is incomplete, as after a power cut.
     """
     if not target.exists():
         move_directory(stage, target)

@@ -1,4 +1,4 @@
-"""Make classes of frozen values: a command makes hundreds of them when it starts."""
+"""Make classes of frozen values fast, hundreds at each start."""
 
 from __future__ import annotations
 
@@ -31,61 +31,63 @@ def frozen(cls: _Class) -> _Class:
         # The library would write the signature there, which takes longer than all else.
         cls.__doc__ = cls.__name__
     make: Any = dataclass(init=False, repr=False, eq=False, slots=True, kw_only=True)
-    made: Any = make(cls)
-    members = fields(made)
+    built: Any = make(cls)
+    members = fields(built)
     own = cls.__dict__
     methods: dict[str, Callable[..., Any]] = {
-        "__init__": _init(made, members, is_checked=hasattr(made, "__post_init__")),
-        "__repr__": _repr([each.name for each in members if each.repr]),
+        "__init__": _init(built, members, is_checked=hasattr(built, "__post_init__")),
+        "__repr__": _repr([member.name for member in members if member.repr]),
         "__setattr__": _refuse_to_set,
         "__delattr__": _refuse_to_delete,
-        **_comparison([each.name for each in members if each.compare]),
-        **_pickling([each.name for each in members]),
+        **_comparison([member.name for member in members if member.compare]),
+        **_pickling([member.name for member in members]),
     }
     for name, method in methods.items():
         if own.get(name) is None:
             method.__qualname__ = f"{cls.__qualname__}.{name}"
-            setattr(made, name, method)
-    return made
+            setattr(built, name, method)
+    return built
 
 
-def _init(made: Any, members: Sequence[Field[Any]], *, is_checked: bool) -> Callable[..., None]:
+def _init(built: Any, members: Sequence[Field[Any]], *, is_checked: bool) -> Callable[..., None]:
     """Return a method that sets the fields."""
-    assigned = [(each.name, getattr(made, each.name).__set__) for each in members]
-    defaults = {each.name: each.default for each in members if each.default is not MISSING}
+    assigned = [(member.name, getattr(built, member.name).__set__) for member in members]
+    defaults = {member.name: member.default for member in members if member.default is not MISSING}
     factories = [
-        (each.name, each.default_factory) for each in members if each.default_factory is not MISSING
+        (member.name, member.default_factory)
+        for member in members
+        if member.default_factory is not MISSING
     ]
-    own = dict.fromkeys(each.name for each in members if each.init)
+    own = dict.fromkeys(member.name for member in members if member.init)
     count, has_more = len(members), len(own) < len(members)
 
-    def init(self: Any, /, **given: Any) -> None:
-        values = given
-        if len(given) < count:
-            values = {**defaults, **given}
+    def init(self: Any, /, **arguments: Any) -> None:
+        values = arguments
+        if len(arguments) < count:
+            values = {**defaults, **arguments}
             for name, make in factories:
                 if name not in values:
                     values[name] = make()
-        if len(values) != count or (has_more and not own.keys() >= given.keys()):
-            raise _wrong_arguments(made, own, given, values)
+        if len(values) != count or (has_more and not own.keys() >= arguments.keys()):
+            raise _wrong_arguments(built, own, arguments, values)
         try:
             for name, assign in assigned:
                 assign(self, values[name])
         except KeyError:
-            raise _wrong_arguments(made, own, given, values) from None
+            raise _wrong_arguments(built, own, arguments, values) from None
         if is_checked:
             self.__post_init__()
 
-    init.__annotations__ = {each.name: each.type for each in members if each.init}
+    init.__annotations__ = {member.name: member.type for member in members if member.init}
     return init
 
 
 def _wrong_arguments(
-    made: type, own: Collection[str], given: Collection[str], values: Collection[str]
+    built: type, own: Collection[str], arguments: Collection[str], values: Collection[str]
 ) -> TypeError:
     """Return the error of a call, in Python's words."""
-    called = f"{made.__qualname__}.__init__()"
-    for name in given:
+    called = f"{built.__qualname__}.__init__()"
+    for name in arguments:
         if name not in own:
             return TypeError(f"{called} got an unexpected keyword argument {name!r}")
     missing = [repr(name) for name in own if name not in values]
@@ -108,10 +110,10 @@ def _comparison(names: Sequence[str]) -> dict[str, Callable[..., Any]]:
     """Return methods that compare and hash the fields that count."""
     values = _values_of(names)
 
-    def is_equal(self: Any, other: Any) -> Any:
-        if other.__class__ is not self.__class__:
+    def is_equal(self: Any, operand: Any) -> Any:
+        if operand.__class__ is not self.__class__:
             return NotImplemented
-        return values(self) == values(other)
+        return values(self) == values(operand)
 
     def hashed(self: Any) -> int:
         return hash(values(self))
@@ -132,8 +134,8 @@ def _pickling(names: Sequence[str]) -> dict[str, Callable[..., Any]]:
         return [getattr(self, name) for name in names]
 
     def set_state(self: Any, values: Sequence[Any]) -> None:
-        for name, one in zip(names, values, strict=True):
-            object.__setattr__(self, name, one)
+        for name, value in zip(names, values, strict=True):
+            object.__setattr__(self, name, value)
 
     return {"__getstate__": state, "__setstate__": set_state}
 

@@ -1,4 +1,4 @@
-"""Directories of what hespas keeps for the user."""
+"""Name the user's directories of hespas."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from pathlib import Path
 
 
 def cache_home() -> Path:
-    """Return the user's cache directory of hespas, which may not exist."""
+    """Return the user's cache directory, which may not exist."""
     home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return Path(home).expanduser() / "hespas"
 
 
 def data_home() -> Path:
-    """Return the user's data directory of hespas, which may not exist."""
+    """Return the user's data directory, which may not exist."""
     home = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
     return Path(home).expanduser() / "hespas"

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import atexit
-import contextlib
 import errno
 import json
 import os
 import re
 import resource
 import selectors
-import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from shutil import rmtree
+from shutil import rmtree, which
 from threading import Event, Lock
 from time import monotonic
 
@@ -56,9 +54,8 @@ _STAYS: ContextVar[bool] = ContextVar("stays", default=False)
 def stay(*, stays: bool) -> None:
     """Let this thread's exports and partitions run in this process.
 
-    Without ``stays`` they run in other processes again.
-
-    JAX is then started on the CPU only: no other use of it is possible in this process.
+    Without ``stays`` they run in other processes again. With it JAX is started on the CPU only: no
+    other use of it is possible in this process.
 
     >>> stay(stays=True)
     >>> is_staying()
@@ -95,7 +92,7 @@ _FATAL = re.compile(r"^F\d{4} [\d:.]+ +\d+ (.+?)\s*$", re.MULTILINE)
 
 @frozen
 class Limits:
-    """A program's limits on time and addressable memory; None is unlimited."""
+    """A program's limits of time and addressable memory (None: unlimited)."""
 
     time_s: float
     memory_bytes: int | None = None
@@ -160,19 +157,16 @@ def run_program(
 def _check_executable(program: str, *, name: str, directory: Path) -> None:
     """Raise `ToolError` for a missing program, before the shell does."""
     if "/" not in program:
-        reason = None if shutil.which(program) else errno.ENOENT
+        reason = None if which(program) else errno.ENOENT
     else:
         file = directory / program
-        reason = None if os.access(file, os.X_OK) else _error_number(file)
+        absent = errno.EACCES if file.exists() else errno.ENOENT
+        reason = None if os.access(file, os.X_OK) else absent
     if reason is not None:
         raise ToolError(f"{name} cannot be started: {os.strerror(reason)}", location=program)
 
 
-def _error_number(file: Path) -> int:
-    return errno.EACCES if file.exists() else errno.ENOENT
-
-
-@contextlib.contextmanager
+@contextmanager
 def _pipe() -> Generator[int]:
     """Yield the read end of a pipe.
 
@@ -199,8 +193,8 @@ def _shell(memory_bytes: int | None) -> tuple[str, ...]:
     return ("/bin/sh", "-c", limit + _PROGRAM_OF_A_SHELL, "sh")
 
 
-def within_inherited(kind: int, wanted: int) -> int:
-    """Return a child's limit: ``wanted``, or the inherited one if lower.
+def within_inherited(kind: int, limit: int) -> int:
+    """Return a child's limit: ``limit``, or a lower inherited one.
 
     ``kind`` is a constant of `resource`. No process may raise an inherited limit.
 
@@ -208,7 +202,7 @@ def within_inherited(kind: int, wanted: int) -> int:
     0
     """
     inherited = resource.getrlimit(kind)[0]
-    return wanted if inherited == resource.RLIM_INFINITY else min(wanted, inherited)
+    return limit if inherited == resource.RLIM_INFINITY else min(limit, inherited)
 
 
 def _wait_with_cleanup(
@@ -225,7 +219,7 @@ def _wait_with_cleanup(
         ) from error
     finally:
         # Its children end with it, on Ctrl-C too.
-        with contextlib.suppress(ProcessLookupError):
+        with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         if log.stat().st_size > MOST_LOG_BYTES:
@@ -244,7 +238,7 @@ def _wait(
     """Wait for a process; `KeyboardInterrupt` once ``interrupted`` is set."""
     end_s = monotonic() + time_s
     while monotonic() < end_s - _LOOK_EVERY_S:
-        with contextlib.suppress(subprocess.TimeoutExpired):
+        with suppress(subprocess.TimeoutExpired):
             return process.wait(timeout=_LOOK_EVERY_S)
         if interrupted is not None and interrupted.is_set():
             raise KeyboardInterrupt
@@ -292,7 +286,7 @@ def last_words(log: Path) -> str:
     return " | ".join(lines[-_LAST_LINES:])[-600:] or "it said nothing"
 
 
-@contextlib.contextmanager
+@contextmanager
 def scratch_directory(purpose: str) -> Generator[Path]:
     """Create a temporary directory, and remove it afterwards.
 
@@ -310,21 +304,22 @@ def scratch_directory(purpose: str) -> Generator[Path]:
         yield directory
     except Exception:
         # An empty directory has nothing to look at.
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             directory.rmdir()
         raise
     except BaseException:
-        shutil.rmtree(directory, ignore_errors=True)
+        rmtree(directory, ignore_errors=True)
         raise
-    shutil.rmtree(directory, ignore_errors=True)
+    rmtree(directory, ignore_errors=True)
 
 
 @dataclass(slots=True, kw_only=True)
 class Worker:
-    """A child process that reads questions from standard input and answers on standard output.
+    """A child process that answers questions.
 
-    It starts with the first question, and restarts with the next question after it died. Its
-    standard error goes to ``log.txt`` in ``directory``. `close` ends the process.
+    It reads them from standard input, and answers on standard output. It starts with the first
+    question, and restarts with the next question after it died. Its standard error goes to
+    ``log.txt`` in ``directory``. `close` ends the process.
     """
 
     command: Sequence[str]
@@ -448,7 +443,7 @@ class Worker:
 
 @lru_cache
 def lasting_worker(module: str, name: str) -> Worker:
-    """Return the worker of a hespas module, ended with this process.
+    """Return a hespas module's worker, ended with this process.
 
     ``name`` is its name in messages.
     """

@@ -35,7 +35,7 @@ LOG = logging.getLogger("hespas.base.progress")
 
 
 class Stage(Enum):
-    """A stage that may run long enough to need progress reports."""
+    """A stage that may be long enough for progress reports."""
 
     EXPORT = "export"
     PARTITION = "partition"
@@ -47,7 +47,7 @@ class Stage(Enum):
 
 
 class Event(Enum):
-    """An event of a stage; an error in it is a failure."""
+    """An event of a stage; errors are failures."""
 
     BEGIN = "begin"
     ADVANCE = "advance"
@@ -78,7 +78,7 @@ class Report:
 def stage(
     which: Stage, what: str = "", *, kind: str = "", size: int = 0, total: int = 0
 ) -> Generator[Callable[[int], None]]:
-    """Log the beginning and the end or failure of a stage.
+    """Log the beginning and end, or failure, of a stage.
 
     The arguments are fields of `Report`. Yields a function that any thread calls with the number of
     further parts done.

@@ -1,4 +1,4 @@
-"""Ask a module of hespas in another process, and return its answer.
+"""Ask a module of hespas in another process.
 
 Compilers and JAX use gigabytes, can abort and take their settings at startup, so they run outside
 the asking process. The question is ``request.json`` in the process's directory, the answer
@@ -26,14 +26,7 @@ from typing import NoReturn, TypeVar
 import msgspec
 
 from hespas import errors
-from hespas.base.process import (
-    LOG_NAME,
-    Limits,
-    Worker,
-    interruption,
-    last_words,
-    run_program,
-)
+from hespas.base.process import LOG_NAME, Limits, Worker, interruption, last_words, run_program
 from hespas.errors import ExtraMissingError, HespasError, ToolError
 
 Request = TypeVar("Request", bound=msgspec.Struct)
@@ -55,7 +48,7 @@ _KEPT: ContextVar[dict[tuple[str, ...], Worker] | None] = ContextVar("kept", def
 
 @contextmanager
 def kept_processes() -> Generator[None]:
-    """Keep this thread's processes that can be asked again until the end.
+    """Keep this thread's processes that can be asked again.
 
     Questions of one environment go to one process, whatever modules answer them. Processes start
     once for all questions, and end with the outermost block.
@@ -63,13 +56,13 @@ def kept_processes() -> Generator[None]:
     if _KEPT.get() is not None:
         yield
         return
-    kept: dict[tuple[str, ...], Worker] = {}
-    before = _KEPT.set(kept)
+    workers: dict[tuple[str, ...], Worker] = {}
+    before = _KEPT.set(workers)
     try:
         yield
     finally:
         _KEPT.reset(before)
-        for worker in kept.values():
+        for worker in workers.values():
             worker.close()
 
 
@@ -105,12 +98,12 @@ def ask(
     fails or leaves no answer. ``directory`` is removed after an error that needs no log.
     """
     (directory / _REQUEST_FILE).write_bytes(msgspec.json.encode(request))
-    python, kept = (sys.executable, "-P"), _KEPT.get()
+    python, workers = (sys.executable, "-P"), _KEPT.get()
     # A question that can be interrupted ends its process.
-    if again and kept is not None and limits.memory_bytes is None and interruption() is None:
+    if again and workers is not None and limits.memory_bytes is None and interruption() is None:
         variables = environment or {}
         command = (*python, "-c", _ANSWERING)
-        worker = kept.setdefault(
+        worker = workers.setdefault(
             tuple(f"{key}={value}" for key, value in sorted(variables.items())),
             Worker(command=command, name=name, directory=directory, environment=variables),
         )
@@ -154,10 +147,10 @@ def collect_rarely() -> None:
 
 
 def answer_lines(answered: Callable[[bytes], bytes]) -> NoReturn:
-    """Answer lines of standard input on standard output, until the asker is gone.
+    """Answer lines of standard input until the asker is gone.
 
-    The process ends with the one that asks, in the middle of an answer too. What libraries print
-    goes to standard error.
+    Answers go to standard output. The process ends with the one that asks, in the middle of an
+    answer too. What libraries print goes to standard error.
     """
     answers = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)
@@ -171,14 +164,14 @@ def answer_lines(answered: Callable[[bytes], bytes]) -> NoReturn:
 
 
 def _read(lines: SimpleQueue[bytes]) -> None:
-    """Pass lines on; end the process when the asker is gone."""
+    """Pass lines on; end the process after the asker."""
     for line in sys.stdin.buffer:
         lines.put(line)
     os._exit(0)
 
 
 def serve(request: type[Request], answered: Callable[[Request, Path], msgspec.Struct]) -> NoReturn:
-    """Answer the question in the working directory, and end the process."""
+    """Answer the working directory's question, and end the process."""
     answer_question(request, answered)
     end_process()
 
@@ -186,17 +179,17 @@ def serve(request: type[Request], answered: Callable[[Request, Path], msgspec.St
 def answer_modules() -> NoReturn:
     """Answer the questions in directories read line by line.
 
-    Modules' ``ANSWERS`` hold the functions.
+    The ``ANSWERS`` of a module are its type of requests and its answering function.
     """
 
     def answered_there(line: bytes) -> bytes:
-        asked = json.loads(line)
-        os.chdir(asked["directory"])
+        question = json.loads(line)
+        os.chdir(question["directory"])
         log = os.open(LOG_NAME, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         for stream in (1, 2):
             os.dup2(log, stream)
         os.close(log)
-        answer_question(*import_module(asked["module"]).ANSWERS)
+        answer_question(*import_module(question["module"]).ANSWERS)
         return b"{}"
 
     answer_lines(answered_there)

@@ -12,9 +12,9 @@ from hespas.base.configs import CONFIGS
 from hespas.errors import ConfigError
 
 Choice = TypeVar("Choice", bound=Enum)
-_LEAST = 3
+_LEAST_LETTERS = 3
 """The fewest letters that identify a part of a word."""
-_MOST = 3
+_MOST_WORDS = 3
 _SHOWN = 24
 _OTHER_NAMES = CONFIGS / "other_names.json"
 
@@ -28,12 +28,11 @@ def other_names() -> Mapping[str, Any]:
     return json.loads(_OTHER_NAMES.read_bytes())
 
 
-def suggestion(given: str, known: Iterable[str]) -> str:
-    """Return a hint with the ``known`` words nearest to ``given``.
+def suggestion(word: str, choices: Iterable[str]) -> str:
+    """Return a hint with the ``choices`` nearest to ``word``.
 
-    Without near ones it lists all words, or the first ones.
-
-    Words that begin with it are nearest; then words of similar spelling, or that contain it.
+    Without near ones it lists all of them, or the first ones. Words that begin with it are nearest;
+    then words of similar spelling, or that contain it.
 
     >>> suggestion("peak_flop", ["peak_flops", "num_npus"])
     "did you mean 'peak_flops'?"
@@ -46,41 +45,41 @@ def suggestion(given: str, known: Iterable[str]) -> str:
     >>> suggestion("?", [f"part{number}" for number in range(10, 99)]).endswith("part33, 65 more")
     True
     """
-    words = sorted(set(known))
-    close = nearest(given, words)
+    words = sorted(set(choices))
+    close = nearest(word, words)
     if close:
         return f"did you mean {' or '.join(map(repr, close))}?"
     shown = words if len(words) <= _SHOWN else [*words[:_SHOWN], f"{len(words) - _SHOWN} more"]
     return f"known: {', '.join(shown)}" if words else "remove it"
 
 
-def nearest(given: str, known: Iterable[str]) -> list[str]:
-    """Return the ``known`` words that were probably meant, likeliest first.
+def nearest(text: str, choices: Iterable[str]) -> list[str]:
+    """Return the ``choices`` that were probably meant, likeliest first.
 
     >>> nearest("hardwear", ["hardware", "run", "kernels"])
     ['hardware']
     >>> nearest("xyz", ["hardware", "run", "kernels"])
     []
     """
-    by_folded = {word.casefold(): word for word in sorted(set(known))}
-    folded = given.casefold()
+    by_folded = {word.casefold(): word for word in sorted(set(choices))}
+    folded = text.casefold()
     close = _with_prefix(folded, by_folded)
     if not close:
         # Most calls need no spelling search, so its import waits.
         from difflib import get_close_matches  # noqa: PLC0415
 
-        close = get_close_matches(folded, by_folded, n=_MOST)
-    if not close and len(folded) >= _LEAST:
+        close = get_close_matches(folded, by_folded, n=_MOST_WORDS)
+    if not close and len(folded) >= _LEAST_LETTERS:
         close = [word for word in by_folded if folded in word]
     return [by_folded[word] for word in close]
 
 
-def _with_prefix(given: str, known: Iterable[str]) -> list[str]:
-    """Return the shortest words that begin with ``given``."""
-    if len(given) < _LEAST:
+def _with_prefix(text: str, choices: Iterable[str]) -> list[str]:
+    """Return the shortest words that begin with ``text``."""
+    if len(text) < _LEAST_LETTERS:
         return []
-    begun = [word for word in known if word.startswith(given)]
-    return sorted(begun, key=lambda word: (len(word), word))[:_MOST]
+    begun = [word for word in choices if word.startswith(text)]
+    return sorted(begun, key=lambda word: (len(word), word))[:_MOST_WORDS]
 
 
 def choice(name: str, kind: type[Choice], *, what: str) -> Choice:

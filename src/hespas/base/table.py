@@ -1,4 +1,4 @@
-"""Read CSV tables: lines of named cells, each with its location."""
+"""Read CSV tables: lines of named cells with locations."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LEAST = 1e-12
 
 @frozen
 class Line:
-    """The cells of a line by column, and its number in the file.
+    """A line's cells by column, and its number.
 
     ``error`` is the kind of error that a wrong cell raises.
     """
@@ -40,15 +40,15 @@ class Line:
         return self.cells.get(name, "")
 
     def amount(self, name: str, *, least: float = _LEAST, hint: str = "") -> float:
-        """Return a finite number above 0, or of at least ``least``."""
+        """Return a finite number above 0, or from ``least`` on."""
         value = _number(self.text(name))
         if not isfinite(value) or value < least:
-            wanted = "above 0" if least == _LEAST else f"of {least:g} or more"
-            raise self._wrong(name, hint or f"give a number {wanted}")
+            bound = "above 0" if least == _LEAST else f"of {least:g} or more"
+            raise self._wrong(name, hint or f"give a number {bound}")
         return value
 
     def whole(self, name: str, *, least: int = 1) -> int:
-        """Return a whole number of at least ``least``; raise for other cells."""
+        """Return a whole number from ``least`` on."""
         number = whole_number(self.text(name))
         if number is None or number < least:
             raise self._wrong(name, f"give a whole number of {least} or more")
@@ -61,14 +61,14 @@ class Line:
 
 @frozen
 class Table:
-    """A table's columns, its header's place, and its lines, to iterate once."""
+    """A table's columns, header location and lines (one pass)."""
 
     names: tuple[str, ...]
     location: str
     lines: Iterator[Line]
 
     def column(self, form: Pattern[str]) -> tuple[str, Match[str]] | None:
-        """Return the only column whose name has a form, if any."""
+        """Return the only column whose name matches, if any."""
         matches = [(name, match) for name in self.names if (match := form.fullmatch(name))]
         return matches[0] if len(matches) == 1 else None
 
@@ -82,16 +82,17 @@ def read_table(
     renamed: Callable[[str], str] = str,
     error: type[HespasError],
 ) -> Table:
-    """Read a CSV table with a header; comments (#) may stand before it.
+    """Read a CSV table with a header.
 
-    ``columns`` are all that there may be, without any limit by default; ``header`` is an example
-    for errors, and ``renamed`` maps names in the file to those of columns. Raises an ``error`` with
-    ``file:line`` for a file without a header, for a column that is needed and missing, unknown, or
-    named twice, and for a line with too many cells or without a needed one.
+    Comments (#) may precede it. ``columns`` are all that there may be, without any limit by
+    default; ``header`` is an example for errors, and ``renamed`` maps names in the file to those of
+    columns. Raises an ``error`` with ``file:line`` for a file without a header, for a column that
+    is needed and missing, unknown, or named twice, and for a line with too many cells or without a
+    needed one.
     """
     lines = read_text(path).removeprefix(_BYTE_ORDER_MARK).splitlines()
-    known = columns or needed
-    hint = f"the first line must be the header: {header or ','.join(known)}"
+    allowed = columns or needed
+    hint = f"the first line must be the header: {header or ','.join(allowed)}"
     skipped = next(
         (number for number, line in enumerate(lines) if line.strip() and line[0] != "#"), None
     )
@@ -114,7 +115,7 @@ def read_table(
         raise error(message, location=location, hint="drop or rename one")
     if missing or unknown:
         fault = f"has no column {missing[0]!r}" if missing else f"has a column {unknown[0]!r}"
-        hint = f"its columns are {header or ', '.join(known)}"
+        hint = f"its columns are {header or ', '.join(allowed)}"
         raise error(f"the table {fault}", location=location, hint=hint)
     blank = Line(cells={}, path=path, number=skipped + 1, error=error)
     return Table(names=names, location=location, lines=_lines(reader, blank, names, needed))

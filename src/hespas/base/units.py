@@ -55,7 +55,7 @@ def to_ns(duration_s: float) -> float:
 
 @lru_cache(maxsize=1024)
 def to_gb_per_s(bandwidth_bytes_per_s: float) -> float:
-    """Convert a bandwidth to GB/s (1e9 bytes/s), as exact as `to_ns`.
+    """Convert a bandwidth to GB/s, as exactly as `to_ns`.
 
     >>> 1.1 * 1e9 / 1e9, to_gb_per_s(1.1 * 1e9)
     (1.1, 1.1)
@@ -64,7 +64,7 @@ def to_gb_per_s(bandwidth_bytes_per_s: float) -> float:
 
 
 def parse_quantity(text: str, unit: str, *, location: str = "") -> float:
-    """Parse a quantity in ``unit`` (``s``, ``B``, ``B/s``, ``FLOP/s``, ``W``, ...).
+    """Parse a quantity in ``unit``, such as ``s`` or ``B/s``.
 
     A bare number is in ``unit`` already. Raises `hespas.errors.ConfigError`, naming ``location``,
     on anything else.
@@ -79,10 +79,11 @@ def parse_quantity(text: str, unit: str, *, location: str = "") -> float:
     match = _QUANTITY.fullmatch(text)
     factors = _factors(unit) | {"": 1.0}
     if match is None or match[2] not in factors:
+        example = "ms or us" if unit == "s" else f"G{unit} or T{unit}"
         raise ConfigError(
             f"{text!r} is not a quantity in {unit}",
             location=location,
-            hint=f"give a number, and {unit} or a multiple such as {_example(unit)}",
+            hint=f"give a number, and {unit} or a multiple such as {example}",
         )
     value = float(match[1]) * factors[match[2]]
     if not isfinite(value):
@@ -119,10 +120,6 @@ give 3350GB/s, or 3350B/s if it is meant
     return rate
 
 
-def _example(unit: str) -> str:
-    return "ms or us" if unit == "s" else f"G{unit} or T{unit}"
-
-
 def _scaled(value: float, unit: str, steps: list[tuple[float, str]], form: str = ".4g") -> str:
     # 999.96 would print as 1000: a value that rounds up to the next prefix takes that prefix.
     magnitude = abs(float(f"{value:.4g}"))
@@ -131,7 +128,7 @@ def _scaled(value: float, unit: str, steps: list[tuple[float, str]], form: str =
 
 
 def format_quantity(value: float, unit: str, form: str = ".4g") -> str:
-    """Format a value with a decimal prefix, by default with four digits.
+    """Format a value with a decimal prefix and four digits.
 
     >>> format_quantity(1.555e12, "B/s"), format_quantity(0, "FLOP")
     ('1.555 TB/s', '0 FLOP')
@@ -143,7 +140,7 @@ def format_quantity(value: float, unit: str, form: str = ".4g") -> str:
 
 
 def format_time(seconds: float) -> str:
-    """Format a duration in the largest fitting unit from s to ps.
+    """Format a duration in the largest fitting unit.
 
     >>> format_time(0.0605898), format_time(3.456e-6), format_time(0.0)
     ('60.59 ms', '3.456 us', '0 s')
@@ -155,7 +152,7 @@ def format_time(seconds: float) -> str:
 
 
 def format_amount(amount: float) -> str:
-    """Format a number before a word, in thousands or millions if large.
+    """Format a number before a word, with a decimal prefix.
 
     >>> format_amount(20130.0), format_amount(7.25)
     ('20.13 k ', '7.25 ')

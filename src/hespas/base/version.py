@@ -1,4 +1,4 @@
-"""Report the versions of hespas and of packages, for cache keys."""
+"""Report the versions of hespas and of packages."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ def installed_version(package: str) -> str:
 
 @cache
 def _versions_in(directory: Path, changed_ns: int) -> Mapping[str, str]:
-    """Return the versions of packages in a directory as it was changed last."""
+    """Return the versions of packages in a directory's state."""
     del changed_ns
     versions: dict[str, str] = {}
-    for directory_of_package in directory.glob("*.dist-info"):
-        name, _, version = directory_of_package.stem.partition("-")
+    for package in directory.glob("*.dist-info"):
+        name, _, version = package.stem.partition("-")
         versions.setdefault(_SEPARATORS.sub("_", name).lower(), version)
     return versions
