@@ -304,7 +304,7 @@ def _collective(
 
 @lru_cache(maxsize=16)
 def _listed_groups(text: str) -> ListedGroups:
-    """Read listed groups, which few of a program's collectives have for themselves."""
+    """Read listed groups; many collectives share a text."""
     rows = [tuple([device for device in row if device >= 0]) for row in read_rows(text)]
     return ListedGroups(groups=tuple([row for row in rows if row]))
 

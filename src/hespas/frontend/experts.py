@@ -53,7 +53,7 @@ def with_expert_load(
     notes: list[str] = []
     if users.exchanges or users.products:
         filler = _Filler.of(users, applied, program)
-        program = with_bodies(program, lambda body: each_op(body, filler.filled))
+        program = with_bodies(program, lambda body: each_op(body, filler.with_rows))
         notes += filler.notes(is_given=load is not None)
     elif capacity is None:
         refuse_unused(ExpertOptions(expert_load=load), {EXPERTS: True}, location=program.source)
@@ -88,7 +88,7 @@ def _check_count(load: ExpertLoad, experts: int, location: str) -> None:
 
 @frozen
 class _Exchange:
-    """An exchange: each device sends ``rows`` and receives ``room`` at most."""
+    """An exchange: devices send ``rows``, receive at most ``room``."""
 
     devices: int
     rows: int
@@ -114,7 +114,7 @@ class _LoadUsers:
                 products[product] = None
         return cls(exchanges=tuple(exchanges), products=tuple(products))
 
-    def feeding(self, product: GroupedProduct) -> _Exchange | None:
+    def exchange_before(self, product: GroupedProduct) -> _Exchange | None:
         """Return the exchange that feeds a product, or None."""
         return next(
             (exchange for exchange in self.exchanges if exchange.room == product.rows), None
@@ -122,7 +122,7 @@ class _LoadUsers:
 
     def devices(self, product: GroupedProduct, load: ExpertLoad) -> int:
         """Return the devices that divide the experts of a product."""
-        exchange = self.feeding(product)
+        exchange = self.exchange_before(product)
         if exchange is not None:
             return exchange.devices
         experts = load.experts or product.groups
@@ -163,7 +163,7 @@ class _Filler:
             )
         return cls(users=users, load=load, experts=experts, program=program)
 
-    def filled(self, op: Op) -> Op:
+    def with_rows(self, op: Op) -> Op:
         """Return a product or exchange with its rows set."""
         exchange, product = _exchange(op, self.program), grouped_product(op)
         # The types of attributes follow from both; the checker does not know.
@@ -182,7 +182,7 @@ class _Filler:
         return min(exchange.devices * sum(shares), exchange.room / exchange.rows)
 
     def _rows(self, product: GroupedProduct) -> tuple[int, ...]:
-        exchange = self.users.feeding(product)
+        exchange = self.users.exchange_before(product)
         devices = self.users.devices(product, self.load)
         tokens = product.rows if exchange is None else exchange.rows * exchange.devices
         shares = self.load.busiest(experts=self.experts, devices=devices)

@@ -100,7 +100,7 @@ def placed_on_host(op: Op) -> bool | None:
 def with_host_memory(
     program: Program, *, arguments: Collection[int] = (), results: Collection[int] = ()
 ) -> Program:
-    """Return the program with the types of values on the host.
+    """Return the program with values on the host typed.
 
     ``arguments`` of the main function are on the host when it starts, ``results`` when it ends. A
     program that a compiler scheduled states memory spaces itself and is returned unchanged. Calls

@@ -159,6 +159,6 @@ def _initial_value(loop: _Loop, value: Value) -> Value | None:
         index = _argument_index(block, value)
         if index is None:
             continue
-        handed_on = loop.body.operations[-1].operands[index]
-        return loop.start[index] if handed_on is loop.body.arguments[index] else None
+        next_value = loop.body.operations[-1].operands[index]
+        return loop.start[index] if next_value is loop.body.arguments[index] else None
     return None

@@ -80,7 +80,7 @@ def kinds_of_device(numbers: Sequence[DeviceNumbers]) -> dict[tuple[int, ...], i
 
 
 def _row_numbers(numbers: Sequence[DeviceNumbers]) -> list[tuple[int, ...]]:
-    """Return the row of each array on each device, once if all are alike."""
+    """Return each device's rows, once if all are alike."""
     devices = max([len(array.row_of) for array in numbers], default=0) or 1
     return list(zip(*[array.row_of or (0,) * devices for array in numbers], strict=True))
 
@@ -198,7 +198,7 @@ def with_tables(program: Program) -> Program:
     """Return the program with each kernel call's known tables."""
     finder = _Finder(program)
     finder.block(program.main.body)
-    return with_bodies(program, lambda body: each_op(body, finder.filled))
+    return with_bodies(program, lambda body: each_op(body, finder.with_known_tables))
 
 
 @lru_cache(maxsize=256)
@@ -253,7 +253,7 @@ class _Finder:
         for op in block.operations:
             self._op(op)
 
-    def filled(self, op: Op) -> Op:
+    def with_known_tables(self, op: Op) -> Op:
         """Return a kernel call with its tables; other operations unchanged."""
         if not is_of_pallas(op.attrs):
             return op

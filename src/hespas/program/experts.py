@@ -40,7 +40,7 @@ class ExpertLoad:
 
     @property
     def experts(self) -> int | None:
-        """The number of experts that the file lists; None for uniform load."""
+        """The number of listed experts; None for uniform load."""
         return len(self.layers[0]) if self.layers else None
 
     def busiest(self, *, experts: int, devices: int) -> tuple[float, ...]:

@@ -97,7 +97,7 @@ def groups_along(
 
 
 def folded_along(sizes: Sequence[int], used: Sequence[int]) -> FoldedGroups:
-    """Return one group for each position on the axes not ``used``."""
+    """Return a group per position on the unused axes."""
     unused = [axis for axis in range(len(sizes)) if axis not in used]
     return FoldedGroups(
         dimensions=tuple(sizes),

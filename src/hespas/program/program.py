@@ -53,7 +53,7 @@ def counted_bytes(device_bytes: int, held_bytes: int) -> float:
 
 
 def full_factor(device_bytes: int, counted: float, *, above: int) -> int | None:
-    """Return the factor that raises the limit to all free memory.
+    """Return the factor for a limit of all free memory.
 
     ``counted`` comes from `counted_bytes`. The result is None if the factor is not ``above`` the
     present one.
@@ -84,7 +84,7 @@ class Whole(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Value(msgspec.Struct, frozen=True, kw_only=True, eq=False, gc=False):
-    """An operation's result or a block's argument; equal only to itself."""
+    """A result or a block's argument; equal only to itself."""
 
     type: Type
 
@@ -209,7 +209,7 @@ class Recorded(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Program(msgspec.Struct, frozen=True, kw_only=True):
-    """Functions, the entry function, and the devices that the program is for.
+    """The functions of a program, for its devices.
 
     ``replicas`` and ``partitions`` are None if the source does not say. ``source`` names the
     file, for messages. ``assumptions`` lists what the frontend assumed. ``is_scheduled``: the
@@ -323,7 +323,7 @@ def nested_ops(block: Block) -> Iterator[Op]:
 
 
 def scheduled_ops(block: Block) -> Iterator[Op]:
-    """Yield the operations of a block, its loops and its branches.
+    """Yield the operations of a block, loops and branches.
 
     Outer ones come before inner ones.
     """

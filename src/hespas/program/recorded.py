@@ -56,7 +56,7 @@ class Storage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Placed(msgspec.Struct, frozen=True, kw_only=True):
-    """The fields of every call: stream, module, phase and source line.
+    """The stream, module, phase and line of a call.
 
     ``scope`` is the path of names, as in ``layers.3.attention.wq``. ``phase`` is ``forward``,
     ``recompute``, ``backward`` or ``optimizer``, empty outside of them.
@@ -135,7 +135,7 @@ class WaitEvent(msgspec.Struct, frozen=True, kw_only=True, tag="wait_event"):
 
 
 class HostWait(msgspec.Struct, frozen=True, kw_only=True, tag="host_wait"):
-    """Block the host on a stream, or on all streams if None.
+    """Block the host on a stream; None means all.
 
     ``reason`` is the call that blocks.
     """
@@ -208,7 +208,7 @@ def is_recorded(content: bytes) -> bool:
 
 
 def is_recorded_file(path: Path) -> bool:
-    """Return whether a path is a file that holds a recorded step."""
+    """Return whether a path is a recorded step's file."""
     if not path.is_file():
         return False
     with path.open("rb") as file:

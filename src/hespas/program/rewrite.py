@@ -41,7 +41,7 @@ def copied_op(op: Op, renaming: Renaming) -> Op:
 
 
 def copied_block(block: Block, renaming: Renaming) -> Block:
-    """Copy a block with renamed operands, fresh arguments and fresh results."""
+    """Copy a block with fresh arguments and results."""
     arguments = fresh(block.arguments, renaming)
     return Block(
         arguments=arguments,
@@ -301,7 +301,7 @@ def live(operations: Sequence[Op], outputs: Iterable[Value]) -> list[Op]:
 
 
 def each_block(block: Block, change: Callable[[Block], Block]) -> Block:
-    """Rewrite the blocks of loops and branches, then the block itself."""
+    """Rewrite a block after those of loops and branches."""
     operations = [
         replace(op, regions=tuple([each_block(region, change) for region in op.regions]))
         if op.traits.category is Category.CONTROL

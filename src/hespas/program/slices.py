@@ -26,7 +26,7 @@ def with_slices(program: Program, slices: int) -> Program:
     """
     devices = (program.replicas or 1) * (program.partitions or 1) // COMPILED_SLICES
 
-    def of_all(op: Op) -> Op:
+    def extend(op: Op) -> Op:
         match op.attrs:
             case CollectiveAttrs(groups=groups):
                 changed = replace(op.attrs, groups=_extended_groups(groups, devices, slices, op))
@@ -36,7 +36,7 @@ def with_slices(program: Program, slices: int) -> Program:
                 return op
         return replace(op, attrs=changed)
 
-    extended = with_bodies(program, lambda body: each_op(body, of_all))
+    extended = with_bodies(program, lambda body: each_op(body, extend))
     return replace(extended, replicas=1, partitions=devices * slices, whole=Whole())
 
 

@@ -122,7 +122,7 @@ class TensorType(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def size_bytes(self) -> int:
-        """The bytes of the data, with types under a byte packed."""
+        """The bytes of the data, in packed form."""
         return self._bytes_of(self.element_count)
 
     @property

@@ -71,7 +71,7 @@ class Uses:
         return readers[0] if len(readers) == 1 and value not in self._outputs else None
 
     def count(self, value: Value) -> int:
-        """Count the reads of a value, as operand and as output.
+        """Count a value's reads, as operand and as output.
 
         An operation that reads it twice counts twice.
         """

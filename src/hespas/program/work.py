@@ -106,7 +106,7 @@ def summed(works: Iterable[Work]) -> Work:
 
 @frozen
 class OperandTraffic:
-    """A custom call that reads its operands and writes its results.
+    """A custom call that reads operands and writes results.
 
     The user states it; it computes 0 FLOPs.
     """

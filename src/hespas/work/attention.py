@@ -90,8 +90,11 @@ class Attention:
         if self.is_causal or self.window:
             # Each query sees one key more than the one before it, until the mask allows no more.
             most_keys = min(self.key_length, self.window or self.key_length)
-            growing = min(self.query_length, most_keys)
-            seen = growing * (growing + 1) // 2 + (self.query_length - growing) * most_keys
+            growing_rows = min(self.query_length, most_keys)
+            seen = (
+                growing_rows * (growing_rows + 1) // 2
+                + (self.query_length - growing_rows) * most_keys
+            )
         return round(self.batch * self.heads * seen * self.attended)
 
     @property

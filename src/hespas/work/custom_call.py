@@ -158,7 +158,7 @@ def _traffic(op: Op) -> Work:
 
 
 def matrix_product(op: Op) -> Work:
-    """Count 2 m n k FLOPs per product, and the epilogue.
+    """Count 2 m n k FLOPs and the epilogue.
 
     A bias or an addend is one FLOP, ReLU one. GELU is x/2 (1 + tanh(a (x + b x^3))): 8 FLOPs
     and a tanh; SiLU is x / (1 + exp(-x)): 3 and an exp.

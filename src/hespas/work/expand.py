@@ -181,7 +181,9 @@ class _Expansion:
             if rule is None:
                 costs.extend(self._without_own_rule(op))
             elif op.kind != "return":
-                costs.append(Leaf(op=op, work=_counted(op, rule), assumption=_bytes_assumption(op)))
+                costs.append(
+                    Leaf(op=op, work=_apply_rule(op, rule), assumption=_bytes_assumption(op))
+                )
         if len(costs) > _MOST_OPERATIONS:
             raise CostError(f"calls open into more than {_MOST_OPERATIONS} operations")
         return tuple(costs)
@@ -190,13 +192,13 @@ class _Expansion:
         if op.traits.runs_operations or op.kind == "async_start":
             return self._expanded(op)
         if op.kind == "custom_call":
-            work, assumption = _counted(op, partial(custom_call, stated=self.custom_calls))
+            work, assumption = _apply_rule(op, partial(custom_call, stated=self.custom_calls))
             return (Leaf(op=op, work=work, assumption=assumption),)
         rule = fusion if op.kind == "fusion" else op.traits.work_of_bodies
         if rule is None:
             raise _no_rule_error(op)
         bodies = tuple([total(self.items(region.operations)) for region in op.regions])
-        return (Leaf(op=op, work=_counted(op, partial(rule, bodies=bodies))),)
+        return (Leaf(op=op, work=_apply_rule(op, partial(rule, bodies=bodies))),)
 
     def _expanded(self, op: Op) -> tuple[Cost, ...]:
         match op.attrs:
@@ -222,7 +224,7 @@ class _Expansion:
         return Loop(op=op, count=count, condition=condition, body=body)
 
 
-def _counted(op: Op, rule: Callable[[Op], W]) -> W:
+def _apply_rule(op: Op, rule: Callable[[Op], W]) -> W:
     """Apply a rule; contradictory types or attributes raise `CostError`.
 
     StableHLO was verified when read; HLO was not.

@@ -132,15 +132,15 @@ class GemmAxis(Enum):
 
 @frozen
 class Gemm:
-    """``batch`` products of m x k by k x n matrices.
+    """Products of m x k by k x n matrices.
 
-    ``lhs``, ``rhs`` and ``result`` are the tensors as they lie in memory. ``multiplied`` is the
-    type that the hardware multiplies, a key of `Work.flops`, and ``flops_per_product`` is 2, more
-    for complex numbers and for algorithms that multiply several times. ``epilogue`` is cuBLASLt's
-    name (``BIAS_GELU``), empty for none. ``scale_bits`` are the bits of scales per element of
-    ``rhs``. Other operations of a fusion are in its own body. ``has_addend``: a matrix is added to
-    the product. ``tile`` is the part of the result that one block computes, if a Triton fusion
-    states it.
+    There are ``batch`` of them. ``lhs``, ``rhs`` and ``result`` are the tensors as they lie in
+    memory. ``multiplied`` is the type that the hardware multiplies, a key of `Work.flops`, and
+    ``flops_per_product`` is 2, more for complex numbers and for algorithms that multiply several
+    times. ``epilogue`` is cuBLASLt's name (``BIAS_GELU``), empty for none. ``scale_bits`` are the
+    bits of scales per element of ``rhs``. Other operations of a fusion are in its own body.
+    ``has_addend``: a matrix is added to the product. ``tile`` is the part of the result that one
+    block computes, if a Triton fusion states it.
     """
 
     batch: int

@@ -114,8 +114,8 @@ def sort_launches(op: Op) -> int:
     in a tile, one kernel sorts tiles; then stages of 1 to n - t longer distances follow, each with
     one more kernel for all distances in a tile.
     """
-    levels, of_tile = _levels(op)
-    longer = levels - of_tile
+    levels, tile_levels = _levels(op)
+    longer = levels - tile_levels
     return 1 + longer + longer * (longer + 1) // 2
 
 
@@ -148,8 +148,8 @@ def shared_accesses(op: Op) -> tuple[float, float]:
     kind = op.operands[0].type if op.kind == "sort" else None
     if not isinstance(kind, TensorType):
         return 0.0, 0.0
-    levels, of_tile = _levels(op)
-    phases = [*range(1, of_tile + 1), *[of_tile] * (levels - of_tile)]
+    levels, tile_levels = _levels(op)
+    phases = [*range(1, tile_levels + 1), *[tile_levels] * (levels - tile_levels)]
     length = _length(op)
     pairs, accesses, passes = (kind.element_count // max(1, length) << levels) / 2, 0.0, 0.0
     for size in _element_bytes(op):
@@ -157,8 +157,8 @@ def shared_accesses(op: Op) -> tuple[float, float]:
         conflict_levels = ceil_log2(_BANKS // words)
         stages = sum(phases)
         accesses += _ACCESSES * pairs * stages
-        crowded = sum([min(phase, conflict_levels) for phase in phases])
-        passes += _ACCESSES * pairs * words * (stages + crowded) / _BANKS
+        conflicts = sum([min(phase, conflict_levels) for phase in phases])
+        passes += _ACCESSES * pairs * words * (stages + conflicts) / _BANKS
     return accesses, passes
 
 

@@ -45,7 +45,7 @@ def decoding_attention(
     table: jax.Array | None = None,
     lengths: jax.Array | None = None,
 ) -> jax.Array:
-    """Attend from one new token of each sequence to a cache.
+    """Attend from a new token per sequence to a cache.
 
     The result is softmax(query key^T) value. ``query`` is (batch, 1, heads, head size), scaled; a
     cache is (batch, heads, tokens, head size), or in pages, (pages, heads, page size, head size),

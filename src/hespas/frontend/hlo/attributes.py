@@ -81,7 +81,7 @@ def _array(path: str) -> Text:
     return lambda instruction: array_text(tuple(attrgetter(path)(instruction)))
 
 
-def _of_each(path: str, field: str, default: int = 0) -> Text:
+def _member_array(path: str, field: str, default: int = 0) -> Text:
     """Print a field of list members; ``default`` replaces 0."""
 
     def text(instruction: Any) -> str:
@@ -123,7 +123,7 @@ def _single_dimension(instruction: Any) -> str:
     return integer_text(instruction.dimensions[0])
 
 
-def _places(path: str, printed: str, *fields: str) -> Text:
+def _dimension_numbers(path: str, printed: str, *fields: str) -> Text:
     """Print a gather's or scatter's dimension numbers."""
 
     def text(instruction: Any) -> str:
@@ -171,7 +171,7 @@ def _algorithm(instruction: Any) -> str:
     return dot_algorithm_text(algorithms[instruction.precision_config.algorithm])
 
 
-def _convolution_places(instruction: Any) -> str:
+def _convolution_dimensions(instruction: Any) -> str:
     """Print a convolution's dimensions as MLIR does.
 
     The text has the form ``[b, 0, f]x[0, i, o]->[b, 0, f]``. Raises `ProgramError` if two
@@ -184,12 +184,12 @@ def _convolution_places(instruction: Any) -> str:
             getattr(numbers, f"{side}_spatial_dimensions"),
             {letter: getattr(numbers, f"{side}_{name}_dimension") for letter, name in names},
         )
-        for side, *names in _CONVOLUTION_SIDES
+        for side, *names in _CONVOLUTION_LETTERS
     ]
     return "#stablehlo.conv<[{}]x[{}]->[{}]>".format(*sides)
 
 
-_CONVOLUTION_SIDES = (
+_CONVOLUTION_LETTERS = (
     ("input", ("b", "batch"), ("f", "feature")),
     ("kernel", ("i", "input_feature"), ("o", "output_feature")),
     ("output", ("b", "batch"), ("f", "feature")),
@@ -220,21 +220,21 @@ def _reversal(instruction: Any) -> str:
 
 
 _WINDOW_TEXTS: dict[str, Text] = {
-    "base_dilations": _of_each("window.dimensions", "base_dilation", 1),
+    "base_dilations": _member_array("window.dimensions", "base_dilation", 1),
     "padding": _padding,
-    "window_dilations": _of_each("window.dimensions", "window_dilation", 1),
-    "window_dimensions": _of_each("window.dimensions", "size"),
-    "window_strides": _of_each("window.dimensions", "stride", 1),
+    "window_dilations": _member_array("window.dimensions", "window_dilation", 1),
+    "window_dimensions": _member_array("window.dimensions", "size"),
+    "window_strides": _member_array("window.dimensions", "stride", 1),
 }
 _CONVOLUTION_TEXTS: dict[str, Text] = {
     "batch_group_count": _group_count("batch_group_count"),
-    "dimension_numbers": _convolution_places,
+    "dimension_numbers": _convolution_dimensions,
     "feature_group_count": _group_count("feature_group_count"),
-    "lhs_dilation": _of_each("window.dimensions", "base_dilation", 1),
+    "lhs_dilation": _member_array("window.dimensions", "base_dilation", 1),
     "padding": _padding,
     "precision_config": _precision_config,
-    "rhs_dilation": _of_each("window.dimensions", "window_dilation", 1),
-    "window_strides": _of_each("window.dimensions", "stride", 1),
+    "rhs_dilation": _member_array("window.dimensions", "window_dilation", 1),
+    "window_strides": _member_array("window.dimensions", "stride", 1),
 }
 _DOT_TEXTS: dict[str, Text] = {
     "algorithm": _algorithm,
@@ -289,8 +289,8 @@ def replica_groups(instruction: Any) -> ReplicaGroups:
         size = folded.num_devices_per_group
         dimensions = tuple(folded.iota_reshape_dims) or (folded.num_replica_groups, size)
         return _folded(dimensions, folded.iota_transpose_perm, size)
-    listed_ = instruction.collective_device_list.replica_groups or instruction.replica_groups
-    return ListedGroups(groups=tuple([tuple(group.replica_ids) for group in listed_]))
+    groups = instruction.collective_device_list.replica_groups or instruction.replica_groups
+    return ListedGroups(groups=tuple([tuple(group.replica_ids) for group in groups]))
 
 
 def _folded(dimensions: tuple[int, ...], permutation: Sequence[int], size: int) -> FoldedGroups:
@@ -298,22 +298,22 @@ def _folded(dimensions: tuple[int, ...], permutation: Sequence[int], size: int) 
     return FoldedGroups(dimensions=dimensions, permutation=order, group_size=size)
 
 
-def _mesh_axes(described: Any) -> ReplicaGroups:
+def _mesh_axes(message: Any) -> ReplicaGroups:
     axes: tuple[tuple[str, int], ...] = tuple(
-        [(axis.name, axis.size) for axis in described.mesh.axes]
+        [(axis.name, axis.size) for axis in message.mesh.axes]
     )
-    mesh = Mesh(axes=axes, device_ids=_device_ids(described.mesh))
-    used: list[AxisPart] = []
-    for reference in described.axes:
+    mesh = Mesh(axes=axes, device_ids=_device_ids(message.mesh))
+    parts: list[AxisPart] = []
+    for reference in message.axes:
         index: int = reference.mesh_axis_index
         if not 0 <= index < len(axes):
             raise ProgramError(f"mesh axis {index} is not defined")
-        name, axis_size = axes[index]
-        part = reference.sub_axis_info
-        divided = reference.HasField("sub_axis_info")
-        before, size = (part.pre_size, part.size) if divided else (1, axis_size)
-        used.append(AxisPart(name=name, before=before, size=size))
-    return axis_groups(mesh, used)
+        name, size = axes[index]
+        before = 1
+        if reference.HasField("sub_axis_info"):
+            before, size = reference.sub_axis_info.pre_size, reference.sub_axis_info.size
+        parts.append(AxisPart(name=name, before=before, size=size))
+    return axis_groups(mesh, parts)
 
 
 def _device_ids(mesh: Any) -> tuple[int, ...] | None:
@@ -409,7 +409,7 @@ def _permute(instruction: Any) -> Reading:
 
 
 class Opcode(msgspec.Struct, frozen=True, kw_only=True):
-    """The operation of an opcode and the reader of its attributes."""
+    """An opcode's operation and the reader of its attributes."""
 
     dialect: str
     kind: str
@@ -460,7 +460,7 @@ _TEXTS: dict[str, dict[str, Text]] = {
         "fft_type": _enum("fft_type", "xla.FftType", "fft_type"),
     },
     "gather": {
-        "dimension_numbers": _places(
+        "dimension_numbers": _dimension_numbers(
             "gather_dimension_numbers",
             "gather",
             "offset_dims",
@@ -477,7 +477,7 @@ _TEXTS: dict[str, dict[str, Text]] = {
     "map": {"dimensions": _DIMENSIONS},
     "opt-barrier": {},
     "pad": {
-        f"{side}_padding{end}": _of_each("padding_config.dimensions", f"{side}_padding{end}")
+        f"{side}_padding{end}": _member_array("padding_config.dimensions", f"{side}_padding{end}")
         for side, end in (("edge", "_high"), ("edge", "_low"), ("interior", ""))
     },
     "ragged-dot": {
@@ -509,7 +509,7 @@ _TEXTS: dict[str, dict[str, Text]] = {
     "scaled-dot": _DOT_TEXTS,
     "scatter": {
         "indices_are_sorted": _flag("indices_are_sorted"),
-        "scatter_dimension_numbers": _places(
+        "scatter_dimension_numbers": _dimension_numbers(
             "scatter_dimension_numbers",
             "scatter",
             "update_window_dims",
@@ -524,9 +524,9 @@ _TEXTS: dict[str, dict[str, Text]] = {
     "send": {"channel_id": _number("channel_id")},
     "set-dimension-size": {"dimension": _single_dimension},
     "slice": {
-        "limit_indices": _of_each("slice_dimensions", "limit"),
-        "start_indices": _of_each("slice_dimensions", "start"),
-        "strides": _of_each("slice_dimensions", "stride", 1),
+        "limit_indices": _member_array("slice_dimensions", "limit"),
+        "start_indices": _member_array("slice_dimensions", "start"),
+        "strides": _member_array("slice_dimensions", "stride", 1),
     },
     "sort": {"dimension": _single_dimension, "is_stable": _flag("is_stable")},
     "transpose": {"permutation": _DIMENSIONS},

@@ -15,7 +15,7 @@ from hespas.frontend.hlo.attributes import (
     string_text,
 )
 from hespas.frontend.hlo.reader import Handler, ModuleReader, Scope
-from hespas.frontend.hlo.types import flat, leaf_count, leaf_number, leaf_number_in, read_constant
+from hespas.frontend.hlo.types import flat, fresh_tree, leaf_count, leaf_number, read_constant
 from hespas.frontend.loops import trip_count
 from hespas.program.attrs import (
     TOP_K,
@@ -103,7 +103,7 @@ def fusion(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
     texts = {"fusion_kind": f"#mhlo<fusion_kind {attrs.kind}>"} | aliases
     if attrs.backend_config:
         texts["backend_config"] = string_text(attrs.backend_config)
-    body = reader.body(_called(instruction), "mhlo")
+    body = reader.body(_called_computation(instruction), "mhlo")
     operands = scope.operands(instruction)
     if len(operands) != len(body.arguments):
         raise ProgramError(
@@ -120,7 +120,7 @@ def fusion(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
     )
 
 
-def _called(instruction: Any) -> int:
+def _called_computation(instruction: Any) -> int:
     if len(instruction.called_computation_ids) != 1:
         count = len(instruction.called_computation_ids)
         raise ProgramError(f"{instruction.opcode} calls {count} computations, not one")
@@ -130,7 +130,7 @@ def _called(instruction: Any) -> int:
 def _in_place(reader: ModuleReader, instruction: Any, scope: Scope) -> tuple[InPlace, ...]:
     if not instruction.output_operand_aliasing:
         return ()
-    result_type = reader.types.read(instruction.shape)
+    results = fresh_tree(reader.types.read(instruction.shape))
     operands = [scope.tree(number) for number in instruction.operand_ids]
     starts = [len(flat(operands[:position])) for position in range(len(operands))]
     aliases: list[InPlace] = []
@@ -138,8 +138,8 @@ def _in_place(reader: ModuleReader, instruction: Any, scope: Scope) -> tuple[InP
         if not 0 <= alias.operand_index < len(operands):
             raise ProgramError(f"operand {alias.operand_index} is aliased but not there")
         position: int = alias.operand_index
-        inner = leaf_number_in(operands[position], tuple(alias.operand_shape_index))
-        result = leaf_number(result_type, tuple(alias.output_shape_index))
+        inner = leaf_number(operands[position], tuple(alias.operand_shape_index))
+        result = leaf_number(results, tuple(alias.output_shape_index))
         aliases.append(InPlace(result=result, operand=starts[position] + inner))
     return tuple(aliases)
 
@@ -158,7 +158,7 @@ def _in_place_text(aliases: tuple[InPlace, ...], results: int) -> dict[str, str]
 
 def call(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
     """Read a call; the computation becomes a function."""
-    callee = reader.function(_called(instruction))
+    callee = reader.function(_called_computation(instruction))
     reader.emit(
         instruction,
         scope,

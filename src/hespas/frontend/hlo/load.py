@@ -14,7 +14,7 @@ from hespas.errors import ProgramError
 from hespas.frontend.hlo import asynchronous, instructions, slices
 from hespas.frontend.hlo.attributes import COLLECTIVE_PREFIXES, instructions_of
 from hespas.frontend.hlo.reader import Locations, ModuleReader, Originals
-from hespas.frontend.hlo.types import leaf_count, leaf_number
+from hespas.frontend.hlo.types import flat, fresh_tree, leaf_number
 from hespas.frontend.host_memory import with_host_memory
 from hespas.frontend.overrides import Loaded, LoadOptions, OverrideRecorder, Unpartitioned
 from hespas.program.attrs import PARTITIONER_MARKERS, WhileAttrs
@@ -31,7 +31,6 @@ from hespas.program.program import (
 )
 from hespas.program.rewrite import each_block, each_op
 from hespas.program.scopes import NO_NAME, joined_scopes, read_scope
-from hespas.program.types import Type
 from hespas.xla.compile.messages import TARGET_ATTRIBUTE
 from hespas.xla.hlo.module import HloModule
 from hespas.xla.hlo.schema import enum_names
@@ -48,13 +47,13 @@ def read_hlo(module: HloModule, *, name: str, options: LoadOptions) -> Loaded | 
     sharded = _unpartitioned(module, name)
     if sharded is not None:
         return sharded
-    parts = slices.slices_of(message)
+    slice_count = slices.slices_of(message)
     replicas, partitions = module.replicas, module.partitions
-    if parts > 1:
-        message = slices.of_all_slices(
-            message, slices=parts, devices=(replicas or 1) * (partitions or 1)
+    if slice_count > 1:
+        message = slices.with_all_slices(
+            message, slices=slice_count, devices=(replicas or 1) * (partitions or 1)
         )
-        replicas, partitions = slices.counts_of_all(replicas, partitions, slices=parts)
+        replicas, partitions = slices.counts_of_slices(replicas, partitions, slices=slice_count)
     computations = {item.id: item for item in message.computations}
     reader = ModuleReader(
         module=message,
@@ -64,7 +63,7 @@ def read_hlo(module: HloModule, *, name: str, options: LoadOptions) -> Loaded | 
         locations=Locations(message.stack_frame_index),
         computations=computations,
         originals=Originals(computations=computations),
-        slices=parts,
+        slices=slice_count,
     )
     entry = _entry(message, computations, name)
     main = Function(name="main", body=reader.block(entry, "func"))
@@ -99,24 +98,19 @@ def _aliases(reader: ModuleReader, entry: Any) -> tuple[Alias, ...]:
     if not entries:
         return ()
     instructions_by_id = {item.id: item for item in entry.instructions}
-    result_type = reader.types.read(instructions_by_id[entry.root_id].shape)
-    parameters: dict[int, Type] = {
-        item.parameter_number: reader.types.read(item.shape)
-        for item in entry.instructions
-        if item.opcode == "parameter"
-    }
-    counts = [leaf_count(parameters[index]) for index in sorted(parameters)]
-    offsets = [0, *accumulate(counts)]
+    results = fresh_tree(reader.types.read(instructions_by_id[entry.root_id].shape))
+    parameters = reader.parameters(entry)
+    offsets = [0, *accumulate([len(flat([parameter])) for parameter in parameters])]
     aliases: list[Alias] = []
     for alias in entries:
         number: int = alias.parameter_number
-        if number not in parameters:
+        if not 0 <= number < len(parameters):
             raise ProgramError(
                 f"parameter {number} is aliased but not there", location=reader.source
             )
         aliases.append(
             Alias(
-                result=leaf_number(result_type, tuple(alias.output_shape_index)),
+                result=leaf_number(results, tuple(alias.output_shape_index)),
                 argument=offsets[number]
                 + leaf_number(parameters[number], tuple(alias.parameter_shape_index)),
             )
@@ -147,7 +141,7 @@ def _sharded_reason(module: HloModule) -> str:
     message = module.message
     if message.schedule.sequences:
         return ""
-    divided: list[str] = []
+    sharded_parameters: list[str] = []
     communicates = False
     for instruction in instructions_of(message):
         opcode: str = instruction.opcode
@@ -157,11 +151,11 @@ def _sharded_reason(module: HloModule) -> str:
         if instruction.HasField("sharding") and _divides(instruction.sharding):
             if opcode != "parameter":
                 return f"%{instruction.name} has a sharding"
-            divided.append(instruction.name)
-    written = str(message.entry_computation_name).endswith(_PARTITIONED_SUFFIX)
-    if not divided or communicates or written or module.partitions == 1:
+            sharded_parameters.append(instruction.name)
+    is_partitioned = str(message.entry_computation_name).endswith(_PARTITIONED_SUFFIX)
+    if not sharded_parameters or communicates or is_partitioned or module.partitions == 1:
         return ""
-    return f"%{divided[0]} has a sharding, and there is no collective"
+    return f"%{sharded_parameters[0]} has a sharding, and there is no collective"
 
 
 def _divides(sharding: Any) -> bool:

@@ -117,39 +117,36 @@ class Originals:
 
     computations: Mapping[int, Any]
     _first: dict[Hashable, int] = field(default_factory=dict[Hashable, int])
-    _of: dict[int, int] = field(default_factory=dict[int, int])
+    _originals: dict[int, int] = field(default_factory=dict[int, int])
 
     def original(self, number: int) -> int:
         """Return the number of the first equal computation."""
-        cached = self._of.get(number)
+        cached = self._originals.get(number)
         if cached is None:
             # The reader refuses a computation that calls itself.
-            self._of[number] = number
+            self._originals[number] = number
             key = self._key(self.computations[number])
-            cached = self._of[number] = self._first.setdefault(key, number)
+            cached = self._originals[number] = self._first.setdefault(key, number)
         return cached
 
     def _key(self, computation: Any) -> Hashable:
-        bare = type(computation)()
-        bare.CopyFrom(computation)
-        for described, _ in bare.ListFields():
-            if described.name != "instructions":
-                bare.ClearField(described.name)
+        copy = type(computation)()
+        copy.instructions.extend(computation.instructions)
         positions: dict[int, int] = {}
-        used: list[int] = []
+        operands: list[int] = []
         called: list[Hashable] = []
-        for position, inner in enumerate(bare.instructions):
+        for position, inner in enumerate(copy.instructions):
             positions[inner.id] = position
-            used += inner.operand_ids
-            used.append(_END)
+            operands += inner.operand_ids
+            operands.append(_END)
             if inner.called_computation_ids:
                 called.append((position, *map(self.original, inner.called_computation_ids)))
             clear = inner.ClearField
             for name in _LEFT_OUT:
                 clear(name)
-        used.append(computation.root_id)
-        parts = bare.SerializeToString(deterministic=True)
-        return parts, tuple(map(positions.get, used)), tuple(called)
+        operands.append(computation.root_id)
+        content = copy.SerializeToString(deterministic=True)
+        return content, tuple(map(positions.get, operands)), tuple(called)
 
 
 Handler = Callable[["ModuleReader", Any, Scope], None]

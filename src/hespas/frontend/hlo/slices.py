@@ -4,9 +4,9 @@ libtpu compiles them for one slice. Such a program has collectives inside a slic
 slices as a ``send`` and a ``recv`` of a buffer by way of the hosts (Megascale). Their attributes
 say which collective they form: an all-reduce, for instance, among the devices at the same position
 of each slice. They are read as one collective, from the send to the ``recv-done``, and the
-collectives of a slice become those of all slices: `of_all_slices` rewrites their groups. Slices are
-numbered from 1, devices of a slice from 0; device d of slice s is device (s - 1) n + d of all, with
-n devices in a slice.
+collectives of a slice become those of all slices: `with_all_slices` rewrites their groups. Slices
+are numbered from 1, devices of a slice from 0; device d of slice s is device (s - 1) n + d of all,
+with n devices in a slice.
 
 Source: attributes that libtpu 0.0.42 writes.
 """
@@ -41,7 +41,7 @@ _TARGET = "_xla_megascale_target"
 _KIND = "_xla_megascale_transfer_type"
 _REDUCTION = "_xla_megascale_reduce_operation"
 _MEGASCALE = "xla_megascale_runtime"
-_PLACES = re.compile(r"\{([\d,]+)\}x\{([\d,:]+)\}")
+_TARGET_FORM = re.compile(r"\{([\d,]+)\}x\{([\d,:]+)\}")
 _REDUCERS = {"SUM": "add", "MAX": "maximum", "MIN": "minimum", "PROD": "multiply"}
 _GROUPS = (
     "replica_groups",
@@ -56,21 +56,23 @@ def slices_of(message: Any) -> int:
     return int(message.frontend_attributes.map.get(SLICES_ATTRIBUTE, "1"))
 
 
-def counts_of_all(replicas: int | None, partitions: int | None, *, slices: int) -> tuple[int, int]:
+def counts_of_slices(
+    replicas: int | None, partitions: int | None, *, slices: int
+) -> tuple[int, int]:
     """Return the replicas and partitions of all slices.
 
-    >>> counts_of_all(1, 256, slices=2), counts_of_all(8, None, slices=2)
+    >>> counts_of_slices(1, 256, slices=2), counts_of_slices(8, None, slices=2)
     ((1, 512), (16, 1))
     """
-    of_replicas, of_partitions = replicas or 1, partitions or 1
-    if of_replicas > 1 and of_partitions > 1:
-        raise UnsupportedError(f"{of_replicas} replicas of {of_partitions} partitions in a slice")
-    if of_replicas > 1:
-        return of_replicas * slices, 1
-    return 1, of_partitions * slices
+    replica_count, partition_count = replicas or 1, partitions or 1
+    if replica_count > 1 and partition_count > 1:
+        raise UnsupportedError(
+            f"{replica_count} replicas of {partition_count} partitions in a slice"
+        )
+    return (replica_count * slices, 1) if replica_count > 1 else (1, partition_count * slices)
 
 
-def of_all_slices(message: Any, *, slices: int, devices: int) -> Any:
+def with_all_slices(message: Any, *, slices: int, devices: int) -> Any:
     """Extend a module's collectives to every slice of ``devices`` devices."""
     extended = type(message)()
     extended.CopyFrom(message)
@@ -184,7 +186,7 @@ def _groups_across_slices(target: str, slices: int) -> FoldedGroups:
     >>> _groups_across_slices("{1,2,3}x{0:1}", 3).listed()
     ((0, 2, 4), (1, 3, 5))
     """
-    match = _PLACES.fullmatch(target)
+    match = _TARGET_FORM.fullmatch(target)
     devices = None if match is None else _numbers(match[2])
     if match is None or devices is None or devices != list(range(len(devices))):
         raise UnsupportedError(f"a transfer between slices has the target {target[:80]}")

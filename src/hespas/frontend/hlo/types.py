@@ -29,7 +29,7 @@ from hespas.xla.hlo.schema import enum_names
 Tree = Value | tuple["Tree", ...]
 """An instruction's result: one value, or a tuple of trees."""
 
-_NAMED = {
+_ELEMENTS = {
     "PRED": "i1",
     "BF16": "bf16",
     "C64": "complex<f32>",
@@ -55,16 +55,16 @@ _NAMED = {
 class TypeReader:
     """Reads shapes; equal types are one object."""
 
-    _of_bytes: dict[bytes, Type] = field(default_factory=dict[bytes, Type])
-    _of_type: dict[Type, Type] = field(default_factory=dict[Type, Type])
+    _type_of_shape: dict[bytes, Type] = field(default_factory=dict[bytes, Type])
+    _unique_types: dict[Type, Type] = field(default_factory=dict[Type, Type])
 
     def read(self, shape: Any) -> Type:
         """Return a shape's type; `UnsupportedError` if it has none."""
         key = shape.SerializeToString()
-        cached = self._of_bytes.get(key)
+        cached = self._type_of_shape.get(key)
         if cached is None:
             kind = self._read(shape)
-            cached = self._of_bytes[key] = self._of_type.setdefault(kind, kind)
+            cached = self._type_of_shape[key] = self._unique_types.setdefault(kind, kind)
         return cached
 
     def _read(self, shape: Any) -> Type:
@@ -74,7 +74,7 @@ class TypeReader:
             return TupleType(members=tuple([self.read(member) for member in shape.tuple_shapes]))
         if name == "TOKEN":
             return TokenType()
-        if name not in _NAMED:
+        if name not in _ELEMENTS:
             raise UnsupportedError(f"element type {name.lower()} is not known")
         if any(shape.is_dynamic_dimension):
             raise UnsupportedError("a dimension's size is known only when it runs")
@@ -83,7 +83,7 @@ class TypeReader:
         if min(shape.dimensions, default=0) < 0 or (order and sorted(order) != list(range(rank))):
             raise ProgramError(f"a shape is {list(shape.dimensions)} with the order {list(order)}")
         return TensorType(
-            element=element_type(_NAMED[name]),
+            element=element_type(_ELEMENTS[name]),
             shape=tuple(shape.dimensions),
             layout=None if order in ((), tuple(range(rank))[::-1]) else order,
             memory_space=_memory_space(shape.layout),
@@ -130,25 +130,14 @@ def flat(trees: Iterator[Tree] | list[Tree]) -> tuple[Value, ...]:
     return tuple([value for tree in trees for value in leaves(tree)])
 
 
-def leaf_number(kind: Type, path: tuple[int, ...]) -> int:
+def leaf_number(tree: Tree, path: tuple[int, ...]) -> int:
     """Return a tuple path's position among flattened values.
 
     >>> from hespas.program.types import tensor_type
     >>> pair = TupleType(members=(tensor_type("f32"), tensor_type("f32")))
-    >>> leaf_number(TupleType(members=(pair, pair)), (1, 0))
+    >>> leaf_number(fresh_tree(TupleType(members=(pair, pair))), (1, 0))
     2
     """
-    number = 0
-    for index in path:
-        if not isinstance(kind, TupleType) or index >= len(kind.members):
-            raise UnsupportedError(f"there is nothing at {list(path)} of {kind}")
-        number += sum(map(leaf_count, kind.members[:index]))
-        kind = kind.members[index]
-    return number
-
-
-def leaf_number_in(tree: Tree, path: tuple[int, ...]) -> int:
-    """Return a tuple path's position among a tree's values."""
     number = 0
     for index in path:
         if isinstance(tree, Value) or index >= len(tree):

@@ -236,7 +236,7 @@ def template_of(call: KernelCall) -> Operation | None:
     indices = [
         tensor for tensor in call.reads if tensor.dtype == "int32" and len(tensor.shape) == 4
     ]
-    wide = [tensor for tensor in call.reads if tensor.dtype != "int32" and len(tensor.shape) == 4]
+    arrays = [tensor for tensor in call.reads if tensor.dtype != "int32" and len(tensor.shape) == 4]
     if "flex_attention" not in call.kernel or not indices:
         raise UnsupportedError(
             f"{call.kernel} is a template of Inductor's, and how often its loops run is not known",
@@ -249,7 +249,7 @@ def template_of(call: KernelCall) -> Operation | None:
             location=call.place,
             hint="make the mask by create_block_mask, of positions and numbers alone",
         )
-    query, key, value, *gradients = wide
+    query, key, value, *gradients = arrays
     name = "aten::_scaled_dot_product_flash_attention"
     inputs, outputs = (query, key, value), call.writes
     if "backward" in call.kernel:

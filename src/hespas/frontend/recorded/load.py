@@ -240,7 +240,7 @@ class _Reader:
             self._append(call, _own_kernel(name, attrs, call.inputs, call.outputs))
 
     def _copy_of_host(self, call: Operation, tensor: RecordedTensor) -> None:
-        """Append a copy of a tensor to or from the host."""
+        """Append a tensor's copy to or from the host."""
         on_host = Value(type=type_on_host(tensor))
         if call.outputs:
             self.arguments.append(on_host)

@@ -77,18 +77,18 @@ def ragged_dot(op: Op) -> Work:
     if not isinstance(attrs, DotAttrs) or attrs.ragged is None:
         return dense
     rows, count = operand(op, 0).shape[attrs.ragged], operand(op, 2).shape[-1]
-    filled, used = Fraction(1), Fraction(groups_with_rows(rows, count), count)
+    row_share, group_share = Fraction(1), Fraction(groups_with_rows(rows, count), count)
     if attrs.group_rows:
-        filled = Fraction(sum(attrs.group_rows), max(1, rows))
-        used = Fraction(sum(map(bool, attrs.group_rows)), len(attrs.group_rows))
-    share = filled / count if attrs.is_divided else filled
+        row_share = Fraction(sum(attrs.group_rows), max(1, rows))
+        group_share = Fraction(sum(map(bool, attrs.group_rows)), len(attrs.group_rows))
+    flop_share = row_share / count if attrs.is_divided else row_share
     lhs_bytes, rhs_bytes, counts, *scales = [memory_bytes(value.type) for value in op.operands]
-    of_matrices = (filled if attrs.is_divided else used) * (rhs_bytes + sum(scales))
-    read = filled * lhs_bytes + of_matrices + counts
+    matrix_share = row_share if attrs.is_divided else group_share
+    read = row_share * lhs_bytes + matrix_share * (rhs_bytes + sum(scales)) + counts
     return Work(
-        flops=tuple([(name, round(flops * share)) for name, flops in dense.flops]),
+        flops=tuple([(name, round(flops * flop_share)) for name, flops in dense.flops]),
         bytes_read=round(read),
-        bytes_written=round(dense.bytes_written * (1 if attrs.is_divided else filled)),
+        bytes_written=round(dense.bytes_written * (1 if attrs.is_divided else row_share)),
     )
 
 
@@ -269,20 +269,15 @@ def real_pairs(axis: WindowAxis) -> int:
         )
     pairs = 0
     for a in range(last_a):
-        beyond = axis.padding_low - axis.stride * a
-        if beyond % common:
+        offset = axis.padding_low - axis.stride * a
+        if offset % common:
             continue
-        for b in range(beyond // common * inverse % spacing, last_b, spacing):
-            outputs = _count_positions(axis.output_size, a, hole)
-            taps = _count_positions(axis.kernel_size, b, hole)
-            quotient = (axis.kernel_dilation * b - beyond) // hole
+        for b in range(offset // common * inverse % spacing, last_b, spacing):
+            outputs = len(range(a, axis.output_size, hole))
+            taps = len(range(b, axis.kernel_size, hole))
+            quotient = (axis.kernel_dilation * b - offset) // hole
             pairs += _dense_pairs(axis, outputs, taps, quotient)
     return pairs
-
-
-def _count_positions(size: int, remainder: int, step: int) -> int:
-    """Count remainder, remainder + step, ... below size."""
-    return (size - remainder + step - 1) // step
 
 
 def _dense_pairs(axis: WindowAxis, outputs: int, taps: int, quotient: int) -> int:
@@ -320,7 +315,7 @@ def _below(axis: WindowAxis, limit: int) -> int:
 
 
 def floor_sum(terms: int, divisor: int, slope: int, offset: int) -> int:
-    """Sum ``(slope * j + offset) // divisor`` over j < ``terms``.
+    """Sum ``(slope * j + offset) // divisor``, j below ``terms``.
 
     Whole parts of slope and offset are summed directly. The remainder counts the lattice points
     under a line of slope below 1, which turned by a right angle is the same problem with divisor

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def _solved(op: Op, flops: int, roots: int = 0) -> Work:
-    """Count FLOPs of the first operand's type; a complex one is four."""
+    """Count FLOPs of a solver; a complex one is four."""
     element = operand(op, 0).element
     scale = 4 if element.kind is NumberKind.COMPLEX else 1
     counts = flop_counts(arithmetic_type(element), scale * flops)
@@ -88,7 +88,7 @@ def _oblong(op: Op) -> tuple[int, int, int]:
 
 
 def fft(op: Op) -> Work:
-    """Count 5 N log2 N FLOPs per transform of N points.
+    """Count 5 N log2 N FLOPs for N points.
 
     A real transform takes half. Each of log2 N stages has N / 2 butterflies of a complex product (6
     FLOPs) and two complex sums (2 each). A transform over several dimensions has the stages of all

@@ -166,9 +166,10 @@ def all_reduce(op: Op) -> Work:
 
 
 def reduce_scatter(op: Op) -> Work:
-    """Count (p - 1) N / p FLOPs, inputs less outputs.
+    """Count one FLOP per input less outputs.
 
-    Each of the device's N / p results sums p contributions. XLA's HloCostAnalysis counts nothing.
+    These are (p - 1) N / p: each of the device's N / p results sums p contributions. XLA's
+    HloCostAnalysis counts nothing.
     """
     works: list[Work] = []
     for operand_value, result_value in zip(op.operands, op.results, strict=True):

@@ -110,14 +110,14 @@ def _applications(axes: list[_WindowAxis]) -> int:
     reduced = prod(axis.length for axis in axes if axis.is_whole)
     partial_axes = [axis for axis in axes if not axis.is_whole]
     results = prod(axis.results for axis in partial_axes)
-    separate = results * (reduced * prod(axis.size for axis in partial_axes) - 1)
-    sliding = [axis for axis in partial_axes if axis.size > 1]
-    if len(sliding) != 1 or not (sliding[0].from_start or sliding[0].to_end):
-        return separate
-    (axis,) = sliding
+    separate_count = results * (reduced * prod(axis.size for axis in partial_axes) - 1)
+    sliding_axes = [axis for axis in partial_axes if axis.size > 1]
+    if len(sliding_axes) != 1 or not (sliding_axes[0].from_start or sliding_axes[0].to_end):
+        return separate_count
+    (axis,) = sliding_axes
     rows = results // axis.results
-    scanned = rows * (axis.length * (reduced - 1) + 2 * (axis.length - 1))
-    return min(separate, scanned)
+    scan_count = rows * (axis.length * (reduced - 1) + 2 * (axis.length - 1))
+    return min(separate_count, scan_count)
 
 
 def select_and_scatter(op: Op, bodies: Bodies) -> Work:
@@ -143,17 +143,17 @@ def scatter(op: Op, bodies: Bodies) -> Work:
     elements are written. The rest of the operand is not touched.
     """
     count = (len(op.operands) - 1) // 2
-    touched = 0
+    target_bytes = 0
     for position in range(count):
         target, update = operand(op, position), operand(op, count + 1 + position)
-        touched += in_memory(target, min(target.size_bytes, update.size_bytes))
-    read_targets = 0 if only_replaces(op, count) else touched
+        target_bytes += in_memory(target, min(target.size_bytes, update.size_bytes))
+    read_targets = 0 if only_replaces(op, count) else target_bytes
     arithmetic = bodies[0].arithmetic * operand(op, -1).element_count
     return Work(
         flops=arithmetic.flops,
         transcendentals=arithmetic.transcendentals,
         bytes_read=bytes_of(op.operands[count:]) + read_targets,
-        bytes_written=touched,
+        bytes_written=target_bytes,
     )
 
 

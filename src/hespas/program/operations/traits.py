@@ -230,7 +230,7 @@ def wider(left: ElementType, right: ElementType) -> ElementType:
 
 
 def memory_bytes(kind: Type) -> int:
-    """Return the bytes of a value in device memory, or 0."""
+    """Return a value's bytes in device memory."""
     match kind:
         case TensorType():
             return kind.size_bytes if kind.is_in_device_memory else 0

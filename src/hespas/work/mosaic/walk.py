@@ -220,7 +220,7 @@ class Walk:
         return Scalar(table_numbers.reshape(shape)[clamped_indices])
 
     def _copy(self, op: KernelOp, weights: Weights, tally: Tally) -> None:
-        """Count a copy to or from the chip, at its wait."""
+        """Count a copy to or from memory, at its wait."""
         if op.name == "tpu.enqueue_indirect_dma":
             self._raise_no_model(op)
         if op.name != ("tpu.wait_dma2" if self.waits else "tpu.enqueue_dma"):

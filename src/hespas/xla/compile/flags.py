@@ -32,7 +32,7 @@ _PROGRAM = b"""module @probe {
 
 
 def check_flags(question: FlagsQuestion, _: Path) -> FlagsTaken:
-    """Try all flags at once, and one by one if refused."""
+    """Try all flags at once, then one by one."""
     compiler = _Compiler(question.accelerator)
     flags = question.flags
     if compiler.refusal(flags) is None:

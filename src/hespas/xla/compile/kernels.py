@@ -133,7 +133,7 @@ _PTX_TARGET = re.compile(r"^[ \t]*\.target[ \t]+(\w+)", re.MULTILINE)
 
 
 def ptx_target(text: str) -> str:
-    r"""Return the target of a PTX module; empty if it has none.
+    r"""Return a PTX module's target, or "".
 
     >>> ptx_target(".version 8.8\n.target sm_90a\n")
     'sm_90a'

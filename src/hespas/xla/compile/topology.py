@@ -180,7 +180,10 @@ def _devices_of_slice(count: int, slices: int) -> int:
 
 
 def _host_of(shape: tuple[int, ...]) -> list[int]:
-    """Return a host's chips along each axis, two on even ones."""
+    """Return a host's chips along each axis.
+
+    There are two on even axes.
+    """
     sides = [2 if size % 2 == 0 else 1 for size in shape[:2]]
     return sides + [1] * (3 - len(sides))
 

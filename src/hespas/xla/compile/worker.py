@@ -153,8 +153,8 @@ def _check_order(prepared: Prepared, request: messages.CompileRequest) -> None:
     The program of one slice cannot state it.
     """
     accelerator, order = request.accelerator, prepared.device_order
-    several = isinstance(accelerator, messages.TpuSlice) and accelerator.slices > 1
-    if several and order is not None and not order.is_ascending:
+    has_slices = isinstance(accelerator, messages.TpuSlice) and accelerator.slices > 1
+    if has_slices and order is not None and not order.is_ascending:
         raise UnsupportedError(
             f"the mesh takes the devices of several slices in the order {order}",
             location=request.name,
@@ -281,12 +281,12 @@ def _flag_error(message: str, name: str) -> HespasError | None:
     return None if scoped is None else _scoped_memory(scoped, name)
 
 
-def _scoped_memory(said: re.Match[str], name: str) -> HespasError:
+def _scoped_memory(match: re.Match[str], name: str) -> HespasError:
     """Return the error for too much vector memory."""
-    needed_kib = ceil(float(said["size"]) * _KIB[said["unit"]])
+    needed_kib = ceil(float(match["size"]) * _KIB[match["unit"]])
     return UnsupportedError(
-        f"a kernel needs {said['size']}{said['unit']}iB of the TPU's vector memory at once, and "
-        f"may have {said['limit']}iB",
+        f"a kernel needs {match['size']}{match['unit']}iB of the TPU's vector memory at once, and "
+        f"may have {match['limit']}iB",
         location=name,
         hint=f"give {option('xla_flag')} {_SCOPED_FLAG}={needed_kib} or more, as recipes do",
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from contextlib import suppress
 from importlib import import_module
 from typing import Any
 
@@ -32,10 +32,9 @@ def with_attribute(program: bytes, key: str, value: str) -> bytes:
         text = program.decode()
         return _HEADER.sub(lambda match: _in_header(match[0], key, value), text, count=1).encode()
     # Readers of a proto merge it with a message appended to it.
-    is_module = not _is_hlo_proto(program)
-    addition = message_class("xla.HloModuleProto" if is_module else "xla.HloProto")()
-    module = addition if is_module else addition.hlo_module
-    module.frontend_attributes.map[key] = value
+    name, _ = _parse_proto(program) or ("xla.HloModuleProto", None)
+    addition = message_class(name)()
+    _module_of(addition).frontend_attributes.map[key] = value
     return program + addition.SerializeToString(deterministic=True)
 
 
@@ -46,11 +45,20 @@ def _in_header(header: str, key: str, value: str) -> str:
     return f"{header}{_ATTRIBUTES}{entry}}}"
 
 
-def _is_hlo_proto(program: bytes) -> bool:
-    try:
-        return bool(message_class("xla.HloProto").FromString(program).hlo_module.computations)
-    except DecodeError:
-        return False
+def _module_of(message: Any) -> Any:
+    """Return the module of an HloProto or HloModuleProto."""
+    return getattr(message, "hlo_module", message)
+
+
+def _parse_proto(source: bytes) -> tuple[str, Any] | None:
+    """Return the class and the module of a proto, or None."""
+    # Either message may parse as the other: only the right one holds computations.
+    for name in ("xla.HloProto", "xla.HloModuleProto"):
+        with suppress(DecodeError):
+            module = _module_of(message_class(name).FromString(source))
+            if module.computations:
+                return name, module
+    return None
 
 
 @frozen
@@ -73,7 +81,14 @@ def read_hlo_module(source: bytes, *, name: str) -> HloModule:
     """
     if is_hlo_text(source):
         return _from_text(source, name)
-    message = _from_proto(source, name)
+    parsed = _parse_proto(source)
+    if parsed is None:
+        raise ProgramError(
+            "it is neither an HloProto nor an HloModuleProto, or it is damaged",
+            location=name,
+            hint="give a complete *.hlo.pb of an XLA dump, or HLO text",
+        )
+    _, message = parsed
     assignment = message.device_assignment
     return HloModule(
         message=message,
@@ -111,26 +126,6 @@ def _count(header: str, name: str) -> int | None:
     """
     match = re.search(rf", {name}=(\d{{1,9}})\b", header)
     return int(match[1]) if match else None
-
-
-def _from_proto(source: bytes, name: str) -> Any:
-    # Either message may parse as the other: only the right one holds computations.
-    readings: tuple[Callable[[], Any], ...] = (
-        lambda: message_class("xla.HloProto").FromString(source).hlo_module,
-        lambda: message_class("xla.HloModuleProto").FromString(source),
-    )
-    for read in readings:
-        try:
-            module = read()
-        except DecodeError:
-            continue
-        if module.computations:
-            return module
-    raise ProgramError(
-        "it is neither an HloProto nor an HloModuleProto, or it is damaged",
-        location=name,
-        hint="give a complete *.hlo.pb of an XLA dump, or HLO text",
-    )
 
 
 def stablehlo_of_hlo(source: bytes, *, name: str) -> bytes:

@@ -134,7 +134,10 @@ def read_dense_integers(text: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def _elements(body: str, code: str, count: int) -> tuple[int, ...]:
-    """Read the inside of ``dense<>``; ``code`` is the elements' type in `array`."""
+    """Read the inside of ``dense<>``.
+
+    ``code`` is the elements' type in `array`.
+    """
     if body.startswith('"0x'):
         elements = array(code, bytes.fromhex(body[3:-1]))
         if byteorder == "big":

@@ -167,9 +167,9 @@ def _devices(request: messages.StepRequest, count: int) -> tuple[Any, ...]:
     On the CPU they are virtual ones: as many as are needed.
     """
     processes = request.processes
-    of_process = -(-count // (processes.count or 1)) if processes is not None else count
+    devices_of_process = -(-count // (processes.count or 1)) if processes is not None else count
     flags = os.environ.get("XLA_FLAGS", "")
-    os.environ["XLA_FLAGS"] = f"{flags} {_HOST_DEVICES}={of_process}".strip()
+    os.environ["XLA_FLAGS"] = f"{flags} {_HOST_DEVICES}={devices_of_process}".strip()
     if request.platform == "cpu":
         os.environ["JAX_PLATFORMS"] = "cpu"
     elif request.platform:
