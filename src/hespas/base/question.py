@@ -198,8 +198,7 @@ def answer_modules() -> NoReturn:
 def end_process() -> NoReturn:
     """End the process without waiting for its threads.
 
-    XLA's client of 16,384 devices never ends all of its own, and Python would wait for work that
-    is still running on devices.
+    Python would wait for XLA's.
     """
     sys.stdout.flush()
     sys.stderr.flush()
