@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hespas.program.operations.contraction import WindowAxis, floor_sum, real_pairs
+from hespas.program.operations.contraction import WindowAxis, real_pairs
 from hespas.program.work import ZERO, Work, summed
 
 _COUNTS = st.integers(min_value=0, max_value=10**15)
@@ -72,10 +72,3 @@ def test_pairs_of_a_window_are_those_that_a_loop_finds(axis: WindowAxis) -> None
             )
 
     assert real_pairs(axis) == found
-
-
-@given(st.integers(0, 40), st.integers(1, 30), st.integers(0, 90), st.integers(0, 90))
-def test_floor_sum_is_the_sum(terms: int, divisor: int, slope: int, offset: int) -> None:
-    expected = sum((slope * at + offset) // divisor for at in range(terms))
-
-    assert floor_sum(terms, divisor, slope, offset) == expected

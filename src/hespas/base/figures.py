@@ -17,12 +17,8 @@ MOST_ALGORITHM_CHUNKS = 1 << 24
 """The most chunks in a collective algorithm's buffers, and the most that its steps move."""
 MOST_DIGITS = 18
 """The most decimal digits of a number in a text: a device, a group, a window of peers."""
-MOST_DILATION_CASES = 1 << 22
-"""The most cases to count a convolution with a dilated input.
-
-There are about as many as its dilation along a dimension, unless the kernel's dilation has common
-factors with it.
-"""
+MOST_WINDOW_POSITIONS = 1 << 22
+"""The most positions of a convolution's kernel or output, whichever has fewer, in a dimension."""
 MOST_SLICES = 300_000
 """The most slices of a timeline, which viewers load in seconds; further ones are summarised."""
 MOST_KERNEL_STEPS = 1 << 22

@@ -9,7 +9,7 @@ from functools import lru_cache
 from math import gcd, prod
 from typing import TYPE_CHECKING
 
-from hespas.base.figures import MOST_DILATION_CASES
+from hespas.base.figures import MOST_WINDOW_POSITIONS
 from hespas.base.frozen import frozen
 from hespas.errors import CostError
 from hespas.program.attrs import ConvolutionAttrs, DotAttrs, EinsumAttrs
@@ -250,86 +250,26 @@ def real_pairs(axis: WindowAxis) -> int:
     >>> real_pairs(WindowAxis(**sizes, **dense, padding_low=1))
     10
     """
-    # Input element i stands at d * i of the dilated input, so the pairs sought solve
-    #     s * o + r * k - low = d * i,  0 <= i < n.
-    # Write o = d * o' + a and k = d * k' + b with remainders a, b < d. A pair (a, b) has
-    # solutions only if d divides s * a + r * b - low, and then, with q that quotient,
-    #     s * o' + r * k' + q = i,
-    # which is the problem without holes, on smaller ranges of o' and k'. For an a, the solutions b
-    # of r * b = low - s * a (modulo d) are d / gcd(r, d) apart, if there are any.
-    hole = axis.input_dilation
-    common = gcd(axis.kernel_dilation, hole)
-    spacing = hole // common
-    inverse = pow(axis.kernel_dilation // common, -1, spacing)
-    last_a, last_b = min(hole, axis.output_size), min(hole, axis.kernel_size)
-    if last_a * (1 + last_b // spacing) > MOST_DILATION_CASES:
+    # Output and kernel exchange roles: go through the smaller one, and for each of its positions
+    # count the positions x of the other that meet an element: step * x - offset lies inside the
+    # dilated input, 0 to end, and is a multiple of its dilation. Such x are ``spacing`` apart.
+    output, kernel = (axis.output_size, axis.stride), (axis.kernel_size, axis.kernel_dilation)
+    (fewer, own_step), (more, step) = sorted((output, kernel))
+    if fewer > MOST_WINDOW_POSITIONS:
         raise CostError(
-            f"an input dilation of {hole} along a dimension of a convolution is too large to count",
-            hint=f"at most {MOST_DILATION_CASES} cases are counted",
+            f"a dimension of a convolution has {fewer} positions, too many to count",
+            hint=f"at most {MOST_WINDOW_POSITIONS} are counted",
         )
+    common = gcd(step, axis.input_dilation)
+    spacing = axis.input_dilation // common
+    inverse = pow(step // common, -1, spacing)
+    end = axis.input_dilation * (axis.input_size - 1)
     pairs = 0
-    for a in range(last_a):
-        offset = axis.padding_low - axis.stride * a
+    for position in range(fewer):
+        offset = axis.padding_low - own_step * position
         if offset % common:
             continue
-        for b in range(offset // common * inverse % spacing, last_b, spacing):
-            outputs = len(range(a, axis.output_size, hole))
-            taps = len(range(b, axis.kernel_size, hole))
-            quotient = (axis.kernel_dilation * b - offset) // hole
-            pairs += _dense_pairs(axis, outputs, taps, quotient)
+        first = offset // common * inverse % spacing
+        lowest, highest = max(0, -(-offset // step)), min(more - 1, (offset + end) // step)
+        pairs += max(0, (highest - first) // spacing - (lowest - 1 - first) // spacing)
     return pairs
-
-
-def _dense_pairs(axis: WindowAxis, outputs: int, taps: int, quotient: int) -> int:
-    """Count pairs whose input position lies inside the input.
-
-    These are o' < outputs, k' < taps with 0 <= s * o' + r * k' + quotient < n.
-    """
-
-    def up_to(limit: int) -> int:
-        # Pairs in the box below a line are those of the quadrant below it, less those beyond
-        # either side of the box, plus those beyond both sides, which were subtracted twice.
-        width, height = axis.stride * outputs, axis.kernel_dilation * taps
-        return (
-            _below(axis, limit)
-            - _below(axis, limit - width)
-            - _below(axis, limit - height)
-            + _below(axis, limit - width - height)
-        )
-
-    return up_to(axis.input_size - 1 - quotient) - up_to(-1 - quotient)
-
-
-def _below(axis: WindowAxis, limit: int) -> int:
-    """Count lattice points below a line.
-
-    These are o, k >= 0 with s * o + r * k <= limit.
-    """
-    if limit < 0:
-        return 0
-    # For each of the limit // s + 1 values of o there are (limit - s * o) // r + 1 of k; from
-    # the largest o down, limit - s * o runs through limit % s + s * j.
-    outputs = limit // axis.stride + 1
-    remainder = limit % axis.stride
-    return outputs + floor_sum(outputs, axis.kernel_dilation, axis.stride, remainder)
-
-
-def floor_sum(terms: int, divisor: int, slope: int, offset: int) -> int:
-    """Sum ``(slope * j + offset) // divisor``, j below ``terms``.
-
-    Whole parts of slope and offset are summed directly. The remainder counts the lattice points
-    under a line of slope below 1, which turned by a right angle is the same problem with divisor
-    and slope exchanged, as in Euclid's algorithm: O(log) steps.
-
-    >>> floor_sum(5, 3, 7, 2) == sum((7 * j + 2) // 3 for j in range(5))
-    True
-    """
-    total = 0
-    while True:
-        total += (slope // divisor) * (terms * (terms - 1) // 2) + (offset // divisor) * terms
-        slope, offset = slope % divisor, offset % divisor
-        top = slope * terms + offset
-        if top < divisor:
-            return total
-        terms, offset = divmod(top, divisor)
-        divisor, slope = slope, divisor

@@ -225,7 +225,7 @@ def test_a_dilated_kernel_reaches_further_and_multiplies_the_same(work_of: WorkO
     assert work_of(text).total_flops == 2 * (5 * 3)
 
 
-def test_a_million_places_are_counted_at_once() -> None:
+def test_a_million_positions_are_counted_in_a_second() -> None:
     size = 1_000_000
     axis = WindowAxis(
         input_size=size,
@@ -244,16 +244,16 @@ def test_a_million_places_are_counted_at_once() -> None:
     assert pairs == size**2 - half * (half + 1) // 2 - half * (half - 1) // 2
 
 
-def test_a_dilation_that_takes_for_ever_to_count_is_refused() -> None:
+def test_positions_that_take_for_ever_to_count_are_refused() -> None:
     axis = WindowAxis(
         input_size=2**31,
-        kernel_size=2**21,
+        kernel_size=2**23,
         output_size=2**50,
         stride=1,
         padding_low=0,
-        input_dilation=2**20,
-        kernel_dilation=2**20,
+        input_dilation=1,
+        kernel_dilation=1,
     )
 
-    with pytest.raises(CostError, match=r"an input dilation of 1048576 .* too large to count"):
+    with pytest.raises(CostError, match=r"has 8388608 positions, too many to count"):
         real_pairs(axis)
