@@ -206,7 +206,7 @@ def measure_step(
 
     check_kind(workload, (str, Path), "a program's file or a model", "give one of these")
     how = MeasureOptions(
-        platform=choice(platform, Platform, what="the platform"),
+        platform=choice(platform, Platform, subject="the platform"),
         steps=steps,
         warm_up=warm_up,
         coordinator=coordinator,
@@ -257,7 +257,7 @@ def run_study(
         case _:
             chosen = study_of(what)
     options = ExecutorOptions(
-        executor=choice(executor, Place, what="the executor"),
+        executor=choice(executor, Place, subject="the executor"),
         scheduler=scheduler,
         workers=workers,
         time_limit_s=time_limit_s,

@@ -64,7 +64,7 @@ def options_of(state: State) -> PredictOptions:
     'fused'
     """
     options = _checked(state).options()
-    fidelity = choice(str(state.get(FIDELITY, Fidelity.AUTO.value)), Fidelity, what=FIDELITY)
+    fidelity = choice(str(state.get(FIDELITY, Fidelity.AUTO.value)), Fidelity, subject=FIDELITY)
     return replace(options, compile=CompileChoice(fidelity=fidelity))
 
 

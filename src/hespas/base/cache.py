@@ -90,16 +90,16 @@ def _files_in(directory: str) -> Iterator[tuple[str, int, int]]:
 class ContentCache:
     """A directory with a compressed file for each key.
 
-    ``suffix`` ends the files' names, ``mark`` begins their contents, and ``what`` names them in
-    messages. Files are written atomically; a damaged one counts as missing, with a warning. If all
-    files with this suffix, and with those of ``also``, together exceed ``limit_bytes`` when a write
-    looks at them, the least recently used ones are removed.
+    ``suffix`` ends the files' names, ``mark`` begins their contents, and ``content_name`` names
+    them in messages. Files are written atomically; a damaged one counts as missing, with a warning.
+    If all files with this suffix, and with those of ``also``, together exceed ``limit_bytes`` when
+    a write looks at them, the least recently used ones are removed.
     """
 
     directory: Path
     suffix: str
     mark: bytes
-    what: str
+    content_name: str
     also: tuple[str, ...] = ()
     limit_bytes: int = 2 * 2**30
 
@@ -194,7 +194,7 @@ class ContentCache:
     def _unusable(self, error: Exception) -> CacheError:
         why = error.strerror if isinstance(error, OSError) else error
         return CacheError(
-            f"the cache of {self.what} cannot be used: {why}",
+            f"the cache of {self.content_name} cannot be used: {why}",
             location=str(self.directory),
             hint=f"give a writable {option('cache_dir')}, or {option('disable_cache')}",
         )

@@ -53,13 +53,13 @@ class _Spot:
     form: object
 
 
-def decode(data: object, form: type[_T], *, location: str, at: str = "$") -> _T:
+def decode(data: object, form: type[_T], *, location: str, json_path: str = "$") -> _T:
     """Convert ``data`` to ``form``, a struct or dataclass, without coercion.
 
-    ``location`` (a file) and ``at`` (the JSON path of ``data`` in it) appear in the `ConfigError`
-    for an unknown key, a missing key, a wrong type or an impossible number.
+    ``location`` (a file) and ``json_path`` (the JSON path of ``data`` in it) appear in the
+    `ConfigError` for an unknown key, a missing key, a wrong type or an impossible number.
     """
-    root = _Spot(path=at, value=data, form=form)
+    root = _Spot(path=json_path, value=data, form=form)
     _refuse_not_finite(root, location)
     _refuse_unknown_keys(root, location)
     try:
@@ -304,20 +304,20 @@ def preset_names(directory: Path) -> tuple[str, ...]:
 
 
 def preset_path(
-    name: str | Path, directory: Path, *, what: str, others: tuple[str, ...] = ()
+    name: str | Path, directory: Path, *, option_name: str, other_names: tuple[str, ...] = ()
 ) -> Path:
     """Return the file of a preset, or the named file.
 
-    ``what`` is the option that names it, ``others`` are further names for suggestions. Raises
-    `ConfigError` for a name that is neither.
+    ``option_name`` is the option that names it, ``other_names`` are further names for suggestions.
+    Raises `ConfigError` for a name that is neither.
     """
     path, names = Path(name), preset_names(directory)
     if str(name) in names:
         return directory / f"{name}.json"
     if not path.suffix and not path.exists():
         raise ConfigError(
-            f"{option(what)} is {str(name)!r}, which is no preset and no file",
-            hint=suggestion(str(name), (*names, *others)),
+            f"{option(option_name)} is {str(name)!r}, which is no preset and no file",
+            hint=suggestion(str(name), (*names, *other_names)),
         )
     return path
 

@@ -164,7 +164,7 @@ class Option:
             return number
         enum = next((kind for kind in self.kinds if issubclass(kind, Enum)), None)
         if enum is not None and isinstance(raw, str):
-            return choice(raw, enum, what=mark(self.name))
+            return choice(raw, enum, subject=mark(self.name))
         if Path in self.kinds and str not in self.kinds and isinstance(raw, str):
             return Path(raw)
         return raw

@@ -59,14 +59,14 @@ class Event(Enum):
 class Report:
     """An event of a stage.
 
-    ``what`` is the subject of its work. Stages of equal ``kind`` and similar ``size`` take about
+    ``subject`` is what it works on. Stages of equal ``kind`` and similar ``size`` take about
     equal times; a size of 0 means unknown. ``done`` of ``total`` parts are done, if it has parts.
     ``seconds`` is its duration, None before its end.
     """
 
     stage: Stage
     event: Event
-    what: str
+    subject: str
     kind: str
     size: int
     total: int
@@ -76,16 +76,18 @@ class Report:
 
 @contextmanager
 def stage(
-    which: Stage, what: str = "", *, kind: str = "", size: int = 0, total: int = 0
+    which: Stage, subject: str = "", *, kind: str = "", size: int = 0, total: int = 0
 ) -> Generator[Callable[[int], None]]:
     """Log the beginning and end, or failure, of a stage.
 
     The arguments are fields of `Report`. Yields a function that any thread calls with the number of
     further parts done.
     """
-    name = f"{which.value} {what}".rstrip()
+    name = f"{which.value} {subject}".rstrip()
     start_s = perf_counter()
-    begun = Report(stage=which, event=Event.BEGIN, what=what, kind=kind, size=size, total=total)
+    begun = Report(
+        stage=which, event=Event.BEGIN, subject=subject, kind=kind, size=size, total=total
+    )
     _log(logging.INFO, f"{name} begins", begun)
     try:
         yield _advance(name, begun)

@@ -82,15 +82,15 @@ def _with_prefix(text: str, choices: Iterable[str]) -> list[str]:
     return sorted(begun, key=lambda word: (len(word), word))[:_MOST_WORDS]
 
 
-def choice(name: str, kind: type[Choice], *, what: str) -> Choice:
+def choice(name: str, kind: type[Choice], *, subject: str) -> Choice:
     """Return the member with the value ``name``; `ConfigError` for others.
 
     >>> class Side(Enum):
     ...     LEFT = "left"
-    >>> choice("left", Side, what="the side")
+    >>> choice("left", Side, subject="the side")
     <Side.LEFT: 'left'>
     """
     members = {member.value: member for member in kind}
     if name not in members:
-        raise ConfigError(f"{what} is {name!r}", hint=f"use one of {', '.join(members)}")
+        raise ConfigError(f"{subject} is {name!r}", hint=f"use one of {', '.join(members)}")
     return members[name]

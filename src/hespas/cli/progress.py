@@ -150,7 +150,7 @@ class ProgressLine(logging.Handler):
                     running = [
                         stage_line
                         for stage_line in self._running
-                        if stage_line.report.what == report.what
+                        if stage_line.report.subject == report.subject
                     ]
                     running[-1].report = report
             case Event.END | Event.FAIL:
@@ -222,7 +222,7 @@ class _Running:
         report = self.report
         if self._similar_s is None:
             self._similar_s = self._durations.of_similar(report) if report.size else ()
-        work_text = f"{_DOING[report.stage]} {report.what}".rstrip()
+        work_text = f"{_DOING[report.stage]} {report.subject}".rstrip()
         far = f", {report.done * 100 // report.total} %" if report.total else ""
         similar = _similar_text(self._similar_s)
         return f"{work_text}: {time_text(perf_counter() - self._start_s)}{far}{similar}"

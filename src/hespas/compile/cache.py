@@ -75,7 +75,7 @@ class CompiledCache:
             directory=self.directory,
             suffix=_SUFFIX,
             mark=_MARK,
-            what="compiled programs",
+            content_name="compiled programs",
             also=(_KERNEL_SUFFIX,),
             limit_bytes=self.limit_bytes,
         )

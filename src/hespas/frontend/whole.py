@@ -267,7 +267,9 @@ def cached_whole(source: bytes, *, name: str, directory: Path | None) -> Whole:
     """Return `whole_of_source`, cached in a directory."""
     if directory is None:
         return whole_of_source(source, name=name)
-    cache = ContentCache(directory=directory, suffix=".whole", mark=_MARK, what="sources' meshes")
+    cache = ContentCache(
+        directory=directory, suffix=".whole", mark=_MARK, content_name="sources' meshes"
+    )
     key = sha256(sha256(source).digest() + f"{__version__} {code_digest(*_MAKERS)}".encode())
     content = cache.read(key.hexdigest())
     if content is not None:

@@ -454,4 +454,4 @@ def read_roofline(path: Path) -> RooflineHardware:
             hint="use a configuration of the method roofline; on the command line this one is a "
             "workload: hespas estimate CONFIG.json --mlir_file PROGRAM",
         )
-    return decode(estimator.hardware, RooflineHardware, location=location, at=HARDWARE)
+    return decode(estimator.hardware, RooflineHardware, location=location, json_path=HARDWARE)

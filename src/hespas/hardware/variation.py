@@ -70,7 +70,7 @@ def read_variation(name: str | Path) -> Variation:
     """
     if str(name) == NONE:
         return EQUAL
-    path = preset_path(name, PRESETS, what="variation", others=(NONE,))
+    path = preset_path(name, PRESETS, option_name="variation", other_names=(NONE,))
     return decode(read_document(path), Variation, location=str(name))
 
 

@@ -64,7 +64,7 @@ def read_configuration(path: str | Path, kind: type = PredictOptions) -> Layer:
 def _estimator_keys(estimator: EstimatorKeys, location: str) -> dict[str, object]:
     """Return what ``perf_estimator`` gives, by dotted keys."""
     method = method_named(estimator.method, location=location, path=f"$.{_ESTIMATOR}.method")
-    hardware = method.decode(estimator.hardware, location=location, at=HARDWARE)
+    hardware = method.decode(estimator.hardware, location=location, json_path=HARDWARE)
     read: dict[str, object] = {f"{_ESTIMATOR}.method": method.name}
     if hardware is not None:
         read[f"{_ESTIMATOR}.hardware"] = hardware

@@ -137,7 +137,7 @@ def read_hazards(name: str | Path) -> HazardsFile:
     19
     """
     location = str(name)
-    data = read_document(preset_path(name, PRESETS, what="hazards"))
+    data = read_document(preset_path(name, PRESETS, option_name="hazards"))
     file = decode(data, HazardsFile, location=location)
     for index, cause in enumerate(file.causes):
         _check(cause, file, f"{location}: $.causes[{index}]")

@@ -360,7 +360,10 @@ def _kept_flops(content: bytes, options: PredictOptions) -> Flops | None:
     if directory is None:
         return needed()
     files = ContentCache(
-        directory=directory, suffix=".flops", mark=b"hespas flops 1\n", what="sources' FLOPs"
+        directory=directory,
+        suffix=".flops",
+        mark=b"hespas flops 1\n",
+        content_name="sources' FLOPs",
     )
     key = sha256(sha256(content).digest() + code_digest(*_READERS).encode()).hexdigest()
     known = files.read(key)

@@ -55,7 +55,7 @@ class ReportCache:
             directory=cache_home() / "reports",
             suffix=".report",
             mark=b"hespas reports 1\n",
-            what="reports",
+            content_name="reports",
             limit_bytes=_MOST_BYTES,
         )
 

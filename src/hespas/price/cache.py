@@ -197,7 +197,7 @@ class KeptStore:
             directory=self.directory,
             suffix=".prices",
             mark=b"hespas prices 1\n",
-            what="prices",
+            content_name="prices",
             limit_bytes=2**28,
         )
 

@@ -138,18 +138,17 @@ class Method:
             absent |= dict.fromkeys((NODE, DEVICE), f"{self.name}, which {why}")
         return absent
 
-    def decode(self, data: dict[str, object], *, location: str, at: str) -> object | None:
+    def decode(self, data: dict[str, object], *, location: str, json_path: str) -> object | None:
         """Decode the method's configuration, found at a JSON path.
 
         Raises `ConfigError` for keys or values that the method's configuration doesn't allow.
         """
         if self.configuration is not None:
             form = cast("type[object]", _imported(self.configuration))
-            return decode(data, form, location=location, at=at)
+            return decode(data, form, location=location, json_path=json_path)
         if data:
-            raise ConfigError(
-                f"{at} has no effect on method {self.name}", location=location, hint="drop it"
-            )
+            message = f"{json_path} has no effect on method {self.name}"
+            raise ConfigError(message, location=location, hint="drop it")
         return None
 
     def estimator(self, spec: EstimatorSpec) -> Estimator:

@@ -430,7 +430,7 @@ def _predicted(
 ) -> list[RunReport]:
     """Return the candidates' reports in order, cached or predicted."""
     cache = ContentCache(
-        directory=cache_home() / "serving", suffix=".step", mark=_MARK, what="serving steps"
+        directory=cache_home() / "serving", suffix=".step", mark=_MARK, content_name="serving steps"
     )
     tasks = [_task(candidate, phase, number) for number, candidate in enumerate(candidates)]
     reports: dict[str, RunReport] = {}

@@ -62,7 +62,7 @@ def model_named(name: str) -> Model:
     >>> model_named("hespas")
     <Model.HESPAS: 'hespas'>
     """
-    return choice(name, Model, what="the model")
+    return choice(name, Model, subject="the model")
 
 
 class ContentionModel(Enum):
@@ -74,4 +74,4 @@ class ContentionModel(Enum):
 
 def contention_model_named(name: str) -> ContentionModel:
     """Return the named contention model; `ConfigError` for others."""
-    return choice(name, ContentionModel, what="network")
+    return choice(name, ContentionModel, subject="network")

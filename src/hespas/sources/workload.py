@@ -64,7 +64,7 @@ class Workload:
 def export_cache(directory: Path) -> ContentCache:
     """Return the cache of exported models in a directory."""
     return ContentCache(
-        directory=directory, suffix=".exported", mark=_MARK, what="exported programs"
+        directory=directory, suffix=".exported", mark=_MARK, content_name="exported programs"
     )
 
 

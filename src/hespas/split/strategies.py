@@ -105,11 +105,11 @@ def split_options(
 ) -> SplitOptions:
     """Parse options by their documented names; `ConfigError` for others."""
     return SplitOptions(
-        strategy=choice(strategy, SplitStrategy, what="split_strategy"),
+        strategy=choice(strategy, SplitStrategy, subject="split_strategy"),
         merge=merge,
         block_limit=block_limit,
         separator=separator,
-        separator_policy=choice(separator_policy, SeparatorPolicy, what="separator_policy"),
+        separator_policy=choice(separator_policy, SeparatorPolicy, subject="separator_policy"),
     )
 
 

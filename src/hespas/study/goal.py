@@ -465,7 +465,7 @@ def read_prices(
         path = (home or Path()) / given
         location = str(path)
         given = _read_csv(path) if path.suffix == ".csv" else read_yaml(path)
-    prices = decode(given, list[Price], location=location, at="$.prices")
+    prices = decode(given, list[Price], location=location, json_path="$.prices")
     parts = [node_name(price.part) for price in prices]
     twice = next((part for part in parts if parts.count(part) > 1), None)
     if twice is not None:

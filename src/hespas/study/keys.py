@@ -78,12 +78,12 @@ def option_value(key: str, value: Scalar, *, location: str = "") -> object:
     option = option_named(key, location=location)
     where = f"$.{key}"
     if bool in option.kinds:
-        return decode(value, bool, location=location, at=where)
+        return decode(value, bool, location=location, json_path=where)
     if isinstance(value, bool):
         raise ConfigError(f"{where} is {str(value).lower()}", location=location, hint="quote it")
     if option.kinds == (int,) and option.parse is None:
         # Whole numbers without further limits are counts.
-        number = decode(value, int, location=location, at=where)
+        number = decode(value, int, location=location, json_path=where)
         if number < 1:
             raise ConfigError(f"{where} is {number}", location=location, hint="give 1 or more")
         return number

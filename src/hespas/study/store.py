@@ -382,7 +382,7 @@ def keep_files(contents: Mapping[str, bytes]) -> None:
             directory=cache_home() / match["folder"],
             suffix=match["suffix"],
             mark=mark + line_end,
-            what="programs of studies",
+            content_name="programs of studies",
         )
         with suppress(CacheError):
             cache.adopt(match["key"], content)
@@ -423,7 +423,7 @@ class KeptOutcomes:
             directory=self.directory,
             suffix=".outcome",
             mark=b"hespas outcomes 1\n",
-            what="predictions of studies",
+            content_name="predictions of studies",
             limit_bytes=_MOST_BYTES,
         )
 

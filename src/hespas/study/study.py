@@ -277,7 +277,7 @@ def study_of(given: object, *, location: str = "", home: Path | None = None) -> 
     search = {
         key: _scalars(values[key], f"$.{key}", location) for key in known_keys() if key in values
     }
-    fidelity = decode(values.get("fidelity", AUTO), str, location=location, at="$.fidelity")
+    fidelity = decode(values.get("fidelity", AUTO), str, location=location, json_path="$.fidelity")
     where = values.get("where", "")
     return Study(
         search=search,
@@ -285,15 +285,15 @@ def study_of(given: object, *, location: str = "", home: Path | None = None) -> 
         settings=_settings(values.get(SETTINGS, {}), location),
         where=read_constraint(_where(where, location), location=location),
         goal=read_goal(values["goal"], location=location) if "goal" in values else FASTEST,
-        budget=decode(values.get("budget", {}), Budget, location=location, at="$.budget"),
-        fidelity=choice(fidelity, StudyFidelity, what="$.fidelity"),
-        sampling=decode(values["sampling"], Sampling, location=location, at="$.sampling")
+        budget=decode(values.get("budget", {}), Budget, location=location, json_path="$.budget"),
+        fidelity=choice(fidelity, StudyFidelity, subject="$.fidelity"),
+        sampling=decode(values["sampling"], Sampling, location=location, json_path="$.sampling")
         if "sampling" in values
         else None,
         prices=read_prices(values["prices"], location=location, home=home)
         if "prices" in values
         else (),
-        title=decode(values.get("title", ""), str, location=location, at="$.title"),
+        title=decode(values.get("title", ""), str, location=location, json_path="$.title"),
         location=location,
     )
 
@@ -301,9 +301,9 @@ def study_of(given: object, *, location: str = "", home: Path | None = None) -> 
 def _where(given: object, location: str) -> str:
     if isinstance(given, list):
         items = cast("list[object]", given)
-        parts = decode(items, list[str], location=location, at="$.where")
+        parts = decode(items, list[str], location=location, json_path="$.where")
         return " and ".join(f"({part})" for part in parts)
-    return decode(given, str, location=location, at="$.where")
+    return decode(given, str, location=location, json_path="$.where")
 
 
 def listed(given: object) -> list[object]:
@@ -324,7 +324,7 @@ def _scalars(given: object, where: str, location: str) -> tuple[Scalar, ...]:
 
 
 def _settings(given: object, location: str) -> dict[str, tuple[Scalar, ...]]:
-    entries = decode(given, dict[str, object], location=location, at=f"$.{SETTINGS}")
+    entries = decode(given, dict[str, object], location=location, json_path=f"$.{SETTINGS}")
     return {
         name: _scalars(value, f"$.{SETTINGS}.{name}", location) for name, value in entries.items()
     }
@@ -349,7 +349,9 @@ def _meshes_of(given: object, location: str) -> Iterator[Meshes]:
             yield tuple(sorted(axes, key=lambda axis: _place(axis.name)))
         case list():  # as `Study.to_dict` writes it
             items = cast("list[object]", given)
-            pairs = decode(items, list[tuple[str, object]], location=location, at=f"$.{MESH}")
+            pairs = decode(
+                items, list[tuple[str, object]], location=location, json_path=f"$.{MESH}"
+            )
             yield tuple(_axis(name, sizes, location) for name, sizes in pairs)
         case _:
             raise ConfigError(

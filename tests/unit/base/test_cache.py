@@ -14,7 +14,9 @@ from hespas.errors import CacheError
 
 @pytest.fixture
 def cache(tmp_path: Path) -> ContentCache:
-    return ContentCache(directory=tmp_path / "kept", suffix=".kept", mark=b"kept 1\n", what="tests")
+    return ContentCache(
+        directory=tmp_path / "kept", suffix=".kept", mark=b"kept 1\n", content_name="tests"
+    )
 
 
 def test_what_was_written_is_read(cache: ContentCache) -> None:
@@ -58,11 +60,13 @@ def test_few_writes_look_at_all_files_and_the_limit_holds(cache: ContentCache) -
 def test_a_directory_that_cannot_be_made_is_refused_before_the_work(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     blocked = ContentCache(
-        directory=tmp_path / "file" / "kept", suffix=".kept", mark=b"", what="tests"
+        directory=tmp_path / "file" / "kept", suffix=".kept", mark=b"", content_name="tests"
     )
     with pytest.raises(CacheError, match=r"the cache of tests cannot be used: .* in its place"):
         blocked.check()
-    ContentCache(directory=tmp_path / "a" / "b", suffix=".kept", mark=b"", what="tests").check()
+    ContentCache(
+        directory=tmp_path / "a" / "b", suffix=".kept", mark=b"", content_name="tests"
+    ).check()
 
 
 def test_the_digest_of_code_needs_code() -> None:

@@ -15,7 +15,7 @@ def ended(size: int, seconds: float | None, kind: str = "H100_SXM") -> Report:
     return Report(
         stage=Stage.COMPILE,
         event=Event.END,
-        what="for it",
+        subject="for it",
         kind=kind,
         size=size,
         total=0,

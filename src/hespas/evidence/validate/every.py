@@ -146,7 +146,9 @@ class _Cost(msgspec.Struct, frozen=True, kw_only=True):
 
 def row_cache(directory: Path) -> ContentCache:
     """Return the cache of predicted rows in a directory."""
-    return ContentCache(directory=directory, suffix=".row", mark=_MARK, what="predicted steps")
+    return ContentCache(
+        directory=directory, suffix=".row", mark=_MARK, content_name="predicted steps"
+    )
 
 
 def predict_rows(

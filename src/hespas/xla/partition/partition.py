@@ -110,7 +110,7 @@ def partition(source: bytes, *, name: str, limits: Limits = DEFAULT_LIMITS) -> P
 def partition_cache(directory: Path) -> ContentCache:
     """Return the cache of partitioned programs in a directory."""
     return ContentCache(
-        directory=directory, suffix=".partitioned", mark=_MARK, what="partitioned programs"
+        directory=directory, suffix=".partitioned", mark=_MARK, content_name="partitioned programs"
     )
 
 
