@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from hespas.report.page.comparison import Named, comparison_page
+from hespas.report.page.comparison import NamedReport, comparison_page
 from hespas.report.page.document import page_html
 from hespas.report.page.step import step_page
 from hespas.report.page.study import study_page
@@ -207,7 +207,7 @@ def test_five_hundred_candidates_fit_into_a_page(browser: Browser, tmp_path: Pat
 
 def test_a_comparison_is_drawn(browser: Browser, tmp_path: Path) -> None:
     file = tmp_path / "page.html"
-    runs = [Named(name=name, report=step_report()) for name in "abc"]
+    runs = [NamedReport(name=name, report=step_report()) for name in "abc"]
     file.write_text(page_html(comparison_page(runs)))
     opened = Opened(browser, file)
     assert opened.said == []

@@ -85,7 +85,7 @@ class Application:
         return answer
 
     def cancel(self, body: Mapping[str, Any]) -> Answer:
-        """End what a tab waits for."""
+        """End the question that a tab waits for."""
         tab = str(body["tab"])
         return {"cancelled": self.slow.cancel(tab) or self.pool.cancel(tab)}
 
@@ -158,23 +158,23 @@ Do = Callable[[Mapping[str, Any]], Answer]
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
-def application(chosen: Application) -> ASGIApp:
+def application(state: Application) -> ASGIApp:
     """Return the server of the page, behind its guard."""
     posts: dict[str, Do] = {
-        "/api/ask": chosen.answer,
-        "/api/cancel": chosen.cancel,
-        "/api/allow": chosen.allow,
-        "/api/imperfect": chosen.imperfect,
-        "/api/search": chosen.search,
+        "/api/ask": state.answer,
+        "/api/cancel": state.cancel,
+        "/api/allow": state.allow,
+        "/api/imperfect": state.imperfect,
+        "/api/search": state.search,
     }
     routes = [
         Route("/", _page),
         Route("/files/{name}", _file),
         Route("/api/about", _about),
-        Route("/api/upload", _upload(chosen), methods=["POST"]),
+        Route("/api/upload", _upload(state), methods=["POST"]),
         *(Route(path, _posted(do), methods=["POST"]) for path, do in posts.items()),
     ]
-    return _Guarded(application=Starlette(routes=routes), guard=chosen.guard)
+    return _Guarded(application=Starlette(routes=routes), guard=state.guard)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -249,13 +249,13 @@ def _posted(do: Do) -> Endpoint:
     return answer
 
 
-def _upload(chosen: Application) -> Endpoint:
+def _upload(state: Application) -> Endpoint:
     async def answer(request: Request) -> Response:
         content = await _body(request, MOST_UPLOAD_BYTES)
         if content is None:
             return _refused(f"a file has at most {MOST_UPLOAD_BYTES >> 20} MiB", 413)
         name = request.query_params.get("name", "")
-        return await _answered(lambda: chosen.upload(name, content))
+        return await _answered(lambda: state.upload(name, content))
 
     return answer
 

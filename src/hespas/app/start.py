@@ -104,17 +104,17 @@ def serve(options: AppOptions, say: Callable[[str], None]) -> None:
 
     from hespas.app.server import Application, application  # noqa: PLC0415 - as above
 
-    bound = _bound(options)
+    bound = _listen(options)
     port = int(bound.getsockname()[1])
     home = options.home or data_home()
-    hosts = LOOPBACK if options.host in LOOPBACK else (*LOOPBACK, *_names(options.host))
+    hosts = LOOPBACK if options.host in LOOPBACK else (*LOOPBACK, *_host_names(options.host))
     guard = Guard(token=page_token(home), port=port, hosts=hosts)
     count = options.workers or min(_MOST_WORKERS, available_cores())
     memory_bytes = int(options.memory)
     pool = Pool(limits=Limits(processes=count, time_s=_TIME_S, memory_bytes=memory_bytes))
     slow = Pool(limits=Limits(processes=1, time_s=_LONG_TIME_S, memory_bytes=memory_bytes))
     searches = Searches(home=home / SEARCHES, workers=available_cores())
-    chosen = Application(pool=pool, slow=slow, searches=searches, guard=guard, home=home)
+    application_state = Application(pool=pool, slow=slow, searches=searches, guard=guard, home=home)
     pool.warm({"ask": "names", "about": {}, "allowed": []})
     shown = options.host if options.host not in _EVERYWHERE else socket.gethostname()
     address = f"http://{shown}:{port}/?token={guard.token}"
@@ -123,7 +123,11 @@ def serve(options: AppOptions, say: Callable[[str], None]) -> None:
     if options.browser:
         Timer(0.3, webbrowser.open, (address,)).start()
     config = uvicorn.Config(
-        application(chosen), log_level="warning", lifespan="off", ws="none", server_header=False
+        application(application_state),
+        log_level="warning",
+        lifespan="off",
+        ws="none",
+        server_header=False,
     )
     try:
         uvicorn.Server(config).run(sockets=[bound])
@@ -133,7 +137,7 @@ def serve(options: AppOptions, say: Callable[[str], None]) -> None:
         slow.close()
 
 
-def _names(host: str) -> tuple[str, ...]:
+def _host_names(host: str) -> tuple[str, ...]:
     """Return the names under which other machines reach this one."""
     if host not in _EVERYWHERE:
         return (host,)
@@ -145,7 +149,7 @@ def _names(host: str) -> tuple[str, ...]:
     return (name, socket.getfqdn(), *sorted(addresses))
 
 
-def _bound(options: AppOptions) -> socket.socket:
+def _listen(options: AppOptions) -> socket.socket:
     """Return a listening socket, by default on a free port."""
     ports = [options.port] if options.port is not None else [PORT, 0]
     family = socket.AF_INET6 if ":" in options.host else socket.AF_INET

@@ -1,6 +1,6 @@
 """A prediction's figures as the page draws them.
 
-The page computes nothing: what it shows is made here, of the report that ``hespas run`` prints.
+The page computes nothing: it shows figures from the report that ``hespas run`` prints.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def view_of(report: RunReport) -> View:
-    """Return what the page draws of a report."""
+    """Return a report's figures as the page draws them."""
     head = headline(report)
     step_s = report.step_time_s
     return View(

@@ -38,14 +38,14 @@ from hespas.prediction.figures.step import run_report
 from hespas.prediction.machines import node_of
 from hespas.prediction.options import CompileChoice, Fidelity, PredictOptions
 from hespas.prediction.result import Prediction
-from hespas.report.answers import detailed
+from hespas.report.answers import with_chart_data
 from hespas.split.flatten import MOST_OPERATIONS
 
 Answer = dict[str, Any]
 
 
 def quick(state: State) -> Answer:
-    """Return what is drawn first: the modelled step, without tables.
+    """Return the first drawing: the modelled step, without tables.
 
     ``is_last`` says whether the whole answer prices the same kernels; else they are compiled.
     """
@@ -64,7 +64,7 @@ def quick(state: State) -> Answer:
 def whole(state: State) -> Answer:
     """Return the whole drawing, and the JSON of ``hespas run``."""
     prediction = _predicted(options_of(state), whole_up_to=MOST_OPERATIONS)
-    report = detailed(run_report(prediction), prediction)
+    report = with_chart_data(run_report(prediction), prediction)
     view = view_of(_with_memory(report, prediction))
     text = json_bytes(msgspec.to_builtins(report)).decode()
     return {"view": msgspec.to_builtins(view), "is_last": True, "json": text}
@@ -117,7 +117,7 @@ _QUESTIONS: Mapping[str, Callable[[Any], Answer]] = {
 }
 """What can be asked, each about a state."""
 _OF_WORKLOADS = frozenset({"describe", "copies", "quick", "whole"})
-"""Questions about a workload, which may be code that runs: only what is ``allowed`` is."""
+"""Questions about a workload: its code runs only if it is ``allowed``."""
 
 
 def answer_question(question: Mapping[str, Any]) -> Answer:
@@ -126,7 +126,7 @@ def answer_question(question: Mapping[str, Any]) -> Answer:
     try:
         answer = _answer(question)
     except Exception as error:  # noqa: BLE001 - the last resort: other questions go on
-        answer = {"error": _words(error)}
+        answer = {"error": _error_text(error)}
     elapsed = {"elapsed_s": perf_counter() - start_s, "cpu_s": process_time() - cpu_s}
     return {**answer, **elapsed}
 
@@ -144,7 +144,7 @@ def _answer(question: Mapping[str, Any]) -> Answer:
     return _QUESTIONS[kind](about)
 
 
-def _words(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     match error:
         case HespasError():
             return error.text(lambda name: name.replace("_", " "))

@@ -21,7 +21,7 @@ from hespas.evidence.calibrate.nccl_tests import (
     CollectiveRun,
     check_messages,
     read_run,
-    with_reach,
+    with_coverage,
 )
 from hespas.evidence.calibrate.preset import (
     Calibration,
@@ -189,7 +189,7 @@ def _calibrated(node: str, measured: _Measurements) -> Calibration:
     runs = [_run(text, base) for text in measured.nccl]
     check_messages(runs)
     if home is not None:
-        runs = with_reach(runs, interconnect_of(load_system(home)), base)
+        runs = with_coverage(runs, interconnect_of(load_system(home)), base)
     variation = None if measured.ranks is None else read_ranks(measured.ranks)
     if not fits and not runs and variation is None:
         hint = "give --gemm, --nccl, --profile, --steps or --ranks, or --serving"

@@ -36,9 +36,9 @@ def predicted_report(
     report = run_report(prediction)
     if json_file is None:
         return report
-    from hespas.report.answers import detailed  # noqa: PLC0415 - texts need none of it
+    from hespas.report.answers import with_chart_data  # noqa: PLC0415 - texts need none of it
 
-    return detailed(report, prediction)
+    return with_chart_data(report, prediction)
 
 
 def _predict(options: PredictOptions, *, whole: bool) -> Prediction | PipelinePrediction:

@@ -112,7 +112,7 @@ def report(
 
 def _page(results: Sequence[Path]) -> Page:
     from hespas.report.compare import read_report  # noqa: PLC0415 - as above
-    from hespas.report.page.comparison import Named, comparison_page  # noqa: PLC0415
+    from hespas.report.page.comparison import NamedReport, comparison_page  # noqa: PLC0415
     from hespas.report.page.serving import (  # noqa: PLC0415
         is_served,
         serving_page,
@@ -136,7 +136,9 @@ def _page(results: Sequence[Path]) -> Page:
             return serving_page(serving_result(cast("dict[str, object]", data), results[0]))
         return step_page(read_report(results[0]))
     pairs = zip(_names(results), results, strict=True)
-    return comparison_page([Named(name=name, report=read_report(result)) for name, result in pairs])
+    return comparison_page(
+        [NamedReport(name=name, report=read_report(result)) for name, result in pairs]
+    )
 
 
 def _names(results: Sequence[Path]) -> list[str]:

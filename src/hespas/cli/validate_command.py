@@ -15,7 +15,7 @@ from hespas.base.units import parse_quantity
 from hespas.cli import flags
 from hespas.cli.answers import Answer, answering
 from hespas.errors import ConfigError, MeasurementError
-from hespas.evidence.validate.every import HowToPredict, PredictedRow, predict_rows, row_cache
+from hespas.evidence.validate.every import PredictedRow, RowOptions, predict_rows, row_cache
 from hespas.evidence.validate.measurements import (
     PUBLISHED,
     MeasuredStep,
@@ -175,10 +175,10 @@ _TABLE_AT_ONCE = 2
 
 def _how_to_predict(
     given: Mapping[str, Any], time_limit: str | None, *, compiles: bool
-) -> HowToPredict:
+) -> RowOptions:
     if given["method"] is not None:
         method_named(given["method"])
-    how = HowToPredict(
+    how = RowOptions(
         method=given["method"],
         model=flags.built(NetworkOptions, {"model": given["model"]}).model,
         cache_dir=given["cache_dir"],
@@ -193,7 +193,7 @@ def _how_to_predict(
     return replace(how, cpu_limit_s=limit_s)
 
 
-def _predict_every(rows: tuple[Row, ...], how: HowToPredict) -> tuple[PredictedRow, ...]:
+def _predict_every(rows: tuple[Row, ...], how: RowOptions) -> tuple[PredictedRow, ...]:
     cached = row_cache(how.cache_dir or cache_home() / "validated")
     with stage(Stage.VALIDATE, f"{len(rows)} published steps", total=len(rows)) as advance:
         return predict_rows(rows, how, cached=cached, advance=advance)

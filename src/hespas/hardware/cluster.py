@@ -56,8 +56,8 @@ class Jitter(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class LinkOverride(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A link that differs from the others of its kind.
 
-    Its bandwidth is ``bandwidth_bytes_per_s``, if given, times ``bandwidth_scale``, 0 of which is a
-    dead link; its latency is ``extra_latency_s`` longer.
+    Its bandwidth is ``bandwidth_bytes_per_s``, or its kind's, times ``bandwidth_scale``; a scale of
+    0 makes it a dead link. Its latency is ``extra_latency_s`` longer.
     """
 
     link: Text
@@ -73,7 +73,7 @@ class LinkOverride(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 @frozen
 class ProgramOf:
-    """Devices that run other traces than the rest."""
+    """Devices that run traces of their own."""
 
     traces: Path
     devices: tuple[int, ...]
@@ -119,15 +119,15 @@ class Cluster:
             ("late device", [format_time(delay) for delay in sorted(self.delays_s.values())]),
         )
         parts = [
-            f"{_counted(len(figures), name)} ({_range(figures)})"
+            f"{_count_text(len(figures), name)} ({_range(figures)})"
             for name, figures in groups
             if figures
         ]
         dead = sum(link.is_dead for link in self.links)
         if dead < len(self.links):
-            parts.append(_counted(len(self.links) - dead, "changed link"))
+            parts.append(_count_text(len(self.links) - dead, "changed link"))
         if dead:
-            parts.append(f"{_counted(dead, 'dead link')}, around which messages go")
+            parts.append(f"{_count_text(dead, 'dead link')}, around which messages go")
         if self.jitter is not None:
             jitter = self.jitter
             parts.append(
@@ -135,11 +135,11 @@ class Cluster:
                 f"seed {jitter.seed})"
             )
         if self.programs:
-            parts.append(_counted(len(self.programs), "program"))
+            parts.append(_count_text(len(self.programs), "program"))
         return f"imperfections: {self.source}: {', '.join(parts) or 'none'}"
 
 
-def _counted(count: int, name: str) -> str:
+def _count_text(count: int, name: str) -> str:
     return f"{count} {name}" if count == 1 else f"{count} {name}s"
 
 

@@ -64,19 +64,19 @@ class TensorCore(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The TensorCores of a device: ``tensor_core`` of ``node.json``.
 
     ``cores`` make one device together. A matrix unit takes tiles of ``matrix_unit_size`` on a side.
-    In each cycle a core's vector unit does so many operations on registers of 8 x 128 numbers of 32
-    bits: ``arithmetic``, ``functions`` (exponentials and their like), ``lanes`` (across them),
-    ``loads`` and ``stores``. ``packs_bf16`` says that it computes on two bf16 in the place of
-    one f32, and ``exact_functions`` that the arithmetic unit need not refine reciprocals, roots and
-    error functions. A step of a kernel's grid costs ``step_cycles`` beside its work.
-    ``schedules_kernels`` says that the part's compiler has shown how it schedules kernels of
-    Pallas.
+    A core's vector unit works on registers of 8 x 128 numbers of 32 bits. It does this many
+    operations a cycle: ``arithmetic``, ``functions`` (such as exponentials), ``lanes`` (across
+    lanes), ``loads`` and ``stores``. With ``packs_bf16`` it computes on two bf16 in the place of
+    one f32; with ``exact_functions`` the arithmetic unit need not refine reciprocals, roots and
+    error functions. A step of a kernel's grid costs ``step_cycles`` in addition to its work.
+    ``schedules_kernels`` says that the schedules of Pallas kernels by the part's compiler are
+    known.
 
-    A matrix product of a compiled program takes the roofline's time, and ``product_cycles`` of what
-    the compiler's cycles exceed it by: 1 is as the compiler wrote, less is calibrated to published
-    steps. By these cycles, large products reach ``product_share`` of the peak, which serves those
-    that no compiler saw. All other kernels take memory's time or that of their instructions, and
-    ``moving_cycles`` of what the cycles exceed that by.
+    A matrix product of a compiled program takes the roofline's time plus a part,
+    ``product_cycles``, of the compiler's cycles beyond it: 1 trusts the compiler, less is
+    calibrated to published steps. By these cycles, large products reach ``product_share`` of the
+    peak, which also serves products of programs that are not compiled. Other kernels take the time
+    of memory or of their instructions, plus ``moving_cycles`` of the cycles beyond that.
     """
 
     cores: Count
@@ -196,7 +196,7 @@ def check_clock(clock_hz: float | None, *, location: str = "") -> None:
 _PRECISIONS = {"tf32": ("f32",), "f32_high": ("tf32", "f32"), "f32_highest": ("f32",)}
 """Types that serve products of f32 by precision on GPUs: their compiler uses tf32 up to HIGH."""
 
-_PASSES = {"f32_high": 3, "f32_highest": 6}
+_PRODUCT_PASSES = {"f32_high": 3, "f32_highest": 6}
 """Products of bf16 that a TPU takes for one of f32.
 
 Source: the cycles that libtpu 0.0.42 writes for products of 4096 x 4096 and 8192 x 8192 on v3 to
@@ -205,12 +205,12 @@ v7x, 3.0 to 3.5 and 6.0 to 7.2 times the bound of one pass of bf16.
 
 
 _WIDER = ("bf16", "f16", "f32")
-_OF_FLOATS = {4: ("f8E4M3FN", "f8E4M3FNUZ", *_WIDER), 8: _WIDER, 16: ("f32",)}
-_OF_FLOATS[6] = _OF_FLOATS[4]
+_FLOAT_CONVERSIONS = {4: ("f8E4M3FN", "f8E4M3FNUZ", *_WIDER), 8: _WIDER, 16: ("f32",)}
+_FLOAT_CONVERSIONS[6] = _FLOAT_CONVERSIONS[4]
 """What GPUs' compilers convert floats to, by their bits."""
 
 
-def _converted(type_name: str, *, is_tpu: bool) -> tuple[str, ...]:
+def _conversions(type_name: str, *, is_tpu: bool) -> tuple[str, ...]:
     """Return the conversions of an unsupported type, best first.
 
     Sources: the products that XLA writes for GPUs that lack bf16 or floats of 8 bits; the cycles of
@@ -222,8 +222,8 @@ def _converted(type_name: str, *, is_tpu: bool) -> tuple[str, ...]:
     match ELEMENT_TYPES.get(type_name):
         case ElementType(kind=NumberKind.INTEGER, bits=2 | 4 | 8):
             return ("i8", "bf16") if is_tpu else ("i8",)
-        case ElementType(kind=NumberKind.FLOAT, bits=bits) if bits in _OF_FLOATS:
-            return ("bf16",) if is_tpu else _OF_FLOATS[bits]
+        case ElementType(kind=NumberKind.FLOAT, bits=bits) if bits in _FLOAT_CONVERSIONS:
+            return ("bf16",) if is_tpu else _FLOAT_CONVERSIONS[bits]
         case _:
             return ()
 
@@ -296,7 +296,7 @@ class Device:
     def named_rate(self, type_name: str) -> float | None:
         """Return a type's FLOP/s, if ``per_datatype_flops`` names it.
 
-        Where it names none, that of the type which serves it; a TPU takes several passes for f32.
+        By default it is the rate of the serving type; a TPU takes several passes for f32.
 
         >>> v5e = Device(name="v5e", peak_flops=6e12, memory_bandwidth_bytes_per_s=819e9,
         ...              per_datatype_flops={"bf16": 197e12})
@@ -308,7 +308,7 @@ class Device:
 
     def _passes(self, type_name: str) -> int:
         """Return the products of the serving type per product."""
-        return _PASSES.get(type_name, 1) if self.served_by(type_name) == "bf16" else 1
+        return _PRODUCT_PASSES.get(type_name, 1) if self.served_by(type_name) == "bf16" else 1
 
     def names(self, type_name: str) -> bool:
         """Return whether ``per_datatype_flops`` names a type or its precision."""
@@ -327,7 +327,7 @@ class Device:
         ['bf16', 'f8E4M3FN', 'bf16', 'f32', None]
         """
         rates = self.per_datatype_flops
-        names = _converted(type_name, is_tpu=self.tensor_core is not None)
+        names = _conversions(type_name, is_tpu=self.tensor_core is not None)
         return next((name for name in (type_name, *names) if name in rates), None)
 
     def multiplied_as(self, type_name: str) -> str:
@@ -429,7 +429,7 @@ class EstimatorKeys(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class _NodeFile(Struct, frozen=True, kw_only=True):
-    """A configuration of which only the estimator is read."""
+    """The estimator of a configuration."""
 
     perf_estimator: EstimatorKeys | None = None
 

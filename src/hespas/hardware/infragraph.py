@@ -115,8 +115,8 @@ class _Expanded:
 def read_infragraph(path: Path, figures: MachineFile) -> Graph:
     """Return how the devices of an infrastructure are connected.
 
-    Raises `ConfigError` for a file that is no infrastructure, `HardwareError` for one that names
-    what is not there or does not say enough, and for a figure that has no effect on it.
+    Raises `ConfigError` for a file that is no infrastructure, `HardwareError` for undefined names,
+    missing figures, and figures without effect.
     """
     unused = ("nvlink_bandwidth_bytes_per_s", "socket_bandwidth_bytes_per_s")
     for name in unused:
@@ -134,10 +134,10 @@ def read_infragraph(path: Path, figures: MachineFile) -> Graph:
             _add_device(f"{instance.name}.{index}", device_of[instance.name], graph, within=())
     links = {link.name: link for link in file.links}
     for edge in file.edges:
-        sources = _of_instances(edge.ep1, counts, device_of, graph)
-        targets = _of_instances(edge.ep2, counts, device_of, graph)
+        sources = _instance_nodes(edge.ep1, counts, device_of, graph)
+        targets = _instance_nodes(edge.ep2, counts, device_of, graph)
         _connect(sources, targets, edge, links, graph)
-    return _machine(graph, figures)
+    return _graph_of(graph, figures)
 
 
 def _device(name: str, graph: _Expanded) -> _Device:
@@ -167,12 +167,12 @@ def _add_device(prefix: str, device: _Device, graph: _Expanded, *, within: tuple
                 graph.nodes[name] = component.choice
     links = {link.name: link for link in device.links}
     for edge in device.edges:
-        sources = _of_components(prefix, device, edge.ep1, graph)
-        targets = _of_components(prefix, device, edge.ep2, graph)
+        sources = _component_nodes(prefix, device, edge.ep1, graph)
+        targets = _component_nodes(prefix, device, edge.ep2, graph)
         _connect(sources, targets, edge, links, graph)
 
 
-def _of_components(prefix: str, device: _Device, end: _Endpoint, graph: _Expanded) -> list[str]:
+def _component_nodes(prefix: str, device: _Device, end: _Endpoint, graph: _Expanded) -> list[str]:
     """Return the nodes of an end such as ``nic[0:2].port[0]``."""
     text = end.component if end.device is None else f"{end.device}.{end.component}"
     names = [prefix]
@@ -187,7 +187,7 @@ def _of_components(prefix: str, device: _Device, end: _Endpoint, graph: _Expande
     return names
 
 
-def _of_instances(
+def _instance_nodes(
     end: _Endpoint,
     counts: Mapping[str, int],
     device_of: Mapping[str, _Device],
@@ -199,7 +199,7 @@ def _of_instances(
     return [
         node
         for index in indices
-        for node in _of_components(f"{name}.{index}", device_of[name], end, graph)
+        for node in _component_nodes(f"{name}.{index}", device_of[name], end, graph)
     ]
 
 
@@ -260,7 +260,7 @@ def _pairs(
             )
 
 
-def _machine(graph: _Expanded, figures: MachineFile) -> Graph:
+def _graph_of(graph: _Expanded, figures: MachineFile) -> Graph:
     devices = tuple([name for name, kind in graph.nodes.items() if kind == "xpu"])
     if not devices:
         raise graph.error("it has no component of choice xpu", "describe the accelerators")
@@ -268,7 +268,7 @@ def _machine(graph: _Expanded, figures: MachineFile) -> Graph:
     for name in (*figures.links, *figures.leave_out_links):
         if name not in names:
             raise graph.error(f"no edge is of link {name!r}", "name a link of it")
-    edges = _between_devices(
+    edges = _without_dead_ends(
         {
             ends: link
             for ends, link in graph.edges.items()
@@ -276,7 +276,7 @@ def _machine(graph: _Expanded, figures: MachineFile) -> Graph:
         },
         devices,
     )
-    pairs = ((edge, edge.reversed) for edge in _with_figures(edges, graph, figures))
+    pairs = ((edge, edge.reversed) for edge in _rated_edges(edges, graph, figures))
     directed = tuple([edge for pair in pairs for edge in pair])
     switches = {edge.source for edge in directed} - {*devices}
     return Graph(
@@ -286,7 +286,7 @@ def _machine(graph: _Expanded, figures: MachineFile) -> Graph:
     )
 
 
-def _between_devices(
+def _without_dead_ends(
     edges: Mapping[tuple[str, str], _Link], devices: Sequence[str]
 ) -> dict[tuple[str, str], _Link]:
     """Leave out links that lead nowhere, as to memory."""
@@ -307,7 +307,7 @@ def _between_devices(
     return {ends: link for ends, link in edges.items() if all(end in near for end in ends)}
 
 
-def _with_figures(
+def _rated_edges(
     edges: Mapping[tuple[str, str], _Link], graph: _Expanded, figures: MachineFile
 ) -> Iterator[Edge]:
     """Yield edges with their bandwidths and latencies."""

@@ -140,7 +140,7 @@ class DragonflyRouting(Enum):
 class Dragonfly:
     """Connected groups of connected routers, one link between groups.
 
-    ``seed`` is that of the hash of `DragonflyRouting.VALIANT`.
+    `DragonflyRouting.VALIANT` hashes with ``seed``.
     """
 
     groups: int
@@ -174,8 +174,8 @@ class Interconnect:
     one per dimension; other kinds take the fastest algorithm. A device waits ``endpoint_delay_s``
     before each step of a collective. A reduction reads twice and writes once at
     ``memory_bytes_per_s`` (None: it takes no time). Durations of messages and of passes over memory
-    are rounded down to ``rounding_ps``. ``source`` is where the figures are from; its first clause
-    says what the links are.
+    are rounded down to ``rounding_ps``. ``source`` names the source of the figures; its first
+    clause describes the links.
     """
 
     name: str
@@ -215,7 +215,6 @@ def switched(devices: int, *, bandwidth_bytes_per_s: float, latency_s: float) ->
 
 
 _MULTI_AXIS, _LOOP = "multi-axis-rings", "hamiltonian-ring"
-_TOGETHER = 2
 
 
 class Slice(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -274,7 +273,7 @@ def slice_network(
     if not dimensions:
         dimensions = [dimension_of(Shape.RING, 1, part.link_bandwidth, latency_s)]
     # libtpu takes one loop through slices as narrow as two chips of a generation with two axes.
-    is_narrow = len(sides) == _TOGETHER and min(sides) <= _TOGETHER
+    is_narrow = len(sides) == 2 and min(sides) <= 2
     return Interconnect(
         name=name,
         fabric=Dimensions(dimensions=tuple(dimensions)),

@@ -163,7 +163,7 @@ def _fabric(file: _NetworkFile, path: Path) -> Fabric:
                 return _leaf_spine(leaf_spine, path)
             case MachineFile() as machine:
                 described = path.parent / machine.file
-                if described.suffix not in _OF_INFRAGRAPH:
+                if described.suffix not in _INFRAGRAPH_SUFFIXES:
                     return read_machine_links(described, machine)
                 # Few networks are described so.
                 from hespas.hardware.infragraph import read_infragraph  # noqa: PLC0415
@@ -250,4 +250,4 @@ def _graph(file: _GraphFile, path: Path) -> Graph:
     return Graph(devices=file.devices, switches=file.switches, edges=tuple(edges))
 
 
-_OF_INFRAGRAPH = (".yml", ".yaml", ".json")
+_INFRAGRAPH_SUFFIXES = (".yml", ".yaml", ".json")

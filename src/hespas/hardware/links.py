@@ -59,14 +59,14 @@ class LinkParameters(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     def protocol(self, size_bytes: int) -> Protocol | None:
         """Return the protocol of a message, if there are any."""
-        return _fitting(self.protocols, size_bytes) if self.protocols else None
+        return _entry_for(self.protocols, size_bytes) if self.protocols else None
 
 
 class MeasuredCollective(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A fit to measurements: ``latency_s + size / bandwidth_bytes_per_s``.
 
-    The size is the whole buffer: for an all-gather what a rank ends with, for the others what it
-    begins with. ``up_to_bytes`` is None for the last fit, which holds for any larger size.
+    The size is the whole buffer, an all-gather's output or another collective's input on a rank.
+    ``up_to_bytes`` is None for the last fit, which holds for any larger size.
     """
 
     algorithm: Text
@@ -101,13 +101,13 @@ class Link:
     def measured(self, kind: str, group_size: int, size_bytes: int) -> MeasuredCollective | None:
         """Return a collective's fit, if it was measured."""
         fits = self.collectives.get(kind, {}).get(group_size)
-        return None if fits is None else _fitting(fits, size_bytes)
+        return None if fits is None else _entry_for(fits, size_bytes)
 
 
 _Sized = TypeVar("_Sized", Protocol, MeasuredCollective)
 
 
-def _fitting(entries: Sequence[_Sized], size_bytes: int) -> _Sized:
+def _entry_for(entries: Sequence[_Sized], size_bytes: int) -> _Sized:
     """Return the entry for a size, of ascending ones."""
     limits = [entry.up_to_bytes for entry in entries if entry.up_to_bytes is not None]
     return entries[bisect_left(limits, size_bytes)]

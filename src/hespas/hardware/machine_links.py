@@ -70,9 +70,9 @@ class LinkFigures(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 class MachineFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A file of NCCL or hwloc (XML), or of infragraph.
 
-    ``link_latency_s`` is that of each link of which the file does not say it. Of XML, the
-    bandwidths are of one NVLink, and of the link from one socket to another, in one direction. Of
-    infragraph, ``links`` has links by name, and those of ``leave_out_links`` carry no messages.
+    ``link_latency_s`` is the latency of links for which the file has none. Files of XML need the
+    bandwidths of one NVLink, and of the link from one socket to another, in one direction. Files of
+    infragraph may have ``links`` by name, and ``leave_out_links``, which carry no messages.
     """
 
     file: Text
@@ -144,7 +144,7 @@ def read_machine_links(path: Path, figures: MachineFile) -> Graph:
             )
     if not machine.order:
         raise machine.error("it has no device", "write it on a machine with GPUs")
-    rates = _by_nvlink(machine, figures) if machine.nvlinks else _by_pcie(machine, figures)
+    rates = _nvlink_rates(machine, figures) if machine.nvlinks else _pcie_rates(machine, figures)
     edges = [Edge(*ends, rate, figures.link_latency_s) for ends, rate in rates.items()]
     ends = dict.fromkeys(source for source, _ in rates)
     switches = tuple([name for name in ends if name not in machine.order])
@@ -174,7 +174,7 @@ def _read_nccl(root: ElementTree.Element, machine: _Machine) -> None:
         pending = [(socket, child) for child in cpu.iterfind("pci")]
         while pending:
             parent, pci = pending.pop()
-            name = _bus(pci.get("busid"), machine)
+            name = _bus_name(pci.get("busid"), machine)
             machine.above[name] = (parent, _nccl_bandwidth(pci))
             pending += [(name, child) for child in pci.iterfind("pci")]
             for gpu in pci.iterfind("gpu"):
@@ -182,7 +182,7 @@ def _read_nccl(root: ElementTree.Element, machine: _Machine) -> None:
                 _read_nvlinks(name, gpu, machine)
 
 
-def _bus(name: str | None, machine: _Machine) -> str:
+def _bus_name(name: str | None, machine: _Machine) -> str:
     if not name or name in machine.above:
         message = f"bus {name} is there twice" if name else "a <pci> has no busid"
         raise machine.error(message, "give the topology of one machine")
@@ -248,7 +248,7 @@ def _read_hwloc(root: ElementTree.Element, machine: _Machine) -> None:
 
 
 def _add_hwloc(element: ElementTree.Element, parent: str, machine: _Machine) -> str:
-    name = _bus(element.get("pci_busid"), machine)
+    name = _bus_name(element.get("pci_busid"), machine)
     machine.above[name] = (parent, _hwloc_bandwidth(element, machine))
     return name
 
@@ -270,7 +270,7 @@ _Rates = dict[tuple[str, str], float]
 """The bandwidth of a link, by the nodes that it goes from and to."""
 
 
-def _by_nvlink(machine: _Machine, figures: MachineFile) -> _Rates:
+def _nvlink_rates(machine: _Machine, figures: MachineFile) -> _Rates:
     """Return NVLinks, added up between each two nodes."""
     if figures.nvlink_bandwidth_bytes_per_s is None:
         hint = "give nvlink_bandwidth_bytes_per_s, of one link in one direction"
@@ -292,7 +292,7 @@ def _by_nvlink(machine: _Machine, figures: MachineFile) -> _Rates:
     return rates
 
 
-def _by_pcie(machine: _Machine, figures: MachineFile) -> _Rates:
+def _pcie_rates(machine: _Machine, figures: MachineFile) -> _Rates:
     if figures.nvlink_bandwidth_bytes_per_s is not None:
         raise machine.error("nvlink_bandwidth_bytes_per_s has no effect: no NVLinks", "drop it")
     needed = dict.fromkeys(name for device in machine.devices for name in _path(device, machine))

@@ -34,11 +34,11 @@ LEAST_CLOCK = 0.2
 
 
 class HostPower(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the machine around the GPUs draws, whatever they do.
+    """The constant power of a machine around its GPUs.
 
-    A machine has ``devices``. ``device_w`` is a device's share of all that is no GPU: processors,
-    memory, switches inside, network cards, fans, and what supplies lose. ``switch_port_w`` is a
-    port of a network switch between machines, 0 where nothing is known to be between them.
+    A machine has ``devices``. ``device_w`` is a device's share of everything but GPUs: processors,
+    memory, switches inside, network cards, fans, and losses of power supplies. ``switch_port_w`` is
+    a port of a network switch between machines, 0 if no switch is known.
     """
 
     devices: Count

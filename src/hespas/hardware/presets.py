@@ -34,13 +34,13 @@ _SYSTEMS = PRESETS_DIRECTORY / "systems"
 _ROOFLINE = Path("roofline", "config.json")
 MICROARCHITECTURE = "microarchitecture.json"
 _ASTRA_SIM = "astra-sim"
-_OWN = Path("hespas", "network.json")
+_NETWORK_FILE = Path("hespas", "network.json")
 
 
 class NodeInfo(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``node.json``: what the documented configuration has no key for.
+    """``node.json``: keys that the documented configuration lacks.
 
-    ``compute_capability`` is that of an NVIDIA GPU whose ``target`` doesn't say it.
+    ``compute_capability`` is for an NVIDIA GPU whose ``target`` doesn't say it.
     ``launch_overhead_s`` is the time that a kernel launched behind another takes in addition to its
     work, None where it is unknown. ``clock_hz`` is the clock of the cycles that a TPU's compiler
     states, ``tensor_core`` the units of a TPU, ``slice`` its links to others. ``host_bandwidth``
@@ -93,9 +93,10 @@ def _directories_with(home: Path, inside: Path) -> tuple[str, ...]:
 def load_device(name_or_path: str | Path) -> Device:
     """Return a device, a preset by name or a file.
 
-    The path is that of the file, or of a directory with ``roofline/config.json``. ``node.json``,
-    ``microarchitecture.json`` and ``power.json`` beside it say more. Raises `HardwareError` for an
-    unknown name, `ConfigError` for a file that is not a roofline configuration.
+    The path is the file's, or a directory's with ``roofline/config.json``. ``node.json``,
+    ``microarchitecture.json`` and ``power.json`` beside it have more figures. Raises
+    `HardwareError` for an unknown name, `ConfigError` for a file that is not a roofline
+    configuration.
 
     >>> device = load_device("A100_SXM_40GB")
     >>> device.per_datatype_flops["bf16"], device.memory_bandwidth_bytes_per_s
@@ -217,7 +218,7 @@ def _read_system(directory: Path) -> System:
     inner = directory / _ASTRA_SIM
     home = inner if inner.is_dir() else directory
     resolved = home.resolve()
-    own = directory / _OWN
+    own = directory / _NETWORK_FILE
     if own.is_file() and not inner.is_dir() and not (home / "system.json").is_file():
         return bare_system(resolved.name, interconnect=read_interconnect(own, name=resolved.name))
     system = read_system(
@@ -271,7 +272,7 @@ def is_tpu(device: Device | str | Path) -> bool | None:
 
 def describes_system(directory: Path) -> bool:
     """Return whether a directory describes a network, and no node."""
-    networks = (_OWN, "network.yml", f"{_ASTRA_SIM}/network.yml")
+    networks = (_NETWORK_FILE, "network.yml", f"{_ASTRA_SIM}/network.yml")
     nodes = ("node.json", "config.json", "roofline/config.json")
     return any((directory / name).is_file() for name in networks) and not any(
         (directory / name).is_file() for name in nodes
@@ -377,8 +378,8 @@ def family_of(part: str) -> str:
 def part_warnings(device: Device | str | Path | None, system: System | None) -> tuple[str, ...]:
     """Warn of a device on another part's system preset.
 
-    Parts that differ in their memory only are alike. Nothing is known of one's own devices and
-    systems, so there is none for them. Raises `ConfigError` for a TPU on a system of GPUs, and for
+    Parts that differ in their memory only are alike. Users' own devices and systems get no warning.
+    Raises `ConfigError` for a TPU on a system of GPUs, and for
     a GPU on one of TPUs.
     """
     if device is None or system is None or system.part is None:
@@ -389,7 +390,7 @@ def part_warnings(device: Device | str | Path | None, system: System | None) -> 
         kinds = ("a TPU", "a system of GPUs") if of_tpu else ("a GPU", "a slice of TPUs")
         raise ConfigError(
             f"{name} is {kinds[0]}, and {system.name} is {kinds[1]}",
-            hint=_matching(name, of_tpu=of_tpu, part=part_of(device), system=system),
+            hint=_fitting_hint(name, of_tpu=of_tpu, part=part_of(device), system=system),
         )
     part = part_of(device)
     if part is None or family_of(part) == family_of(system.part):
@@ -401,7 +402,7 @@ def part_warnings(device: Device | str | Path | None, system: System | None) -> 
     return (warning,)
 
 
-def _matching(name: str, *, of_tpu: bool, part: str | None, system: System) -> str:
+def _fitting_hint(name: str, *, of_tpu: bool, part: str | None, system: System) -> str:
     """Return a hint on systems and devices that fit."""
     fitting = [preset for preset in system_names() if part and preset.startswith(f"{part}_")]
     same_size = [preset for preset in fitting if preset in presets_that_fit(system.device_count)]

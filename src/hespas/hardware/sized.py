@@ -63,7 +63,7 @@ def find_system(name_or_path: str | Path) -> System:
     sized = SIZED.fullmatch(name_or_path)
     if sized is None:
         is_preset = name_or_path in system_names()
-        return (None if is_preset else _shaped(name_or_path)) or load_system(name_or_path)
+        return (None if is_preset else _find_shaped(name_or_path)) or load_system(name_or_path)
     digits = sized[1]
     if len(digits) > MOST_DIGITS or not 1 <= int(digits) <= MOST_DEVICES:
         raise DeviceCountError(
@@ -71,10 +71,12 @@ def find_system(name_or_path: str | Path) -> System:
         )
     count = int(digits)
     if names_system(sized[2]):
-        return _several(name_or_path, count, find_system(sized[2]))
+        return _joined_slices(name_or_path, count, find_system(sized[2]))
     part = node_name(sized[2])
     generation = TPU_NAMES.get((node_info(part).target or "").casefold())
-    system = _nodes(part, count) if generation is None else _slice(part, count, generation)
+    system = (
+        _gpu_nodes(part, count) if generation is None else _slice_of_count(part, count, generation)
+    )
     return replace(system, name=f"{count}x{part}", part=part)
 
 
@@ -94,7 +96,7 @@ def _presets(part: str) -> dict[str, tuple[int, ...]]:
     return {name: preset_sizes(name) for name in dict.fromkeys([*own, *alike])}
 
 
-def _nodes(part: str, count: int) -> System:
+def _gpu_nodes(part: str, count: int) -> System:
     """Return nodes of a part's GPUs, or some of one."""
     presets = _presets(part)
     nodes = {name: prod(sizes) for name, sizes in presets.items() if len(sizes) == 1}
@@ -104,7 +106,7 @@ def _nodes(part: str, count: int) -> System:
     if count <= size:
         as_many = count if count in nodes.values() else size
         name = next(name for name, devices in nodes.items() if devices == as_many)
-        return _of_part(load_system(name), part, (count,))
+        return _resized_preset(load_system(name), part, (count,))
     clusters = [name for name, sizes in presets.items() if sizes[:1] == (size,) and len(sizes) == 2]
     if not clusters:
         raise HardwareError(
@@ -112,7 +114,7 @@ def _nodes(part: str, count: int) -> System:
             hint=f"give {size} or fewer, or {_DESCRIBE}",
         )
     node_devices = _node_devices(part, count, size)
-    return _of_part(load_system(clusters[0]), part, (node_devices, count // node_devices))
+    return _resized_preset(load_system(clusters[0]), part, (node_devices, count // node_devices))
 
 
 def _node_devices(part: str, count: int, size: int) -> int:
@@ -133,7 +135,7 @@ def _enclosure(size: int) -> str:
     return "node" if size <= _MOST_IN_NODE else "rack"
 
 
-def _of_part(preset: System, part: str, sizes: tuple[int, ...]) -> System:
+def _resized_preset(preset: System, part: str, sizes: tuple[int, ...]) -> System:
     """Return a preset resized for ``part``, with a note."""
     system = _resized(preset, sizes)
     size, *counts = sizes
@@ -154,7 +156,7 @@ def _of_part(preset: System, part: str, sizes: tuple[int, ...]) -> System:
     return replace(system, assumptions=(note,))
 
 
-def _slice(part: str, count: int, generation: str) -> System:
+def _slice_of_count(part: str, count: int, generation: str) -> System:
     if node_info(part).slice is None:
         presets = {name: prod(sizes) for name, sizes in _presets(part).items()}
         for name, devices in presets.items():
@@ -175,10 +177,10 @@ def _slice(part: str, count: int, generation: str) -> System:
         if near[-1] < count and count % most == 0:
             hint += f", or several slices: {count // most}x{most}x{part}"
         raise DeviceCountError(f"no slice of {part} has {count} devices", hint=hint)
-    return _of_shape(part, shape, generation)
+    return _slice_of_shape(part, shape, generation)
 
 
-def _of_shape(part: str, sides: tuple[int, ...], generation: str) -> System:
+def _slice_of_shape(part: str, sides: tuple[int, ...], generation: str) -> System:
     described = node_info(part).slice
     if described is None:
         raise _no_links(part)
@@ -200,7 +202,7 @@ def _of_shape(part: str, sides: tuple[int, ...], generation: str) -> System:
     return replace(system, assumptions=(note,))
 
 
-def _shaped(name: str) -> System | None:
+def _find_shaped(name: str) -> System | None:
     """Return the slice of a name like ``TPUv6e_2x4``, if any."""
     match = _SHAPED.fullmatch(name)
     if match is None or match[1] not in device_names():
@@ -226,10 +228,10 @@ def _shaped(name: str) -> System | None:
             hint=f"give sides of 1, 2 or multiples of 4, and at most {_MOST_CHIPS[generation]} "
             "chips",
         )
-    return replace(_of_shape(part, sides, generation), name=name, part=part)
+    return replace(_slice_of_shape(part, sides, generation), name=name, part=part)
 
 
-def _several(name: str, count: int, inner: System) -> System:
+def _joined_slices(name: str, count: int, inner: System) -> System:
     """Return several slices, joined by the data centre's network."""
     part = inner.part
     described = None if part is None else node_info(part).slice
@@ -255,7 +257,7 @@ def _several(name: str, count: int, inner: System) -> System:
         inner.with_dimensions(lambda dimensions: (*dimensions, between)),
         name=name,
         implementations={
-            kind: _as_many(names, len(inner.dimensions) + 1)
+            kind: _resize(names, len(inner.dimensions) + 1)
             for kind, names in inner.implementations.items()
         },
         slices=count,
@@ -289,24 +291,24 @@ def _resized(system: System, sizes: tuple[int, ...]) -> System:
     count = len(sizes)
 
     def resized(dimensions: tuple[Dimension, ...]) -> tuple[Dimension, ...]:
-        pairs = zip(_as_many(dimensions, count), sizes, strict=True)
+        pairs = zip(_resize(dimensions, count), sizes, strict=True)
         return tuple([replace(dimension, size=size) for dimension, size in pairs])
 
     system = system.with_dimensions(resized)
     interconnect = system.interconnect
     if interconnect is not None:
         algorithms = {
-            kind: names if len(names) == 1 else _as_many(names, count)
+            kind: names if len(names) == 1 else _resize(names, count)
             for kind, names in interconnect.algorithms.items()
         }
         interconnect = replace(interconnect, algorithms=algorithms)
     implementations = {
-        kind: _as_many(names, count) for kind, names in system.implementations.items()
+        kind: _resize(names, count) for kind, names in system.implementations.items()
     }
     return replace(system, implementations=implementations, interconnect=interconnect)
 
 
-def _as_many(values: tuple[_T, ...], count: int) -> tuple[_T, ...]:
+def _resize(values: tuple[_T, ...], count: int) -> tuple[_T, ...]:
     return (*values[:count], *values[-1:] * (count - len(values)))
 
 

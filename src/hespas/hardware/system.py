@@ -129,14 +129,14 @@ class RemoteMemory:
 class System:
     """A cluster: network dimensions, and how its collectives run.
 
-    ``dimensions`` are those of its files for ASTRA-sim, which some have not; ``interconnect`` is
-    the network for hespas' model, if a file describes it, and ``described`` the dimensions that it
-    describes too. ``implementations`` gives, per collective, one algorithm name per dimension.
-    ``options`` keeps the remaining keys of ``system.json`` as read. ``part`` is the device preset
-    that a system preset is made for; ``slices`` of how many slices of TPUs it consists, which its
-    last dimension joins; ``assumptions`` what was taken for granted where no file describes a
-    system of this size. ``changed_links`` are bandwidths that the user gave. ``jobs`` share the
-    network: ``device_count`` is that of one of them.
+    ``dimensions`` come from its files for ASTRA-sim, if it has any; ``interconnect`` is the network
+    for hespas' model, if a file describes it, and ``described`` the dimensions that both describe.
+    ``implementations`` gives, per collective, one algorithm name per dimension. ``options`` keeps
+    the remaining keys of ``system.json`` as read. ``part`` is the device preset that a system
+    preset is made for; ``slices`` counts slices of TPUs, which the last dimension joins;
+    ``assumptions`` are made where no file describes a system of this size. ``changed_links`` are
+    bandwidths that the user gave. ``jobs`` share the network: ``device_count`` counts the devices
+    of one of them.
 
     Raises `HardwareError` where ``described`` are others than the system's dimensions, and for a
     dimension of a shape that ASTRA-sim doesn't have.
@@ -328,8 +328,8 @@ def read_system(
 ) -> System:
     """Return the system that ``system.json``, ``network.yml`` and ``remote_memory.json`` hold.
 
-    Raises `ConfigError` with the file and the key for what a file may not hold, `HardwareError` for
-    files that disagree.
+    Raises `ConfigError`, with the file and the key, for an invalid file, `HardwareError` for files
+    that disagree.
     """
     location = str(system_file)
     dimensions = read_network(network_file)

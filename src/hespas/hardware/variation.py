@@ -41,9 +41,9 @@ class SlowDevices(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 class Variation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Deviations of durations relative to a typical device.
 
-    ``sigma`` is that of what arithmetic bounds, ``memory_sigma`` of what memory bounds,
-    ``device_sigma`` of all computation, all for good; ``step_sigma`` varies from step to step,
-    ``kernel_sigma`` from kernel to kernel. A device enters each collective late by
+    ``sigma`` applies to kernels that arithmetic bounds, ``memory_sigma`` to those that memory
+    bounds, ``device_sigma`` to all computation: a device keeps them. ``step_sigma`` varies from
+    step to step, ``kernel_sigma`` from kernel to kernel. A device enters each collective late by
     ``collective_delay_s`` on average (exponential).
     """
 

@@ -176,15 +176,15 @@ class PipelineAnswer(PipelinePrediction):
 
 def answer_of(prediction: Prediction) -> Answer:
     """Return a prediction with its report."""
-    return Answer(**_values(prediction))
+    return Answer(**_field_values(prediction))
 
 
 def pipeline_answer_of(prediction: PipelinePrediction) -> PipelineAnswer:
     """Return a prediction of a pipeline with its report."""
-    return PipelineAnswer(**_values(prediction))
+    return PipelineAnswer(**_field_values(prediction))
 
 
-def _values(prediction: Predicted) -> dict[str, Any]:
+def _field_values(prediction: Predicted) -> dict[str, Any]:
     return {field.name: getattr(prediction, field.name) for field in fields(prediction)}
 
 
@@ -201,10 +201,10 @@ _Limit = Literal["compute", "memory", "launch", "other"]
 
 def full_report(prediction: Predicted) -> RunReport:
     """Return a prediction's report with the data of charts."""
-    return detailed(run_report(prediction), prediction)
+    return with_chart_data(run_report(prediction), prediction)
 
 
-def detailed(report: RunReport, prediction: Predicted) -> RunReport:
+def with_chart_data(report: RunReport, prediction: Predicted) -> RunReport:
     """Add chart data to a report; folded steps have none."""
     if not isinstance(prediction, Prediction) or prediction.graph.is_folded:
         return report
@@ -213,7 +213,7 @@ def detailed(report: RunReport, prediction: Predicted) -> RunReport:
         report,
         kernels=kernel_rows(prediction),
         memory=_memory(prediction, process.counters),
-        timeline=list(_rows(process, _end_ps(process) // FINEST)),
+        timeline=list(_timeline_rows(process, _end_ps(process) // FINEST)),
         peaks=_peaks(prediction),
     )
 
@@ -319,7 +319,7 @@ def _highest_points(points: tuple[tuple[int, int], ...]) -> Iterator[tuple[int, 
         yield max(points[start : start + group], key=lambda point: point[1])
 
 
-def _rows(process: Process, finest_ps: int) -> Iterator[TimelineRow]:
+def _timeline_rows(process: Process, finest_ps: int) -> Iterator[TimelineRow]:
     for track in process.tracks:
         if track.name in _NOT_SHOWN:
             continue

@@ -162,10 +162,10 @@ def _models_of(trainer: str) -> Any:
     return json.loads(_TRAINER_MODELS.read_bytes())[trainer]
 
 
-def _plain(model: str) -> str:
+def _trainer_name(model: str) -> str:
     """Return a model's name as trainers write it.
 
-    >>> _plain("meta-llama/Llama-3.1-8B"), _plain("Qwen/Qwen3-8B")
+    >>> _trainer_name("meta-llama/Llama-3.1-8B"), _trainer_name("Qwen/Qwen3-8B")
     ('llama3.1-8b', 'qwen3-8b')
     """
     return model.rpartition("/")[2].lower().replace("llama-", "llama")
@@ -173,13 +173,13 @@ def _plain(model: str) -> str:
 
 def _maxtext(step: _Step) -> tuple[list[str], list[str]]:
     notes: list[str] = []
-    name = _plain(step.model)
+    name = _trainer_name(step.model)
     if name not in _models_of("maxtext"):
         name = "MODEL"
         notes.append(f"write MaxText's name of {step.model} for MODEL")
     words = ["python3 -m maxtext.trainers.pre_train.train maxtext/configs/base.yml"]
     words += [f"run_name=hespas steps=20 dataset_type=synthetic model_name={name}"]
-    words += [f"{place}_{axis}_parallelism={size}" for place, axis, size in _placed(step)]
+    words += [f"{place}_{axis}_parallelism={size}" for place, axis, size in _placed_axes(step)]
     is_staged = step.size(PIPE) > 1
     # Fractions are allowed. Micro-batches of a pipeline are parts of a device's batch.
     device_batch = step.batch * step.parts / step.system.device_count
@@ -195,7 +195,7 @@ def _maxtext(step: _Step) -> tuple[list[str], list[str]]:
     return words, notes
 
 
-def _placed(step: _Step) -> Iterator[tuple[str, str, int]]:
+def _placed_axes(step: _Step) -> Iterator[tuple[str, str, int]]:
     """Yield MaxText's axes with their location and size.
 
     ``ici`` is inside nodes, ``dcn`` across them. Nodes of GPUs are MaxText's slices; a slice of
@@ -230,7 +230,9 @@ def _torchrun(step: _Step) -> str:
 
 def _torchtitan(step: _Step) -> tuple[list[str], list[str]]:
     notes: list[str] = []
-    module, configuration = _models_of("torchtitan").get(_plain(step.model), ("MODULE", "CONFIG"))
+    module, configuration = _models_of("torchtitan").get(
+        _trainer_name(step.model), ("MODULE", "CONFIG")
+    )
     if module == "MODULE":
         notes.append(f"write torchtitan's module and configuration of {step.model}")
     is_staged = step.size(PIPE) > 1

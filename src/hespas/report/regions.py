@@ -36,7 +36,7 @@ time.
 WALL_TIMES = ("estimation_time", "uncached_time")
 """The fields with times measured on this machine, which differ from run to run."""
 _SHOWN_SHARE = 0.0005
-_OPENED = frozenset({"async_start", "fusion", "while", "case", "if"})
+_EXPANDED_KINDS = frozenset({"async_start", "fusion", "while", "case", "if"})
 
 
 def write_region_files(graph: RegionGraph, modules: RegionModules, directory: Path) -> None:
@@ -159,7 +159,7 @@ def _expand_operations(program: Program) -> Iterator[Op]:
     pending = list(reversed(program.main.body.operations))
     while pending:
         op = pending.pop()
-        bodies = op.regions if op.kind in _OPENED else ()
+        bodies = op.regions if op.kind in _EXPANDED_KINDS else ()
         if isinstance(op.attrs, CallAttrs):
             bodies = (program.function(op.attrs.callee, location=op.location).body,)
         elif op.kind != "fusion":

@@ -44,7 +44,7 @@ _NO_NAMES = [
     "By phase and module: the program has no names; lowered.as_text(debug_info=True) keeps them"
 ]
 _DAY_S = 86400.0
-_LOST = {
+_LOSSES = {
     "saving": "saving checkpoints",
     "lost": "work thrown away",
     "starting": "starting again",
@@ -209,7 +209,7 @@ def goodput_lines(report: RunReport) -> list[str]:
         return []
     lost = [
         f"{100 * share:.1f} % {name}"
-        for field, name in _LOST.items()
+        for field, name in _LOSSES.items()
         if (share := getattr(run, field)) >= 5e-4
     ]
     saved = f"{format_quantity(run.checkpoint_bytes, 'B')} in {_long_time_text(run.checkpoint_s)}"

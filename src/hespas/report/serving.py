@@ -119,7 +119,7 @@ def _latencies(report: ServingReport) -> Iterator[tuple[str, ...]]:
             yield name, *map(format_time, (values.mean, values.p50, values.p90, values.p99))
 
 
-_OF_MODELS = {
+_MODEL_WIDTHS = {
     "devices": 9,
     "requests/s": 11,
     "tokens/s": 10,
@@ -147,8 +147,8 @@ def together_text(report: TogetherReport) -> str:
     if report.usd_per_million_output_tokens is not None:
         cost = f"{report.usd_per_million_output_tokens:.3g} USD for 1 M output tokens"
         lines.append(f"{'Cost':<22}{cost}, idle devices too")
-    rows = [_cells_of_model(model) for model in report.models]
-    lines += ["", *table_lines("Model", _OF_MODELS, rows, least=20), "", "Launch them"]
+    rows = [_model_cells(model) for model in report.models]
+    lines += ["", *table_lines("Model", _MODEL_WIDTHS, rows, least=20), "", "Launch them"]
     for model in report.models:
         lines += [f"  {command}  # {model.name}" for command in model.report.launch.split("\n")]
     shared = set[str].intersection(*(set(model.report.assumptions) for model in report.models))
@@ -162,7 +162,7 @@ def together_text(report: TogetherReport) -> str:
     return "\n".join([*lines, "", *assumption_lines([*report.assumptions, *common, *own], ())])
 
 
-def _cells_of_model(served: ServedTogether) -> tuple[str, ...]:
+def _model_cells(served: ServedTogether) -> tuple[str, ...]:
     report = served.report
     return (
         served.name,
@@ -175,7 +175,7 @@ def _cells_of_model(served: ServedTogether) -> tuple[str, ...]:
     )
 
 
-_OF_LAYOUTS = {
+_LAYOUT_WIDTHS = {
     "replicas": 9,
     "requests/s": 11,
     "first token": 12,
@@ -191,7 +191,7 @@ def serving_search_text(search: ServingSearch) -> str:
         f"{search.model} on {search.cluster}: {len(search.layouts)} layouts, by the largest rate",
         "",
         *table_lines(
-            "Layout", _OF_LAYOUTS, [_cells_of(layout) for layout in search.layouts], least=20
+            "Layout", _LAYOUT_WIDTHS, [_layout_cells(layout) for layout in search.layouts], least=20
         ),
         "",
     ]
@@ -216,7 +216,7 @@ def serving_search_text(search: ServingSearch) -> str:
     return "\n".join(lines)
 
 
-def _cells_of(layout: Layout) -> tuple[str, ...]:
+def _layout_cells(layout: Layout) -> tuple[str, ...]:
     report = layout.report
     if report is None:
         return layout_name(layout), str(layout.replicas), "refused", "", "", ""

@@ -15,7 +15,7 @@ _WIDTH = 100
 
 def group_text(group: AssumptionGroup) -> str:
     """Return a group as a sentence with what it decides."""
-    decided = [_OTHERS_DECIDED[topic] for topic in group.about if topic in _OTHERS_DECIDED]
+    decided = [_OTHER_EFFECTS[topic] for topic in group.about if topic in _OTHER_EFFECTS]
     if group.step_share is not None:
         decided.insert(0, f"{_per_cent(group.step_share)} of the step")
     elif group.share is not None:
@@ -26,7 +26,7 @@ def group_text(group: AssumptionGroup) -> str:
     return f"{group.text} (share of the step not known)" if group.about else group.text
 
 
-_OTHERS_DECIDED = {"memory": "what fits", "overlap": "what is hidden"}
+_OTHER_EFFECTS = {"memory": "what fits", "overlap": "what is hidden"}
 
 
 def step_assumption_lines(
@@ -42,7 +42,7 @@ def step_assumption_lines(
         shown_groups = [
             group
             for number, group in enumerate(groups)
-            if number < _SHOWN or not _OTHERS_DECIDED.keys().isdisjoint(group.about)
+            if number < _SHOWN or not _OTHER_EFFECTS.keys().isdisjoint(group.about)
         ]
     lines = assumption_lines(map(group_text, shown_groups), warnings)
     if len(shown_groups) < len(groups):

@@ -2,7 +2,7 @@
 
 Not all of a prediction grows with a factor: launches and communication stay as they are, and
 nothing gets faster than the peaks. So a factor is fitted by predicting with it, and the reported
-errors are those of predictions with all the factors that are written.
+errors are of predictions with all written factors.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ SMALLEST_FACTOR = 1e-3
 """With this factor, only the unscaled part of a prediction is left."""
 
 _LARGEST_LOG = -log(SMALLEST_FACTOR)
-_CLOSE_ENOUGH = 1e-5
+_TOLERANCE = 1e-5
 _MOST_PREDICTIONS = 60
-_TELLING = 1.5
+_LEAST_GROWTH = 1.5
 """Predictions that twice the factor lengthens less than this hardly depend on it."""
 
 Predict = Callable[[Device], Sequence[float]]
@@ -88,17 +88,17 @@ def _current_factor(factors: Mapping[str, float], name: str) -> float:
 
 def with_factors(device: Device, fitted: Mapping[str, float]) -> Device:
     """Return the device with fitted factors, as files have them."""
-    return _with_factors_of(device, lambda factors: combined(factors, fitted))
+    return _change_factors(device, lambda factors: combined(factors, fitted))
 
 
 def scaled(device: Device, name: str, factor: float) -> Device:
     """Return the device with an unrounded factor."""
-    return _with_factors_of(
+    return _change_factors(
         device, lambda factors: {**factors, name: factor * _current_factor(factors, name)}
     )
 
 
-def _with_factors_of(
+def _change_factors(
     device: Device, factors_of: Callable[[Mapping[str, float]], Mapping[str, float]]
 ) -> Device:
     measured = device.measured
@@ -114,7 +114,9 @@ def _decisive_cases(group: Group, device: Device) -> list[int]:
         return numbers
     once = group.predict(device)
     twice = group.predict(scaled(device, group.name, 2.0))
-    return [number for number in numbers if twice[number] >= _TELLING * once[number]] or numbers
+    return [
+        number for number in numbers if twice[number] >= _LEAST_GROWTH * once[number]
+    ] or numbers
 
 
 def _idle_note(group: Group, decisive: Sequence[int]) -> tuple[str, ...]:
@@ -156,7 +158,7 @@ def _root(function: Callable[[float], float]) -> float | None:
     x, step, was_above = 0.0, 0.0, False
     for _ in range(_MOST_PREDICTIONS):
         value = function(x)
-        if abs(value) < _CLOSE_ENOUGH:
+        if abs(value) < _TOLERANCE:
             return x
         is_above = value > 0
         if len(sides) == 2 and is_above == was_above:

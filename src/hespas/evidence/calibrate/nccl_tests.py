@@ -39,7 +39,7 @@ _FIGURE = r"\d{1,18}(?:\.\d{0,18})?"
 _RESULT = re.compile(
     rf"\s*{_COUNT}\s+{_COUNT}\s+\w+\s+\w+\s+-?\d+\s+{_FIGURE}\s+{_FIGURE}\s+{_FIGURE}(?:\s|$)"
 )
-_ALIKE = re.compile(r"\s*\d+\s+\d+\s+\w+\s")
+_RESULT_START = re.compile(r"\s*\d+\s+\d+\s+\w+\s")
 """A line that must be a result, since it begins like one."""
 _RANK = re.compile(r"#\s+Rank\s+\d+\s")
 _PROGRAM = re.compile(r"(\w+)_perf\b")
@@ -126,7 +126,9 @@ def read_run(path: Path, kind: str = "", *, fastest_bytes_per_s: float | None) -
 
 
 def _result_lines(path: Path, lines: Sequence[str]) -> dict[int, str]:
-    results = {number: line for number, line in enumerate(lines, start=1) if _ALIKE.match(line)}
+    results = {
+        number: line for number, line in enumerate(lines, start=1) if _RESULT_START.match(line)
+    }
     unread = next((number for number, line in results.items() if not _RESULT.match(line)), None)
     if unread is not None:
         raise MeasurementError(
@@ -282,12 +284,12 @@ def check_messages(runs: Sequence[CollectiveRun]) -> None:
             )
 
 
-def with_reach(
+def with_coverage(
     runs: Sequence[CollectiveRun], network: Interconnect, base: Link | None
 ) -> list[CollectiveRun]:
     """Return the runs with notes on uncovered groups.
 
-    The link that they make, otherwise as ``base``, is that of the first dimension of ``network``.
+    They change ``base``, the link of the first dimension of ``network``.
     Raises `MeasurementError` for more ranks than that dimension has.
     """
     fabric = network.fabric
@@ -321,7 +323,7 @@ def _notes(
     if network.algorithms.get(run.kind, ("hierarchical",))[0] != "hierarchical":
         yield f"{network.name} says how {run.kind} runs, which goes before what is measured"
     if run.kind != "send_recv" and run.gpus == max(own) < first.size:
-        yield _other_groups(run, own, first.size, base)
+        yield _coverage_note(run, own, first.size, base)
     if more and run.kind == "all_reduce" and not kinds.issuperset(_PARTS):
         yield (
             f"it is for groups within the first dimension of {network.name}: along it, those that "
@@ -329,7 +331,7 @@ def _notes(
         )
 
 
-def _other_groups(run: CollectiveRun, own: set[int], size: int, base: Link | None) -> str:
+def _coverage_note(run: CollectiveRun, own: set[int], size: int, base: Link | None) -> str:
     base_sizes = set[int]() if base is None else set(base.collectives.get(run.kind, ()))
     nearest = nearest_size(own | base_sizes, size)
     scope = f"it is for groups of {run.gpus}; those of all {size} devices of the first dimension "

@@ -28,7 +28,7 @@ REPORT = "calibration.json"
 _NETWORK = Path("hespas", "network.json")
 _ASTRA_SIM = "astra-sim"
 VARIATION = "variation.json"
-_OURS = (
+_OWN_FILES = (
     "node.json",
     "roofline/config.json",
     MICROARCHITECTURE,
@@ -87,7 +87,7 @@ def _check_target(target: Path) -> None:
 def _written_before(target: Path) -> list[str]:
     """Return the files that an earlier calibration may have written."""
     system = sorted(f"{_ASTRA_SIM}/{file.name}" for file in (target / _ASTRA_SIM).glob("*"))
-    return [name for name in (*_OURS, *system) if (target / name).is_file()]
+    return [name for name in (*_OWN_FILES, *system) if (target / name).is_file()]
 
 
 def _check_bases(calibration: Calibration, target: Path, old: Sequence[str]) -> None:

@@ -194,7 +194,7 @@ def check_comparison(options: PredictOptions, how: MeasureOptions) -> MeasureOpt
     """Return how to run, so that the prediction is comparable.
 
     Raises what `hespas.prediction.checks.checked` raises, and `ConfigError` if the platform differs
-    from that of the predicted part, as virtual devices of the CPU always do.
+    from the predicted part's, as for virtual devices of the CPU.
     """
     checked = checks.checked(options)
     checks.check_priced(checked)

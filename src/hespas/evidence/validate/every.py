@@ -77,19 +77,19 @@ _PACKAGES = ("jax", "jaxlib", "jax-cuda12-pjrt", "libtpu")
 _HOME = Path(__file__).resolve().parents[2]
 _TOO_LONG = ("SIGXCPU", "SIGKILL", "took longer than")
 _TOO_LARGE = ("ran out of memory", "MemoryError", "bad_alloc", "Cannot allocate memory")
-_TAKES = ("predicting takes more than ", "compiling takes more than ")
+_LIMIT_REASONS = ("predicting takes more than ", "compiling takes more than ")
 """How reasons of limits begin, without and with a compiler."""
-_WALL_OF_CPU = 12.0
+_WALL_PER_CPU = 12.0
 """The wall time allowed per CPU time: shared machines run processes slower."""
 
 
 @frozen
-class HowToPredict:
+class RowOptions:
     """The method, network model, cache directory and limits.
 
     None for the method is the best for the row's device, and for the model the system's own.
     ``cpu_limit_s`` is of each process: the one that compiles, in practice. ``at_once`` rows are
-    predicted beside each other.
+    predicted at the same time.
     """
 
     method: str | None = None
@@ -138,10 +138,12 @@ class _Cost(msgspec.Struct, frozen=True, kw_only=True):
     cpu_limit_s: float = 0.0
     memory_limit_bytes: int = 0
 
-    def stands(self, how: HowToPredict) -> bool:
+    def stands(self, options: RowOptions) -> bool:
         """Whether it would not be compiled under these limits either."""
-        within = how.cpu_limit_s <= self.cpu_limit_s
-        return bool(self.gave_up) and within and how.memory_limit_bytes <= self.memory_limit_bytes
+        within = options.cpu_limit_s <= self.cpu_limit_s
+        return (
+            bool(self.gave_up) and within and options.memory_limit_bytes <= self.memory_limit_bytes
+        )
 
 
 def row_cache(directory: Path) -> ContentCache:
@@ -153,7 +155,7 @@ def row_cache(directory: Path) -> ContentCache:
 
 def predict_rows(
     rows: Iterable[Row],
-    how: HowToPredict,
+    options: RowOptions,
     *,
     cached: ContentCache,
     advance: Callable[[int], object],
@@ -171,7 +173,7 @@ def predict_rows(
     order = sorted(numbers_of.values(), key=lambda equal: costs[equal[0]].cpu_s or float("inf"))
     distinct = [(all_rows[numbers[0]], costs[numbers[0]]) for numbers in order]
     done: dict[int, PredictedRow] = {}
-    for position, predicted in _predict_each(distinct, how, cached):
+    for position, predicted in _predict_each(distinct, options, cached):
         done |= {number: replace(predicted, row=all_rows[number]) for number in order[position]}
         advance(len(order[position]))
         answer, row = predicted.answer, predicted.row
@@ -184,15 +186,15 @@ def predict_rows(
 
 
 def _predict_each(
-    rows: Iterable[tuple[Row, _Cost]], how: HowToPredict, cached: ContentCache
+    rows: Iterable[tuple[Row, _Cost]], options: RowOptions, cached: ContentCache
 ) -> Iterator[tuple[int, PredictedRow]]:
     """Yield numbered rows as they finish; errors stop all."""
     interrupted = Event()
     with ThreadPoolExecutor(
-        how.at_once, initializer=end_programs_on, initargs=(interrupted,)
+        options.at_once, initializer=end_programs_on, initargs=(interrupted,)
     ) as pool:
         numbers = {
-            pool.submit(_predict_row, row, how, cached, cost): number
+            pool.submit(_predict_row, row, options, cached, cost): number
             for number, (row, cost) in enumerate(rows)
         }
         try:
@@ -204,21 +206,21 @@ def _predict_each(
             raise
 
 
-def _predict_row(row: Row, how: HowToPredict, cached: ContentCache, cost: _Cost) -> PredictedRow:
+def _predict_row(row: Row, options: RowOptions, cached: ContentCache, cost: _Cost) -> PredictedRow:
     if row.missing:
         return PredictedRow(row=row, answer=None, reason=row.missing, cpu_s=0.0, memory_bytes=0)
-    key = _key(row, how)
+    key = _key(row, options)
     content = cached.read(key)
     if content is not None:
         answer = msgspec.msgpack.decode(content, type=RowAnswer)
-        return _predicted_row(row, answer, cost.gave_up if cost.stands(how) else "", cost)
-    reason = cost.gave_up if cost.stands(how) else ""
+        return _predicted_row(row, answer, cost.gave_up if cost.stands(options) else "", cost)
+    reason = cost.gave_up if cost.stands(options) else ""
     answer = RowAnswer(refused=reason)
     if not reason:
-        answer = _predict_apart(row, how, Fidelity(row.fidelity or Fidelity.COMPILED))
+        answer = _predict_apart(row, options, Fidelity(row.fidelity or Fidelity.COMPILED))
         reason = answer.refused
     if answer.refused and not row.fidelity:
-        fused = _predict_apart(row, how, Fidelity.FUSED)
+        fused = _predict_apart(row, options, Fidelity.FUSED)
         spent = max(answer.memory_bytes, fused.memory_bytes)
         answer = msgspec.structs.replace(
             fused, cpu_s=answer.cpu_s + fused.cpu_s, memory_bytes=spent
@@ -227,9 +229,9 @@ def _predict_row(row: Row, how: HowToPredict, cached: ContentCache, cost: _Cost)
     new = _Cost(
         cpu_s=max(cost.cpu_s, answer.cpu_s),
         memory_bytes=max(cost.memory_bytes, answer.memory_bytes),
-        gave_up=reason if reason.startswith(_TAKES) else "",
-        cpu_limit_s=how.cpu_limit_s,
-        memory_limit_bytes=how.memory_limit_bytes,
+        gave_up=reason if reason.startswith(_LIMIT_REASONS) else "",
+        cpu_limit_s=options.cpu_limit_s,
+        memory_limit_bytes=options.memory_limit_bytes,
     )
     cached.write(_cost_key(row), msgspec.msgpack.encode(new))
     if not answer.refused and (not reason or new.gave_up):
@@ -247,7 +249,7 @@ def _predicted_row(row: Row, answer: RowAnswer, reason: str, cost: _Cost) -> Pre
     )
 
 
-def _predict_apart(row: Row, how: HowToPredict, fidelity: Fidelity) -> RowAnswer:
+def _predict_apart(row: Row, options: RowOptions, fidelity: Fidelity) -> RowAnswer:
     """Predict a row in its own process; failures are answers."""
     request = RowRequest(
         workload=_absolute(row.workload),
@@ -256,20 +258,20 @@ def _predict_apart(row: Row, how: HowToPredict, fidelity: Fidelity) -> RowAnswer
         node=_absolute(row.node),
         system=_absolute(row.system),
         fidelity=fidelity.value,
-        method=how.method,
-        model=None if how.model is None else how.model.value,
-        cache_dir=None if how.cache_dir is None else str(how.cache_dir.resolve()),
-        cpu_limit_s=how.cpu_limit_s,
-        memory_limit_bytes=how.memory_limit_bytes,
+        method=options.method,
+        model=None if options.model is None else options.model.value,
+        cache_dir=None if options.cache_dir is None else str(options.cache_dir.resolve()),
+        cpu_limit_s=options.cpu_limit_s,
+        memory_limit_bytes=options.memory_limit_bytes,
     )
     with scratch_directory("row") as home:
-        answer = _ask_worker(request, home, how)
-    takes = _TAKES[fidelity is Fidelity.COMPILED]
+        answer = _ask_worker(request, home, options)
+    takes = _LIMIT_REASONS[fidelity is Fidelity.COMPILED]
     if any(sign in answer.refused for sign in _TOO_LONG):
-        reason = f"{takes}{how.cpu_limit_s:g} s of CPU time"
+        reason = f"{takes}{options.cpu_limit_s:g} s of CPU time"
         return msgspec.structs.replace(answer, refused=reason)
     if any(sign in answer.refused for sign in _TOO_LARGE):
-        reason = f"{takes}{how.memory_limit_bytes / 1e9:g} GB"
+        reason = f"{takes}{options.memory_limit_bytes / 1e9:g} GB"
         return msgspec.structs.replace(answer, refused=reason)
     return answer
 
@@ -281,7 +283,7 @@ def _absolute(name: str) -> str:
     return f"{kind}{colon}{path.resolve()}" if path.exists() else name
 
 
-def _ask_worker(request: RowRequest, home: Path, how: HowToPredict) -> RowAnswer:
+def _ask_worker(request: RowRequest, home: Path, options: RowOptions) -> RowAnswer:
     try:
         return ask(
             "hespas.evidence.validate.worker",
@@ -289,7 +291,7 @@ def _ask_worker(request: RowRequest, home: Path, how: HowToPredict) -> RowAnswer
             RowAnswer,
             name="the prediction",
             directory=home,
-            limits=Limits(time_s=how.cpu_limit_s * _WALL_OF_CPU),
+            limits=Limits(time_s=options.cpu_limit_s * _WALL_PER_CPU),
         )
     except ToolError as error:
         return RowAnswer(refused=error.message)
@@ -311,11 +313,16 @@ def _cost_key(row: Row) -> str:
     return _digest({"cost": _inputs_of(row), "versions": _versions()})
 
 
-def _key(row: Row, how: HowToPredict) -> str:
+def _key(row: Row, options: RowOptions) -> str:
     """Return a prediction's key, from its inputs and the code."""
     parts = {
         "row": _inputs_of(row),
-        "how": [how.method, how.model and how.model.value, how.cpu_limit_s, how.memory_limit_bytes],
+        "options": [
+            options.method,
+            options.model and options.model.value,
+            options.cpu_limit_s,
+            options.memory_limit_bytes,
+        ],
         "versions": _versions(),
         "code": _code(),
     }

@@ -175,7 +175,7 @@ class Row:
     and flags of XLA. ``missing`` says why it can't be predicted, if that is known beforehand;
     ``framework_year`` is the year of the software that ran. ``published_s`` is known to within half
     of ``resolution_s``. A row of a table by ``publisher`` is predicted with one ``fidelity`` alone;
-    its ``published_peak_bytes`` are those of the device that holds most.
+    its ``published_peak_bytes`` are of the fullest device.
     """
 
     family: str

@@ -73,7 +73,7 @@ def _count(line: Line, name: str, default: int = 1) -> int:
     return default if line.text(name) in {"", "n/a", "0"} else int(line.amount(name))
 
 
-def _noted(line: Line, name: str) -> int:
+def _number_in_note(line: Line, name: str) -> int:
     """Return a number from the note (vp=8), or 0."""
     match = re.search(rf"\b{name}=(\d+)", f"{line.text('sharding')} ;{line.text('note')}")
     return int(match[1]) if match else 0
@@ -191,7 +191,7 @@ def _model_name(line: Line, publisher: str) -> str:
     return re.split(r"_(?=(?:l|tp|pp|dp|ep|cp|mbc)\d)", line.text("model"))[0]
 
 
-def _composer(line: Line, _: _Model) -> dict[str, str]:
+def _llm_foundry_options(line: Line, _: _Model) -> dict[str, str]:
     return {
         "mesh": f"fsdp={_count(line, 'devices')}",
         "global_batch": str(_count(line, "global_batch")),
@@ -203,14 +203,14 @@ def _composer(line: Line, _: _Model) -> dict[str, str]:
     }
 
 
-def _titan(line: Line, model: _Model) -> dict[str, str]:
+def _torchtitan_options(line: Line, model: _Model) -> dict[str, str]:
     """Return torchtitan's settings of a step: FSDP2, and stages."""
-    stages, tensor, context = (max(1, _noted(line, name)) for name in ("pp", "tp", "cp"))
+    stages, tensor, context = (max(1, _number_in_note(line, name)) for name in ("pp", "tp", "cp"))
     year = _year(line, "torchtitan") or 0
     eager = "-eager" if "eager" in line.text("precision") else ""
     names = (f"torchtitan-{year}{eager}", f"torchtitan-{year}", "torchtitan")
     software = next(name for name in names if name in SOFTWARE)
-    shards = max(1, _noted(line, "fsdp"))
+    shards = max(1, _number_in_note(line, "fsdp"))
     batch, local, _ = line.text("global_batch").partition(" local")
     options = {
         "mesh": _mesh(pipe=stages if stages > 1 else 0, fsdp=shards, context=context, tp=tensor),
@@ -236,7 +236,7 @@ _ONE_SEQUENCE_SINCE = 2025
 """The year from which on torchtitan's micro-batches have one sequence by default."""
 
 
-def _simumax(line: Line, _: _Model) -> dict[str, str]:
+def _simumax_options(line: Line, _: _Model) -> dict[str, str]:
     """Return the options that a SimuMax row's name states.
 
     Tokens are taken to go to experts by Megatron-LM's own all-to-alls: DeepEP would be named.
@@ -269,7 +269,7 @@ def _simumax(line: Line, _: _Model) -> dict[str, str]:
     return options
 
 
-def _mlperf(line: Line, model: _Model) -> dict[str, str]:
+def _mlperf_options(line: Line, model: _Model) -> dict[str, str]:
     """Return how NVIDIA's submission to MLPerf Training runs a step.
 
     Its layers are written out, as PyTorch runs them, however many there are.
@@ -287,13 +287,13 @@ def _mlperf(line: Line, model: _Model) -> dict[str, str]:
         **_precision(line, has_experts=model_named(model.workload).settings.routing is not None),
         **({"overlap": "exchanges=on"} if "a2a overlap" in note else {}),
         **({"cuda_graphs": "true"} if "cuda graph" in note else {}),
-        **_stages(model, stages, max(1, _noted(line, "vp"))),
+        **_stages(model, stages, max(1, _number_in_note(line, "vp"))),
     }
     options.pop("scan", None)
     return options
 
 
-def _bridge(line: Line, model: _Model) -> dict[str, str]:
+def _megatron_bridge_options(line: Line, model: _Model) -> dict[str, str]:
     """Return how Megatron-Bridge runs a step."""
     tensor, stages, context = _count(line, "tp"), _count(line, "pp"), _count(line, "cp")
     parts = _count(line, "devices") // (tensor * stages * context)
@@ -304,7 +304,7 @@ def _bridge(line: Line, model: _Model) -> dict[str, str]:
     )
     if parts % experts:
         raise _UnmappedError(f"experts over {experts} of {parts} data-parallel devices")
-    shards = _noted(line, "fsdp")
+    shards = _number_in_note(line, "fsdp")
     options = {
         "global_batch": str(_count(line, "global_batch")),
         "micro_batch": str(_count(line, "micro_batch")),
@@ -323,12 +323,12 @@ def _bridge(line: Line, model: _Model) -> dict[str, str]:
         mesh = _mesh(data=parts // shards, fsdp=shards, tp=tensor)
         return {**options, "mesh": mesh, "scan": "true"}
     mesh = _mesh(pipe=stages, fsdp=parts // experts, expert=experts, context=context, tp=tensor)
-    chunks = max(1, _noted(line, "vp"))
-    if parallel > 1 and _sorts(line):
+    chunks = max(1, _number_in_note(line, "vp"))
+    if parallel > 1 and _sorts_experts(line):
         options["dispatcher"] = "alltoall"
     if parallel > 1 and _hides_exchanges(line, chunks):
         options["overlap"] = "exchanges=on"
-    recomputed = _recomputed(line)
+    recomputed = _recomputed_modules(line)
     if recomputed:
         options["remat"] = recomputed
     return {**options, "mesh": mesh, **_stages(model, stages, chunks)}
@@ -356,7 +356,7 @@ _ALWAYS_SORTED = frozenset({"gptoss120b"})
 """Models that sort rows in Megatron-Bridge 0.3.1 (recipes/gpt_oss/gpt_oss.py) by default."""
 
 
-def _sorts(line: Line) -> bool:
+def _sorts_experts(line: Line) -> bool:
     """Return whether a recipe sorts experts' rows beside all-to-alls."""
     model = _plain(line.text("model"))
     parts = _RECIPES.sorts.get(model, {})
@@ -370,7 +370,7 @@ def _hides_exchanges(line: Line, chunks: int) -> bool:
     return _is_of_recipe(line, _RECIPES.hides_exchanges.get(_plain(line.text("model")), {}))
 
 
-def _recomputed(line: Line) -> str:
+def _recomputed_modules(line: Line) -> str:
     """Return the modules that a recipe recomputes, if any."""
     policies = _RECIPES.recomputed.get(_plain(line.text("model")), {})
     return next((remat for remat, parts in policies.items() if _is_of_recipe(line, parts)), "")
@@ -390,11 +390,11 @@ def _is_of_recipe(
 
 
 _MAPPINGS: Mapping[str, Callable[[Line, _Model], dict[str, str]]] = {
-    "llm-foundry": _composer,
-    "torchtitan": _titan,
-    "SimuMax": _simumax,
-    "Megatron-Bridge": _bridge,
-    "MLPerf": _mlperf,
+    "llm-foundry": _llm_foundry_options,
+    "torchtitan": _torchtitan_options,
+    "SimuMax": _simumax_options,
+    "Megatron-Bridge": _megatron_bridge_options,
+    "MLPerf": _mlperf_options,
 }
 
 

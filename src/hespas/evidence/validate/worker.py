@@ -128,7 +128,7 @@ def _options(request: RowRequest) -> PredictOptions:
 
 
 _MAXTEXT = "maxtext:"
-_BETWEEN = "dcn_data_parallelism"
+_DCN_DATA = "dcn_data_parallelism"
 
 
 def _is_extended(request: RowRequest) -> bool:
@@ -137,7 +137,7 @@ def _is_extended(request: RowRequest) -> bool:
         return False
     slices = find_system(request.system).slices
     between = {name for name in request.options if name.startswith("dcn_")}
-    is_alike = between == {_BETWEEN} and request.options[_BETWEEN] == str(slices)
+    is_alike = between == {_DCN_DATA} and request.options[_DCN_DATA] == str(slices)
     return slices > COMPILED_SLICES and is_alike
 
 
@@ -149,7 +149,7 @@ def _predict_extended(options: PredictOptions, request: RowRequest) -> Predictio
         options,
         program=replace(
             options.program,
-            model=ModelOptions(settings={**request.options, _BETWEEN: str(COMPILED_SLICES)}),
+            model=ModelOptions(settings={**request.options, _DCN_DATA: str(COMPILED_SLICES)}),
         ),
         network=replace(options.network, system=f"{COMPILED_SLICES}x{part}"),
     )

@@ -11,8 +11,8 @@ from hespas.report.compare import Comparison, TimeRow, compared, signed_time
 from hespas.report.page.document import Cell, Page, Part, Section, Table, time_cell
 from hespas.report.page.step import part_rows
 from hespas.report.page.vega import (
-    OF_PARTS,
     PALETTE,
+    PART_HUES,
     Chart,
     Unit,
     across,
@@ -30,14 +30,14 @@ _PALETTE = {"total": PALETTE[7], "longer": PALETTE[4], "shorter": PALETTE[2]}
 
 
 @frozen
-class Named:
+class NamedReport:
     """A prediction with the name of its file."""
 
     name: str
     report: RunReport
 
 
-def comparison_page(runs: Sequence[Named]) -> Page:
+def comparison_page(runs: Sequence[NamedReport]) -> Page:
     """Return the page that compares predictions with the first."""
     first, *later = runs
     sections = [
@@ -51,7 +51,7 @@ def comparison_page(runs: Sequence[Named]) -> Page:
     )
 
 
-def _bars(runs: Sequence[Named]) -> Chart:
+def _bars(runs: Sequence[NamedReport]) -> Chart:
     unit = time_unit(max(run.report.step_time_s for run in runs))
     rows = [
         {**row, "run": run.name, "time": unit.of(float(str(row["time_s"])))}
@@ -59,7 +59,7 @@ def _bars(runs: Sequence[Named]) -> Chart:
         for row in part_rows(run.report)
     ]
     shown_parts = {str(row["part"]) for row in rows}
-    hues = {name: hue for name, hue in OF_PARTS.items() if name in shown_parts}
+    hues = {name: hue for name, hue in PART_HUES.items() if name in shown_parts}
     steps = "; ".join(f"{run.name} {format_time(run.report.step_time_s)}" for run in runs)
     return bar_chart(
         f"What bounds the steps, in {unit.name}",
@@ -73,7 +73,7 @@ def _bars(runs: Sequence[Named]) -> Chart:
     )
 
 
-def _figures(runs: Sequence[Named]) -> Table:
+def _figures(runs: Sequence[NamedReport]) -> Table:
     reports = [run.report for run in runs]
     rates = [report.tokens_per_s_per_device for report in reports]
     rows = {
@@ -105,7 +105,7 @@ def _share(value: float | None) -> str:
     return "" if value is None else f"{100 * value:.1f} %"
 
 
-def _difference(first: Named, run: Named) -> Section:
+def _difference(first: NamedReport, run: NamedReport) -> Section:
     comparison = compared(first.report, run.report, names=(first.name, run.name))
     step = comparison.step
     return Section(

@@ -27,8 +27,8 @@ from hespas.study.run import Studied
 
 _MOST_BARS = 30
 _MOST_LINES = 120
-_OF_FRONT = {"on the front": PALETTE[1], "behind it": PALETTE[7]}
-_OF_PARTS = {"computation": PALETTE[0], "exposed communication": PALETTE[1], "other": PALETTE[7]}
+_FRONT_HUES = {"on the front": PALETTE[1], "behind it": PALETTE[7]}
+_PART_HUES = {"computation": PALETTE[0], "exposed communication": PALETTE[1], "other": PALETTE[7]}
 
 
 def study_page(studied: Studied) -> Page:
@@ -149,7 +149,7 @@ def _trade_offs(studied: Studied, candidates: Candidates) -> Iterator[Chart]:
         "mark": {"type": "point", "filled": True, "size": 70, "cursor": "pointer"},
         "encoding": {
             **places,
-            "color": coloured("front", None, _OF_FRONT),
+            "color": coloured("front", None, _FRONT_HUES),
             "shape": nominal("status", None),
             "href": {"field": "link"},
             "tooltip": tooltips(**fields),
@@ -231,7 +231,7 @@ def _bars(candidates: Candidates) -> Iterator[Chart]:
         ],
         x=across("time", unit, stack="zero"),
         y=nominal("name", None, axis={"labelLimit": 320}),
-        color=coloured("part", None, _OF_PARTS),
+        color=coloured("part", None, _PART_HUES),
         tooltip={"name": "candidate", "part": "part", "text": "time"},
         height=26 * len(shown_rows),
     )
@@ -242,7 +242,9 @@ def _parts(row: Row) -> dict[str, float]:
     compute_s, exposed_s, step_s = (row.figures.get(name) or 0.0 for name in names)
     return dict(
         zip(
-            _OF_PARTS, (compute_s, exposed_s, max(0.0, step_s - compute_s - exposed_s)), strict=True
+            _PART_HUES,
+            (compute_s, exposed_s, max(0.0, step_s - compute_s - exposed_s)),
+            strict=True,
         )
     )
 

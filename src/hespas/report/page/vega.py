@@ -37,7 +37,7 @@ PALETTE = (
     "#e07ba1",
 )
 """A palette that most readers, colour-blind ones too, distinguish on white and near black."""
-OF_PARTS = {
+PART_HUES = {
     "arithmetic": PALETTE[0],
     "memory": PALETTE[2],
     "launches": PALETTE[6],
@@ -49,7 +49,7 @@ OF_PARTS = {
 }
 
 
-OF_PHASES = {
+PHASE_HUES = {
     "forward": PALETTE[0],
     "recomputation": PALETTE[3],
     "backward": PALETTE[2],
@@ -139,7 +139,7 @@ def palette(names: Sequence[str]) -> dict[str, str]:
     >>> palette(["backward", "exposed communication", "backward"])
     {'backward': '#2f9e6e', 'exposed communication': '#d9822b'}
     """
-    fixed_hues = OF_PARTS | OF_PHASES
+    fixed_hues = PART_HUES | PHASE_HUES
     distinct = list(dict.fromkeys(names))
     return {
         name: fixed_hues.get(name, PALETTE[number % len(PALETTE)])

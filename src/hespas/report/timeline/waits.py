@@ -58,7 +58,7 @@ def arrivals(partners: Partners, number: int) -> Mapping[int, Slice]:
     for task_id, task in partners.tasks[number].items():
         start_ps, end_ps = classes[number].nodes[task_id]
         latest = max(
-            _starts_of_others(partners, number, task), key=lambda start: start[0], default=None
+            _partner_starts(partners, number, task), key=lambda start: start[0], default=None
         )
         if latest is not None and latest[0] > start_ps:
             reason = short_devices_text(classes[latest[1]].devices)
@@ -66,7 +66,7 @@ def arrivals(partners: Partners, number: int) -> Mapping[int, Slice]:
     return late
 
 
-def _starts_of_others(partners: Partners, number: int, task: Task) -> Iterator[tuple[int, int]]:
+def _partner_starts(partners: Partners, number: int, task: Task) -> Iterator[tuple[int, int]]:
     classes = partners.timeline.classes
     match task:
         case CollectiveTask(recorded_ps=None):

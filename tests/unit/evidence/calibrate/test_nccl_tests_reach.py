@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from hespas.errors import MeasurementError
-from hespas.evidence.calibrate.nccl_tests import CollectiveRun, check_messages, with_reach
+from hespas.evidence.calibrate.nccl_tests import CollectiveRun, check_messages, with_coverage
 from hespas.evidence.calibrate.piecewise import Point, fit
 from hespas.hardware.links import Link, load_link
 from hespas.hardware.presets import load_system
@@ -23,7 +23,7 @@ def run(kind: str, gpus: int) -> CollectiveRun:
 
 
 def notes(system: str, *runs: CollectiveRun, base: Link | None = H100) -> list[tuple[str, ...]]:
-    return [each.notes for each in with_reach(runs, interconnect_of(load_system(system)), base)]
+    return [each.notes for each in with_coverage(runs, interconnect_of(load_system(system)), base)]
 
 
 def test_the_whole_first_dimension_needs_no_note() -> None:

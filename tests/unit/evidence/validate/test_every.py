@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from hespas.base.cache import ContentCache
-from hespas.evidence.validate.every import HowToPredict, PredictedRow, predict_rows, row_cache
+from hespas.evidence.validate.every import PredictedRow, RowOptions, predict_rows, row_cache
 from hespas.evidence.validate.measurements import Row
 
 Play = Callable[[str], None]
-HOW = HowToPredict(cpu_limit_s=60)
+HOW = RowOptions(cpu_limit_s=60)
 ROW = Row(
     family="a",
     workload="a.mlir",
@@ -53,7 +53,7 @@ def calls(directory: Path) -> int:
     return len(log.read_text().splitlines()) if log.exists() else 0
 
 
-def predicted(rows: list[Row], cached: ContentCache, how: HowToPredict = HOW) -> list[PredictedRow]:
+def predicted(rows: list[Row], cached: ContentCache, how: RowOptions = HOW) -> list[PredictedRow]:
     return list(predict_rows(rows, how, cached=cached, advance=lambda _: None))
 
 

@@ -4,16 +4,16 @@ from typing import Any
 
 import pytest
 
-from hespas.report.page.comparison import Named, comparison_page
+from hespas.report.page.comparison import NamedReport, comparison_page
 from hespas.report.page.vega import Chart
 from step_reports import step_json, step_report
 
 
-def named(name: str, **changed: Any) -> Named:
-    return Named(name=name, report=step_report(**changed))
+def named(name: str, **changed: Any) -> NamedReport:
+    return NamedReport(name=name, report=step_report(**changed))
 
 
-def waterfalls(*runs: Named) -> list[list[dict[str, Any]]]:
+def waterfalls(*runs: NamedReport) -> list[list[dict[str, Any]]]:
     parts = [part for section in comparison_page(runs).sections[1:] for part in section.parts]
     return [list(part.specification["data"]["values"]) for part in parts if isinstance(part, Chart)]
 
