@@ -43,9 +43,9 @@ from hespas.xla.mlir.text import (
     read_dense_integers,
     read_integer,
     read_integers,
+    read_pairs,
     read_rows,
     read_symbols,
-    split_list,
 )
 
 Reader = Callable[[OpRecord], Attrs]
@@ -263,8 +263,7 @@ def _custom_call(record: OpRecord, meshes: Mapping[str, Mesh]) -> Attrs:
     text = _required(record, "backend_config")
     if not text.startswith("{"):
         raise ProgramError("the backend_config of ragged_all_to_all cannot be read")
-    parts = [part.partition(" = ") for part in split_list(text[1:-1])]
-    configured = OpRecord(attributes={name: value for name, _, value in parts})
+    configured = OpRecord(attributes=read_pairs(text[1:-1]))
     return _collective(configured, meshes, GroupMode.CROSS_PARTITION)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from functools import lru_cache
 from typing import TypeVar
 
@@ -11,9 +10,9 @@ import msgspec
 from hespas.errors import CostError
 from hespas.program.attrs import CustomCallAttrs, DotAttrs, FusionAttrs, dot_algorithm_text
 from hespas.program.program import Op
+from hespas.xla.mlir.text import unescaped
 
 S = TypeVar("S", bound=msgspec.Struct)
-_ESCAPED = re.compile(r"\\([0-9A-F]{2})")
 Numbers = tuple[int, ...]
 
 
@@ -152,18 +151,9 @@ class _Configs(msgspec.Struct, frozen=True):
 
 @lru_cache(maxsize=4096)
 def _configs(text: str) -> _Configs:
-    json = _unquoted(text) if text.startswith('"') else text
+    json = unescaped(text[1:-1]).decode(errors="replace") if text.startswith('"') else text
     # Protobuf writes 64-bit numbers as strings.
     return msgspec.json.decode(json, type=_Configs, strict=False) if json else _Configs()
-
-
-def _unquoted(text: str) -> str:
-    r"""Read a string as MLIR prints it.
-
-    >>> print(_unquoted(r'"{\22beta\22:1}"'))
-    {"beta":1}
-    """
-    return _ESCAPED.sub(lambda match: chr(int(match[1], 16)), text[1:-1])
 
 
 def _configs_of(op: Op) -> _Configs:

@@ -17,11 +17,10 @@ from hespas.program.types import ELEMENT_TYPES, NumberKind
 from hespas.program.work import Work, flop_counts, summed
 from hespas.work.custom_call import TRITON
 from hespas.xla.mlir.kernels import read_triton
+from hespas.xla.mlir.text import unescaped
 
 _FIELD = re.compile(r"\b(grid_[xyz]) = (\d+)")
 _BODY = re.compile(r'\bir = "((?:[^"\\]|\\.)*)"', re.DOTALL)
-_ESCAPED = re.compile(rb'\\(?:([0-9A-Fa-f]{2})|(["\\nt]))')
-_LITERAL = {b"n": b"\n", b"t": b"\t"}
 
 _ARITHMETIC_NAMES = "addf subf mulf divf negf remf maximumf minimumf maxnumf minnumf cmpf"
 _FUNCTION_NAMES = (
@@ -87,21 +86,6 @@ def _kernel(config: str) -> tuple[TritonKernel, int]:
     if body is None or not sizes:
         raise ProgramError("its configuration holds no grid or no module")
     return read_triton(unescaped(body[1])), prod(sizes.values())
-
-
-def unescaped(text: str) -> bytes:
-    r"""Return the bytes of a string as MLIR prints it.
-
-    >>> unescaped(r"ML\EFR\22\\")
-    b'ML\xefR"\\'
-    """
-
-    def replaced(match: re.Match[bytes]) -> bytes:
-        if match[1]:
-            return bytes([int(match[1], 16)])
-        return _LITERAL.get(match[2], match[2])
-
-    return _ESCAPED.sub(replaced, text.encode())
 
 
 def _work(inner: TritonOp, kernel: TritonKernel, op: Op) -> Work:

@@ -33,7 +33,7 @@ from hespas.program.rewrite import (
     with_calls_opened,
     without_identities,
 )
-from hespas.xla.mlir.text import read_symbols, split_list
+from hespas.xla.mlir.text import read_pairs, read_symbols, split_list
 
 _CONSTRAINTS = frozenset({"propagation_barrier", "reshard", "sharding_constraint"})
 _PARTITIONED_BY_XLA = "mhlo.spmd_"
@@ -121,7 +121,7 @@ def _sharded_reason(
         dividing = (
             name
             for name in (_SHARDY, _GSPMD)
-            if any(_divides(_dictionary_value(entry, name)) for entry in entries)
+            if any(_divides(read_pairs(entry[1:-1]).get(name, "")) for entry in entries)
         )
         name = next(dividing, None)
         if name is None:
@@ -145,11 +145,6 @@ def _divides(sharding: str) -> bool:
     if sharding.startswith("#sdy"):
         return '"' in "".join(split_list(sharding[sharding.index("<") + 1 : -1])[1:2])
     return bool(sharding) and not sharding.startswith(_REPLICATED)
-
-
-def _dictionary_value(dictionary: str, name: str) -> str:
-    pairs = [part.partition(" = ") for part in split_list(dictionary[1:-1])]
-    return next((value for key, _, value in pairs if key == name), "")
 
 
 Placement = tuple[Mesh | None, str]
@@ -192,7 +187,7 @@ def _argument_shardings(attributes: Mapping[str, str], name: str) -> list[str]:
     a sharding or with a dimension left open to the partitioner.
     """
     entries = split_list(attributes.get(name, "[]")[1:-1])
-    texts = [_dictionary_value(entry, _SHARDY) for entry in entries]
+    texts = [read_pairs(entry[1:-1]).get(_SHARDY, "") for entry in entries]
     return [
         "" if "?" in text or not text else text[text.index("<") + 1 : text.rindex(">")]
         for text in texts

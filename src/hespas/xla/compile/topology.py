@@ -47,16 +47,8 @@ TPU_GENERATIONS = {
     "v6e": Chips(dimensions=2, devices_per_chip=1),
     "tpu7x": Chips(dimensions=3, devices_per_chip=2),
 }
-TPU_NAMES = {
-    "tpuv2": "v2",
-    "tpuv3": "v3",
-    "tpuv4": "v4",
-    "tpuv5e": "v5e",
-    "tpuv5p": "v5p",
-    "tpuv6e": "v6e",
-    "tpuv7x": "tpu7x",
-}
-"""The generations by the names of targets in lower case."""
+TPU_NAMES = {f"tpuv{name.removeprefix('tpu').removeprefix('v')}": name for name in TPU_GENERATIONS}
+"""The generations by the names of targets in lower case, such as ``tpuv7x``."""
 _HOST = (2, 2, 1)
 
 

@@ -126,7 +126,9 @@ def _compile_request(request: messages.CompileRequest, home: Path) -> messages.C
     count = prepared.replicas * prepared.partitions
     topology = _topology(request, count)
     try:
-        executable = _compile(request, prepared, topology)
+        options = compile_options(prepared, topology.devices, overrides=request.overrides)
+        devices = import_module("jaxlib._jax").DeviceList(topology.devices)
+        executable = topology.client.compile(prepared.module.handle, devices, options)
     except errors.JaxRuntimeError as error:
         sys.stderr.write(f"{error}\n")
         recovered = recover(home / messages.DUMP_DIRECTORY, str(error))
@@ -188,13 +190,6 @@ def _topology(request: messages.CompileRequest, count: int) -> Topology:
     except errors.JaxRuntimeError as error:
         sys.stderr.write(f"{error}\n")
         raise status_error(str(error), request.name) from error
-
-
-def _compile(request: messages.CompileRequest, prepared: Prepared, topology: Topology) -> Any:
-    internals = import_module("jaxlib._jax")
-    options = compile_options(prepared, topology.devices, overrides=request.overrides)
-    devices = internals.DeviceList(topology.devices)
-    return topology.client.compile(prepared.module.handle, devices, options)
 
 
 def compile_options(

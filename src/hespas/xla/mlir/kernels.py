@@ -32,7 +32,13 @@ from hespas.xla.mlir.module import (
     new_context,
     one_line,
 )
-from hespas.xla.mlir.text import read_integer, read_integers, read_symbols, split_list
+from hespas.xla.mlir.text import (
+    read_integer,
+    read_integers,
+    read_pairs,
+    read_symbols,
+    split_list,
+)
 from hespas.xla.trial import check_kernel
 
 _DYNAMIC = -(1 << 63)
@@ -134,8 +140,7 @@ class _Reader:
         )
 
     def window(self, text: str, functions: dict[str, Any]) -> Window:
-        parts = [part.partition(" = ") for part in split_list(text.strip()[1:-1])]
-        fields = {name.strip(): value.strip() for name, _, value in parts}
+        fields = read_pairs(text.strip()[1:-1])
         if "transform_indices" not in fields:
             return Window()
         (called,) = read_symbols(fields["transform_indices"])

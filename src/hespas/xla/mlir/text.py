@@ -189,12 +189,36 @@ def read_fields(text: str) -> dict[str, str]:
     >>> read_fields("#stablehlo.channel_handle<handle = 24, type = 0>")
     {'handle': '24', 'type': '0'}
     """
-    inner = text[text.index("<") + 1 : text.rindex(">")]
-    fields: dict[str, str] = {}
-    for part in split_list(inner):
-        name, _, value = part.partition("=")
-        fields[name.strip()] = value.strip()
-    return fields
+    return read_pairs(text[text.index("<") + 1 : text.rindex(">")])
+
+
+def read_pairs(text: str) -> dict[str, str]:
+    """Read ``name = value`` pairs; a name alone has an empty value.
+
+    >>> read_pairs("a = [1, 2], b")
+    {'a': '[1, 2]', 'b': ''}
+    """
+    pairs = [part.partition("=") for part in split_list(text)]
+    return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+_ESCAPED = re.compile(rb'\\(?:([0-9A-Fa-f]{2})|(["\\nt]))')
+_LITERAL = {b"n": b"\n", b"t": b"\t"}
+
+
+def unescaped(text: str) -> bytes:
+    r"""Return the bytes of a string as MLIR prints it.
+
+    >>> unescaped(r"ML\EFR\22\\")
+    b'ML\xefR"\\'
+    """
+
+    def replaced(match: re.Match[bytes]) -> bytes:
+        if match[1]:
+            return bytes([int(match[1], 16)])
+        return _LITERAL.get(match[2], match[2])
+
+    return _ESCAPED.sub(replaced, text.encode())
 
 
 def read_symbols(text: str) -> tuple[str, ...]:

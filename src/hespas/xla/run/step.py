@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 from importlib import import_module, metadata
 from math import prod
 from pathlib import Path
@@ -122,12 +123,13 @@ def main() -> None:
 
 def _time_steps(request: messages.StepRequest, home: Path) -> messages.StepAnswer:
     source = (home / PROGRAM_FILE).read_bytes()
-    prepared = _prepare(request, source, partitions_as_replicas=False)
+    prepare_source = partial(prepare, source, name=request.name, devices=request.devices)
+    prepared = prepare_source(partitions_as_replicas=False)
     count = prepared.replicas * prepared.partitions
     devices = _devices(request, count)
     platform: str = devices[0].platform
     if prepared.partitions > 1 and not prepared.partition and platform != "gpu":
-        prepared = _prepare(request, source, partitions_as_replicas=True)
+        prepared = prepare_source(partitions_as_replicas=True)
     loaded = _load_program(request, prepared, devices)
     free_bytes = _free_bytes(loaded.local)
     _check_memory(loaded, free_bytes, request.name)
@@ -144,17 +146,6 @@ def _time_steps(request: messages.StepRequest, home: Path) -> messages.StepAnswe
         made_inputs=made_inputs,
         versions=_versions(devices[0]),
         notes=prepared.notes,
-    )
-
-
-def _prepare(
-    request: messages.StepRequest, source: bytes, *, partitions_as_replicas: bool
-) -> Prepared:
-    return prepare(
-        source,
-        name=request.name,
-        devices=request.devices,
-        partitions_as_replicas=partitions_as_replicas,
     )
 
 
