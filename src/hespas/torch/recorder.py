@@ -5,10 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from inspect import currentframe
+from types import FrameType
 from typing import Any
 
 import torch
+from torch._C import DispatchKey
 from torch._guards import CompileContext, TracingContext
+from torch._higher_order_ops.flex_attention import (
+    flex_attention,
+    flex_attention_backward,
+    sdpa_dense,
+    sdpa_dense_backward,
+)
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -26,6 +34,7 @@ from hespas.torch.script import NO_DATA
 from hespas.torch.tape import Tape
 
 _aten = torch.ops.aten
+_attention = _aten.scaled_dot_product_attention.default
 _NO_KERNEL = frozenset(
     {
         "aten::empty",
@@ -35,6 +44,7 @@ _NO_KERNEL = frozenset(
         "aten::new_empty_strided",
         "aten::_unsafe_view",
         "aten::detach",
+        "aten::detach_",
         "aten::lift_fresh",
         "aten::alias",
         "aten::_reinterpret_tensor",
@@ -44,6 +54,11 @@ _NO_KERNEL = frozenset(
     }
 )
 """Operations that launch nothing, besides views."""
+_DENSE = {
+    flex_attention: sdpa_dense,
+    flex_attention_backward: sdpa_dense_backward,
+}
+"""What torch runs where FlexAttention is not compiled: products, with all scores in memory."""
 _NOT_OF_DEVICE = ("prim", "profiler", "prims")
 
 
@@ -59,6 +74,7 @@ class Recorder(TorchDispatchMode):
         self._groups = groups
         self._host = Host()
         self.paused = 0
+        self._dense = 0
         # DTensor finds the shape of a whole result with tensors that no kernel computes.
         ShardingPropagator._fake_mode_lock = _Pause(self)
 
@@ -73,16 +89,33 @@ class Recorder(TorchDispatchMode):
         """Call an operation, and record it."""
         kwargs = kwargs or {}
         if isinstance(func, torch._ops.HigherOrderOperator):
-            return func(*args, **kwargs)
+            return self._higher_order(func, args, kwargs)
         if any(map(_is_made_of_tensors, types)):
             return NotImplemented
         if self.paused or is_compiling():
             return func(*args, **kwargs)
         return self._called(func, args, kwargs)
 
+    def _higher_order(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
+        """Call an operator that takes functions; FlexAttention, uncompiled, computes all pairs."""
+        dense = None if self.paused or is_compiling() else _DENSE.get(func)
+        if dense is None:
+            return func(*args, **kwargs)
+        self._dense += 1
+        try:
+            with self:
+                return dense(*args, **kwargs)
+        finally:
+            self._dense -= 1
+
     def _called(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
         if self._host.runs(func, args, kwargs):
             return self._host.call(func, args, kwargs)
+        is_below_autograd = self._dense or torch.is_inference_mode_enabled()
+        if is_below_autograd and _is_composed(func):
+            # Elsewhere autograd has divided it before.
+            with self:
+                return _composed(func, args, kwargs)
         self._places.note_node()
         if func is _aten._local_scalar_dense.default:
             return self._value(args[0])
@@ -127,6 +160,13 @@ class Recorder(TorchDispatchMode):
         if tensor.device.type == "cpu" and _is_in_optimizer():
             # The count of steps, which torch keeps on the host.
             return 1.0
+        scaler = _value_of_scaler()
+        if scaler is not None:
+            place = self._places.now()
+            reason = "GradScaler reads a value"
+            stream = self._tape.stream
+            self._tape.add(HostWait(stream=stream, reason=reason, place=place.line))
+            return scaler
         raise self._without_data("the step reads a tensor's value (.item(), float(), if, print)")
 
     def _without_data(self, message: str) -> UnsupportedError:
@@ -135,6 +175,17 @@ class Recorder(TorchDispatchMode):
             location=self._places.line(),
             hint=NO_DATA,
         )
+
+
+def _is_composed(func: Any) -> bool:
+    return func.namespace not in _NOT_OF_DEVICE and func._can_decompose()
+
+
+def _composed(func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
+    """Return the result of an operation that calls others; a device's attention is chosen."""
+    if func is _attention and args[0].device.type == "cuda":
+        return func._op_dk(DispatchKey.CUDA, *args, **kwargs)
+    return func.decompose(*args, **kwargs)
 
 
 def _shaped(func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
@@ -222,9 +273,23 @@ def _is_blocking_copy(
 
 
 def _is_in_optimizer() -> bool:
+    return any("/torch/optim/" in frame.f_code.co_filename for frame in _frames())
+
+
+_SCALE = 65536.0
+"""The scale that a GradScaler starts with."""
+
+
+def _value_of_scaler() -> float | None:
+    """Return what a GradScaler reads: no gradient is infinite; None if another reads."""
+    for frame in _frames():
+        if frame.f_code.co_filename.endswith("/torch/amp/grad_scaler.py"):
+            return _SCALE if frame.f_code.co_name == "get_scale" else 0.0
+    return None
+
+
+def _frames() -> Iterator[FrameType]:
     frame = currentframe()
     while frame is not None:
-        if "/torch/optim/" in frame.f_code.co_filename:
-            return True
+        yield frame
         frame = frame.f_back
-    return False

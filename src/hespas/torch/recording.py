@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from inspect import currentframe
 from math import prod
 from pathlib import Path
@@ -241,12 +241,20 @@ def _mark_lasting(tape: Tape, places: Places) -> None:
             _mark(tape, buffer, _BUFFER, clean_name(f"{path}.{name}".removeprefix(".")))
         _mark_parallel(tape, module, path)
     for optimizer in list(places.optimizers):
-        for parameter, state in optimizer.state.items():
-            for value in state.values():
-                _mark(tape, value, _OPTIMIZER_STATE, names.get(id(parameter), ""))
+        _mark_states(tape, optimizer, names)
     for record in tape.storages:
         if record.allocated is None and not record.role:
             record.role = _INPUT
+
+
+def _mark_states(tape: Tape, optimizer: Any, names: Mapping[int, str]) -> None:
+    """Mark the states of an optimiser, and its parameters, which may be of no module."""
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            _mark(tape, parameter, _PARAMETER, names.get(id(parameter), ""))
+    for parameter, state in optimizer.state.items():
+        for value in state.values():
+            _mark(tape, value, _OPTIMIZER_STATE, names.get(id(parameter), ""))
 
 
 def _mark_parallel(tape: Tape, module: Any, path: str) -> None:

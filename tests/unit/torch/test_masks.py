@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from torch_steps import kernel_calls, needs_torch, record
+from torch_steps import kernel_calls, needs_torch, operations, record
 
 pytestmark = needs_torch
 
@@ -52,3 +52,11 @@ def test_a_window_leaves_two_blocks_in_a_row() -> None:
 
 def test_a_mask_of_the_devices_tensors_is_not_counted() -> None:
     assert attended(documents=True) == [None, None]
+
+
+def test_attention_that_is_not_compiled_computes_all_pairs() -> None:
+    script = FLEX.replace("torch.compile(flex_attention)", "flex_attention")
+    products = operations(record(script), "aten::bmm.default")
+    # Two forward, five backward, of 8 heads in all.
+    scores = [call for call in products if call.outputs[0].shape == (8, 1024, 1024)]
+    assert (len(products), len(scores)) == (7, 3)

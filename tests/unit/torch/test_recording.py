@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from hespas.errors import ProgramError, UnsupportedError
-from hespas.program.recorded import Operation
+from hespas.program.recorded import HostWait, Operation
 from torch_steps import (
     COMPILED,
     NET,
@@ -248,3 +248,75 @@ def test_functions_that_dynamo_leaves_as_written_are_named() -> None:
     (left,) = record(_BROKEN).uncompiled
     assert left.endswith(" forward")
     assert not record(COMPILED, whole=True).uncompiled
+
+
+_CALLS = """
+import torch
+from torch.nn import functional as F
+
+def train(inference: bool = False):
+    linear = torch.nn.Linear(64, 64, device="cuda", dtype=torch.bfloat16)
+    convolution = torch.nn.Conv2d(4, 4, 3, device="cuda")
+    context = torch.inference_mode if inference else torch.no_grad
+    @context()
+    def step():
+        x = torch.randn(8, 16, 64, device="cuda", dtype=torch.bfloat16)
+        y = linear(x)
+        y @ y.transpose(1, 2)
+        convolution(torch.randn(2, 4, 8, 8, device="cuda"))
+        heads = y.view(8, 16, 2, 32).transpose(1, 2)
+        F.scaled_dot_product_attention(heads, heads, heads, is_causal=True)
+        F.dropout(F.layer_norm(x, (64,)).softmax(-1), 0.1)
+        torch.einsum("bsd,de->bse", x, linear.weight)
+        torch.tensor([1.0], device="cuda") + torch.arange(3, device="cuda")
+    return step
+"""
+
+
+def test_inference_mode_launches_what_no_grad_does() -> None:
+    without, inference = record(_CALLS), record(_CALLS, inference=True)
+    names = [call.name for call in operations(inference)]
+    assert names == [call.name for call in operations(without)]
+    assert "aten::addmm.default" in names
+    assert "aten::_scaled_dot_product_cudnn_attention.default" in names
+
+
+_SCALED = f"""{NET}
+def train(fused: bool | None = None):
+    net = Net(64, 1).cuda()
+    optimizer = torch.optim.SGD(net.parameters(), fused=fused)
+    scaler = torch.amp.GradScaler("cuda")
+    def step():
+        ids = torch.zeros(1, 8, dtype=torch.long, device="cuda")
+        with torch.autocast("cuda", torch.float16):
+            loss = loss_of(net, ids)
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        scale = scaler.get_scale()
+        scaler.step(optimizer)
+        scaler.update()
+        if scaler.get_scale() >= scale:
+            optimizer.zero_grad()
+    return step
+"""
+
+
+def test_a_gradient_scaler_finds_no_infinite_gradient_and_waits_for_the_answer() -> None:
+    step = record(_SCALED)
+    waits = [call for call in step.calls if isinstance(call, HostWait)]
+    assert len(waits) == 3
+    assert [call.phase for call in operations(step, "aten::_foreach_add_.List")] == ["optimizer"]
+
+
+def test_parameters_outside_of_modules_are_parameters() -> None:
+    script = (
+        "import torch\ndef train():\n"
+        "    weight = torch.nn.Parameter(torch.ones(64, 64, device='cuda'))\n"
+        "    optimizer = torch.optim.SGD([weight])\n"
+        "    def step():\n"
+        "        weight.sum().backward()\n"
+        "        optimizer.step()\n"
+        "        optimizer.zero_grad()\n"
+        "    return step\n"
+    )
+    assert bytes_after(record(script)) == {"parameter": 64 * 64 * 4}
