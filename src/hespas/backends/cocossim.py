@@ -145,7 +145,11 @@ def make(spec: EstimatorSpec) -> Systolic:
     hardware = array_hardware(spec, "cocossim", CocossimHardware)
     array = array_of(hardware)
     interface = _interface(array)
-    configured = _placed(hardware, array, interface) if hardware.arguments is None else hardware
+    configured = (
+        _with_usual_arguments(hardware, array, interface)
+        if hardware.arguments is None
+        else hardware
+    )
     program = built_program(configured, interface)
     line = _USUAL_LINE if hardware.product_line is None else _checked_line(hardware.product_line)
     timer = ToolTimer(
@@ -165,7 +169,7 @@ def make(spec: EstimatorSpec) -> Systolic:
     return with_timer(timer, hardware, spec)
 
 
-def _placed(
+def _with_usual_arguments(
     hardware: CocossimHardware, array: SystolicArray, interface: Interface
 ) -> CocossimHardware:
     """Return the configuration for the usual arguments.

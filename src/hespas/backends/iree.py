@@ -171,13 +171,13 @@ class IreeProfile:
             text = stablehlo_text(region, program)
             durations_s = self.programs.time(text, _inputs(region.inputs))
         except (ToolError, UnsupportedError) as error:
-            return self._fallen_back(region, program, location, error)
+            return self._fallback_estimate(region, program, location, error)
         work = total(expand(region.operations, program.functions, custom_calls=self.custom_calls))
         return estimate_of(
             durations_s, floor_s=floor_s, where=f"{self.programs.device} by IREE", work=work
         )
 
-    def _fallen_back(
+    def _fallback_estimate(
         self, region: Compute, program: Program, location: str, error: ToolError | UnsupportedError
     ) -> Estimate:
         if self.fallback is None:

@@ -257,7 +257,7 @@ def _cores(path: Path, array: SystolicArray) -> _Cores:
     }
     silent: list[str] = []
     for key, (name, expected) in figures.items():
-        stated = _stated(file, key)
+        stated = _values_in_file(file, key)
         different = next((value for value in stated if not _is_same(value, expected)), None)
         if different is not None:
             raise ConfigError(
@@ -267,7 +267,7 @@ def _cores(path: Path, array: SystolicArray) -> _Cores:
             )
         if not stated:
             silent.append(key)
-    precisions = _stated(file, "precision")
+    precisions = _values_in_file(file, "precision")
     if len({*precisions}) > 1:
         hint = "give one size of an element, in bytes"
         raise ConfigError(f"precision is {precisions}", location=str(path), hint=hint)
@@ -275,7 +275,7 @@ def _cores(path: Path, array: SystolicArray) -> _Cores:
     return _Cores(path=path, precision_bytes=size_bytes, array=array, silent=tuple(silent))
 
 
-def _stated(file: _Description, key: str) -> list[float | str]:
+def _values_in_file(file: _Description, key: str) -> list[float | str]:
     values = [getattr(core, key) for core in (file, *file.core_config.values())]
     return [value for value in values if value is not None]
 

@@ -111,7 +111,7 @@ class ContentCache:
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise self._unusable(error) from error
+            raise self._unusable_error(error) from error
         result = self._unpacked(content)
         if result is None:
             self.warn_of_damage(key)
@@ -146,15 +146,15 @@ class ContentCache:
             if self._is_crowded(key, len(file)):
                 self._evict()
         except (OSError, OutputError) as error:
-            raise self._unusable(error) from error
+            raise self._unusable_error(error) from error
 
     def check(self) -> None:
         """Raise `CacheError` if the directory cannot be made or written."""
         above = next(path for path in (self.directory, *self.directory.parents) if path.exists())
         if not above.is_dir():
-            raise self._unusable(NotADirectoryError(20, "there is a file in its place"))
+            raise self._unusable_error(NotADirectoryError(20, "there is a file in its place"))
         if not os.access(above, os.W_OK | os.X_OK):
-            raise self._unusable(PermissionError(13, "Permission denied"))
+            raise self._unusable_error(PermissionError(13, "Permission denied"))
 
     def path_of(self, key: str) -> Path:
         """Return the file of a key."""
@@ -191,7 +191,7 @@ class ContentCache:
             size -= files[path].st_size
             path.unlink(missing_ok=True)
 
-    def _unusable(self, error: Exception) -> CacheError:
+    def _unusable_error(self, error: Exception) -> CacheError:
         why = error.strerror if isinstance(error, OSError) else error
         return CacheError(
             f"the cache of {self.content_name} cannot be used: {why}",

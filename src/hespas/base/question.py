@@ -42,26 +42,26 @@ _REFUSED_FILE = "refused.json"
 
 _ANSWERING = "from hespas.base.question import answer_modules; answer_modules()"
 """What a process runs that answers one question after another."""
-_KEPT: ContextVar[dict[tuple[str, ...], Worker] | None] = ContextVar("kept", default=None)
+_REUSED: ContextVar[dict[tuple[str, ...], Worker] | None] = ContextVar("kept", default=None)
 """The processes that wait for this thread's next question, by environment."""
 
 
 @contextmanager
-def kept_processes() -> Generator[None]:
+def reused_processes() -> Generator[None]:
     """Keep this thread's processes that can be asked again.
 
     Questions of one environment go to one process, whatever modules answer them. Processes start
     once for all questions, and end with the outermost block.
     """
-    if _KEPT.get() is not None:
+    if _REUSED.get() is not None:
         yield
         return
     workers: dict[tuple[str, ...], Worker] = {}
-    before = _KEPT.set(workers)
+    before = _REUSED.set(workers)
     try:
         yield
     finally:
-        _KEPT.reset(before)
+        _REUSED.reset(before)
         for worker in workers.values():
             worker.close()
 
@@ -94,11 +94,11 @@ def ask(
 
     The module runs in ``directory``; ``name`` appears in messages. One that can be asked ``again``
     has its type of requests and its answering function as ``ANSWERS``, and stays among
-    `kept_processes`. Raises the module's error, and `ToolError`, naming the log, for a process that
-    fails or leaves no answer. ``directory`` is removed after an error that needs no log.
+    `reused_processes`. Raises the module's error, and `ToolError`, naming the log, for a process
+    that fails or leaves no answer. ``directory`` is removed after an error that needs no log.
     """
     (directory / _REQUEST_FILE).write_bytes(msgspec.json.encode(request))
-    python, workers = (sys.executable, "-P"), _KEPT.get()
+    python, workers = (sys.executable, "-P"), _REUSED.get()
     # A question that can be interrupted ends its process.
     if again and workers is not None and limits.memory_bytes is None and interruption() is None:
         variables = environment or {}
@@ -182,7 +182,7 @@ def answer_modules() -> NoReturn:
     The ``ANSWERS`` of a module are its type of requests and its answering function.
     """
 
-    def answered_there(line: bytes) -> bytes:
+    def answer_in_directory(line: bytes) -> bytes:
         question = json.loads(line)
         os.chdir(question["directory"])
         log = os.open(LOG_NAME, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -192,7 +192,7 @@ def answer_modules() -> NoReturn:
         answer_question(*import_module(question["module"]).ANSWERS)
         return b"{}"
 
-    answer_lines(answered_there)
+    answer_lines(answer_in_directory)
 
 
 def end_process() -> NoReturn:

@@ -44,17 +44,17 @@ class Line:
         value = _number(self.text(name))
         if not isfinite(value) or value < least:
             bound = "above 0" if least == _LEAST else f"of {least:g} or more"
-            raise self._wrong(name, hint or f"give a number {bound}")
+            raise self._cell_error(name, hint or f"give a number {bound}")
         return value
 
     def whole(self, name: str, *, least: int = 1) -> int:
         """Return a whole number from ``least`` on."""
         number = whole_number(self.text(name))
         if number is None or number < least:
-            raise self._wrong(name, f"give a whole number of {least} or more")
+            raise self._cell_error(name, f"give a whole number of {least} or more")
         return number
 
-    def _wrong(self, name: str, hint: str) -> HespasError:
+    def _cell_error(self, name: str, hint: str) -> HespasError:
         message = f"{name} is {self.text(name)[:40]!r}"
         return self.error(message, location=self.location, hint=hint)
 

@@ -54,7 +54,7 @@ from hespas.price.roofline import Scalable
 from hespas.program.devices import communication_ops, with_device_count
 from hespas.program.program import Program
 from hespas.simulate.models import simulate_job
-from hespas.simulate.rounds import Repeat, chained, extended, opened
+from hespas.simulate.rounds import Repeat, expanded, extended, joined_graph
 from hespas.simulate.timeline import Timeline
 from hespas.split.flatten import unrolled_size
 from hespas.split.modules import RegionModules, region_modules
@@ -290,8 +290,8 @@ def simulate(prepared: Prepared, tasks: TaskGraph, options: NetworkOptions) -> T
         has_rows = program.is_scheduled and not program.is_recorded
         if not has_rows or choice.cluster is not None:
             return simulate_job(tasks, prepared.system, choice)
-        rows = chained(tasks)
-        return opened(simulate_job(rows.graph, prepared.system, choice), rows)
+        rows = joined_graph(tasks)
+        return expanded(simulate_job(rows.graph, prepared.system, choice), rows)
 
 
 def finish(

@@ -15,7 +15,7 @@ import msgspec
 
 from hespas.base.cache import ContentCache, code_digest
 from hespas.base.fields import refuse_unused
-from hespas.base.question import kept_processes
+from hespas.base.question import reused_processes
 from hespas.base.units import format_quantity, format_time
 from hespas.compile.options import GPU_MEMORY
 from hespas.errors import (
@@ -74,7 +74,7 @@ _MOST_THREADS = 1024
 """Threads of a block, on every GPU."""
 
 
-@kept_processes()
+@reused_processes()
 def load(
     options: PredictOptions, *, source: bytes | None = None, system: System | None = None
 ) -> Program:

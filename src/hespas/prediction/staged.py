@@ -10,7 +10,7 @@ from math import hypot
 from typing import Any
 
 from hespas.base.frozen import frozen
-from hespas.base.question import kept_processes
+from hespas.base.question import reused_processes
 from hespas.base.units import PS_PER_S, format_time
 from hespas.frontend.recorded.load import HOST_LAUNCH_S
 from hespas.hardware.presets import part_warnings
@@ -69,7 +69,7 @@ def predict_pipeline(options: PredictOptions) -> PipelinePrediction:
     check_fits(cut)
     store = store_of(cut.options.estimate)
     costs: dict[Part, PartCost] = {}
-    with kept_processes():
+    with reused_processes():
         for part in cut.parts:
             if part not in costs:
                 log.info("part: %s", part)

@@ -202,7 +202,7 @@ def _repeated_ps(intervals: Sequence[Interval], pieces: Sequence[_Window]) -> in
 
 
 @frozen
-class Chained:
+class JoinedGraph:
     """A graph with joined rows of computations, and its original.
 
     ``members`` gives the computations of a row by the id of its task, which is the last one's.
@@ -213,7 +213,7 @@ class Chained:
     members: Mapping[int, tuple[ComputeTask, ...]]
 
 
-def chained(graph: TaskGraph) -> Chained:
+def joined_graph(graph: TaskGraph) -> JoinedGraph:
     """Join rows of computations in a graph.
 
     In a row, each computation waits only for the preceding one, and no other task waits for that
@@ -233,7 +233,7 @@ def chained(graph: TaskGraph) -> Chained:
     members = {row[-1].id: tuple(row) for number, row in rows.items() if ends[id(row)] == number}
     joined = [*tasks, *(_joined_row(row) for row in members.values())]
     joined.sort(key=lambda task: task.id)
-    return Chained(graph=replace(graph, tasks=tuple(joined)), original=graph, members=members)
+    return JoinedGraph(graph=replace(graph, tasks=tuple(joined)), original=graph, members=members)
 
 
 def _row_before(
@@ -262,16 +262,16 @@ def _joined_row(row: tuple[ComputeTask, ...]) -> ComputeTask:
     )
 
 
-def opened(timeline: Timeline, chains: Chained) -> Timeline:
+def expanded(timeline: Timeline, joined: JoinedGraph) -> Timeline:
     """Expand a joined graph's timeline to the original graph's."""
-    classes = tuple([_opened(item, chains) for item in timeline.classes])
+    classes = tuple([_expanded(item, joined) for item in timeline.classes])
     return replace(timeline, classes=classes)
 
 
-def _opened(timeline: ClassTimeline, chains: Chained) -> ClassTimeline:
+def _expanded(timeline: ClassTimeline, joined: JoinedGraph) -> ClassTimeline:
     nodes: dict[int, Interval] = {}
     for number, (start, end) in timeline.nodes.items():
-        row = chains.members.get(number, ())
+        row = joined.members.get(number, ())
         row_ps = sum(task.duration_ps for task in row)
         before_ps, task_start = 0, start
         for task in row[:-1]:
@@ -281,4 +281,4 @@ def _opened(timeline: ClassTimeline, chains: Chained) -> ClassTimeline:
             nodes[task.id] = (task_start, task_end)
             task_start = task_end
         nodes[number] = (task_start, end)
-    return replace(timeline, graph=chains.original, nodes=nodes)
+    return replace(timeline, graph=joined.original, nodes=nodes)

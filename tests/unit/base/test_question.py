@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from hespas.base.process import Limits
-from hespas.base.question import ask, kept_processes
+from hespas.base.question import ask, reused_processes
 from hespas.errors import ProgramError, ToolError
 
 ANSWERER = """
@@ -107,7 +107,7 @@ def homes(home: Path, count: int) -> list[Path]:
 
 def test_a_process_that_is_kept_answers_all_questions_of_its_block(home: Path) -> None:
     first, second, alone, after = homes(home, 4)
-    with kept_processes():
+    with reused_processes():
         answers = [asked(4, first, again=True), asked(5, second, again=True)]
         other = asked(6, alone)
     assert [answer.number for answer in answers] == [8, 10]
@@ -119,8 +119,8 @@ def test_a_process_that_is_kept_answers_all_questions_of_its_block(home: Path) -
 
 def test_one_process_answers_for_all_modules_and_blocks_inside_of_a_block(home: Path) -> None:
     first, second, third = homes(home, 3)
-    with kept_processes():
-        with kept_processes():
+    with reused_processes():
+        with reused_processes():
             one = asked(4, first, again=True)
             other = asked(5, second, again=True, module="other")
         last = asked(6, third, again=True)
@@ -130,7 +130,7 @@ def test_one_process_answers_for_all_modules_and_blocks_inside_of_a_block(home: 
 
 def test_a_process_that_is_kept_breaks_for_one_question_alone(home: Path) -> None:
     first, negative, broken, last = homes(home, 4)
-    with kept_processes():
+    with reused_processes():
         process = asked(4, first, again=True).process
         with pytest.raises(ProgramError, match=r"^a\.mlir: it is negative"):
             asked(-1, negative, again=True)

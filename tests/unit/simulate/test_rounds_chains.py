@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from hespas.hardware.presets import load_system
 from hespas.simulate.astra.simulate import simulate
-from hespas.simulate.rounds import chained, opened
+from hespas.simulate.rounds import expanded, joined_graph
 from hespas.split.flatten import split_scheduled
 from hespas.tasks.build import RegionTime, build_task_graph
 from hespas.tasks.graph import ComputeTask, TaskGraph
@@ -36,7 +36,7 @@ def test_a_row_is_cut_where_a_collective_starts_and_where_one_ends() -> None:
         done("d", "r"),
         kernel("k4", "d"),
     )
-    rows = [[task.name for task in row] for row in chained(graph).members.values()]
+    rows = [[task.name for task in row] for row in joined_graph(graph).members.values()]
     assert rows == [["k0", "k1"], ["k2", "k3"], ["k4"]]
 
 
@@ -63,8 +63,8 @@ def schedules(draw: st.DrawFn) -> list[str]:
 @given(schedules())
 def test_rows_change_no_moment_of_any_task(lines: list[str]) -> None:
     graph = graph_of(*lines)
-    rows = chained(graph)
-    assert opened(simulate(rows.graph, SYSTEM), rows) == simulate(graph, SYSTEM)
+    rows = joined_graph(graph)
+    assert expanded(simulate(rows.graph, SYSTEM), rows) == simulate(graph, SYSTEM)
     joined = [task for task in rows.graph.tasks if isinstance(task, ComputeTask)]
     assert sum(task.duration_ps for task in joined) == sum(
         task.duration_ps for task in graph.tasks if isinstance(task, ComputeTask)

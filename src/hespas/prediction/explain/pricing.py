@@ -13,7 +13,7 @@ from hespas.price.estimate import Estimate
 from hespas.price.graph import cache_keys
 from hespas.price.roofline import Rates, Roofline, Scalable, same_work
 from hespas.program.work import CustomCallCost
-from hespas.simulate.rounds import Chained, chained
+from hespas.simulate.rounds import JoinedGraph, joined_graph
 from hespas.split.modules import RegionModules
 from hespas.split.regions import Compute, RegionGraph
 from hespas.tasks.build import arithmetic_share, regions_of_tasks
@@ -114,7 +114,7 @@ def with_first_kernel(graph: RegionGraph, before: Prices, after: Prices) -> Pric
 class Rows:
     """A prediction's rows of computations, and each computation's region by task."""
 
-    chains: Chained
+    chains: JoinedGraph
     regions: dict[int, int]
 
     def at(self, prices: Prices) -> TaskGraph:
@@ -143,6 +143,6 @@ def rows_of(prediction: Prediction) -> Rows:
     found = regions_of_tasks(prediction.graph, prediction.tasks)
     tasks = {task.id for task in prediction.tasks.tasks if isinstance(task, ComputeTask)}
     return Rows(
-        chains=chained(prediction.tasks),
+        chains=joined_graph(prediction.tasks),
         regions={task: region.id for task, region in found.items() if task in tasks},
     )

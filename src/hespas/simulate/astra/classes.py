@@ -137,7 +137,7 @@ class _ClosedFormNetwork:
             raise TypeError(task)
         timing = self._timings[run.group]
         if self._is_staggered:
-            has_form = self._forms.joins_all(task, timing)
+            has_form = self._forms.covers_group(task, timing)
         else:
             has_form = match.start_ps == now_ps
         # A collective without duration at time 0 is an error, which the event simulation explains.

@@ -136,7 +136,7 @@ class ClosedForms:
             raise SimulationError(f"send {task.id} ({task.name}) has no bytes to send")
         return delay_ns(self._system, timing, task.size_bytes)
 
-    def joins_all(self, task: CollectiveTask, timing: Timing) -> bool:
+    def covers_group(self, task: CollectiveTask, timing: Timing) -> bool:
         """Return whether a collective synchronises its whole group.
 
         It may synchronise only parts of it.

@@ -102,7 +102,7 @@ def find_groups(job: Job, roles: Sequence[Roles]) -> tuple[list[Group], list[lis
         groups_of_role: list[list[int]] = []
         for task in tasks_of_roles(graph, roles[index]):
             groups = [NONE] * job.device_count
-            for group, devices in _taking_part(graph, task):
+            for group, devices in _groups_of_task(graph, task):
                 if isinstance(group, tuple) or follows[devices[0]]:
                     number = numbers.setdefault(group, len(numbers))
                     for device in devices:
@@ -113,7 +113,7 @@ def find_groups(job: Job, roles: Sequence[Roles]) -> tuple[list[Group], list[lis
     return list(numbers), group_of
 
 
-def _taking_part(graph: TaskGraph, task: Task) -> Iterator[tuple[Group, Members]]:
+def _groups_of_task(graph: TaskGraph, task: Task) -> Iterator[tuple[Group, Members]]:
     match task:
         case CollectiveTask(group_table=int(table)):
             yield from ((group, group) for group in graph.group_tables[table])

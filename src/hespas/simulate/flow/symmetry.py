@@ -82,16 +82,18 @@ def find_classes(
     """
     groups = groups_of_job(job, roles)
     blocks = list(_blocks(groups, planner, is_irregular=is_irregular))
-    alone = frozenset[int]() if is_irregular else _used_by_one(blocks)
-    check_memory(sum(block.message_count(alone) for block in blocks))
-    return _Classes(job, roles, topology, groups, blocks, alone=alone).run(is_folded=is_folded)
+    exclusive = frozenset[int]() if is_irregular else _exclusive_dimensions(blocks)
+    check_memory(sum(block.message_count(exclusive) for block in blocks))
+    return _Classes(job, roles, topology, groups, blocks, exclusive=exclusive).run(
+        is_folded=is_folded
+    )
 
 
 _EVERY = 64
 """More dimensions than there are."""
 
 
-def _used_by_one(blocks: Iterable[_Block]) -> frozenset[int]:
+def _exclusive_dimensions(blocks: Iterable[_Block]) -> frozenset[int]:
     """Return the dimensions that one disjoint block uses alone.
 
     A group's collectives follow each other, so nothing else loads its links meanwhile.
@@ -118,17 +120,17 @@ class _Block:
         patterns = [pattern for plan in self.plans.values() for pattern in plan.patterns]
         return tuple(dict.fromkeys(patterns))
 
-    def message_count(self, alone: Collection[int]) -> int:
+    def message_count(self, exclusive: Collection[int]) -> int:
         """Return about how many messages of the groups are routed."""
-        simple = [self.simplest(pattern, alone)[0] for pattern in self.patterns]
+        simple = [self.simplest(pattern, exclusive)[0] for pattern in self.patterns]
         return len(self.groups) * sum(map(self.layout.message_count, simple))
 
-    def simplest(self, pattern: Pattern, alone: Collection[int]) -> tuple[Pattern, int]:
+    def simplest(self, pattern: Pattern, exclusive: Collection[int]) -> tuple[Pattern, int]:
         """Return a representative pattern and the factor to its messages.
 
-        In the dimensions ``alone``, only this block's groups use the links.
+        In the dimensions ``exclusive``, only this block's groups use the links.
         """
-        if self.layout.paired_line(pattern) in alone:
+        if self.layout.paired_line(pattern) in exclusive:
             return self.layout.sample(pattern)
         return self.layout.simplest(pattern)
 
@@ -209,9 +211,9 @@ class _Loads:
 
 
 def _loads_of(
-    topology: Topology, block: _Block, pattern: Pattern, number: int, alone: Collection[int]
+    topology: Topology, block: _Block, pattern: Pattern, number: int, exclusive: Collection[int]
 ) -> _Loads:
-    simple, times = block.simplest(pattern, alone)
+    simple, times = block.simplest(pattern, exclusive)
     sources, targets = block.layout.positions(simple)
     routes = topology.routes(block.members[:, sources].ravel(), block.members[:, targets].ravel())
     row = routes.message // len(sources) if len(sources) else routes.message
@@ -240,7 +242,7 @@ def _joined(loads: _Loads, bandwidths: Reals) -> tuple[_Loads, Reals]:
 
     The links are numbered anew.
     """
-    numbers = alike(bandwidths.view(np.int64), loads.edges)
+    numbers = equal_targets(bandwidths.view(np.int64), loads.edges)
     _, first = np.unique(numbers, return_index=True)
     is_first = np.zeros(len(numbers), dtype=bool)
     is_first[first] = True
@@ -257,13 +259,13 @@ class _Classes:
         groups: Groups,
         blocks: list[_Block],
         *,
-        alone: frozenset[int],
+        exclusive: frozenset[int],
     ) -> None:
         self._job = job
         self._roles = roles
         self._groups = groups
         self._blocks = blocks
-        self._alone = alone
+        self._exclusive = exclusive
         self._block_of = np.zeros(groups.count, dtype=np.int64)
         self._pattern_numbers: dict[Pattern, int] = {}
         # The pattern that crosses the same links, by block and pattern.
@@ -282,7 +284,7 @@ class _Classes:
         distinct: list[_Loads] = []
         for pattern in block.patterns:
             number = self._pattern_numbers.setdefault(pattern, len(self._pattern_numbers))
-            loads = _loads_of(topology, block, pattern, number, self._alone)
+            loads = _loads_of(topology, block, pattern, number, self._exclusive)
             same = next((item for item in distinct if item.crosses_same_links(loads)), None)
             if same is None:
                 distinct.append(loads)
@@ -465,7 +467,7 @@ def refine(
         device = _mix(device + _sums(group[roles.target], role, roles.source, len(device)))
 
 
-def alike(kinds: Integers, edges: Edges) -> Integers:
+def equal_targets(kinds: Integers, edges: Edges) -> Integers:
     """Return target numbers, equal for equal kinds and edges."""
     own = _mixed(kinds)
     return numbered(own + _sums(_mixed(edges.source), _mixed(edges.weight), edges.target, len(own)))

@@ -66,7 +66,7 @@ def write_traces(
             if graph_index == index:
                 devices_of_key.setdefault(roles[index].key(device), []).append(device)
         for key, devices in devices_of_key.items():
-            _write_alike(writer.content(key, devices[0]), [files[device] for device in devices])
+            _write_linked(writer.content(key, devices[0]), [files[device] for device in devices])
     groups = {number: group for group, number in group_ids.items()}
     group_file = directory / COMM_GROUP_FILE
     write_groups(groups or {1: tuple(range(job.device_count))}, group_file)
@@ -96,7 +96,7 @@ def _remove_stale(directory: Path, prefix: str, device_count: int) -> None:
             Path(entry.path).unlink()
 
 
-def _write_alike(content: bytes, files: list[Path]) -> None:
+def _write_linked(content: bytes, files: list[Path]) -> None:
     first, *other_files = files
     # Write a new file each time: the old one may have links under other names.
     first.unlink(missing_ok=True)

@@ -11,7 +11,7 @@ from hespas.hardware.interconnect import Dimension, Dimensions, Interconnect, Sh
 from hespas.hardware.links import Link, LinkParameters, MeasuredCollective
 from hespas.program.collectives import CollectiveKind
 from hespas.simulate.flow.simulate import simulate_flow
-from hespas.simulate.rounds import chained, opened
+from hespas.simulate.rounds import expanded, joined_graph
 from hespas.tasks.graph import ComputeTask, TaskGraph
 
 MS = 10**9
@@ -96,10 +96,10 @@ def test_equal_devices_are_simulated_once_with_the_same_result() -> None:
 def test_a_joined_row_of_computations_takes_as_long_as_its_parts() -> None:
     first, second = compute(1, 1 * MS, 1.0), replace(compute(2, 5 * MS, 1.0), depends_on=(1,))
     job = step(first, second)
-    joined = chained(job)
+    joined = joined_graph(job)
     alone, together = (simulate_flow(each, network(96)) for each in (job, joined.graph))
     assert together.finish_ps == pytest.approx(alone.finish_ps, abs=4)
-    shown = opened(together, joined).slowest.nodes
+    shown = expanded(together, joined).slowest.nodes
     assert shown[1][0] == 0
     assert shown[1][1] == shown[2][0]
     assert shown[2][1] == together.slowest.nodes[2][1]

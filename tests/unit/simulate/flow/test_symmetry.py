@@ -66,7 +66,7 @@ def test_what_is_left_out_decides_nothing(
     name: str, algorithm: str, system: Interconnect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     short = simulate_flow(JOBS[name], system, algorithm=algorithm)
-    monkeypatch.setattr(symmetry, "_used_by_one", _none)
+    monkeypatch.setattr(symmetry, "_exclusive_dimensions", _none)
     whole = simulate_flow(JOBS[name], system, algorithm=algorithm)
     for device in range(8):
         assert short.of_device(device).nodes == whole.of_device(device).nodes
