@@ -182,8 +182,8 @@ def unlike_published(report: ServingReport) -> str:
     Points with stages of a pipeline were looked for, and none found.
     """
     part = report.cluster.partition("x")[2]
-    known = () if report.published_errors is None else report.published_errors.parts
-    missing = [f"on {part}"] if part not in known else []
+    published_parts = () if report.published_errors is None else report.published_errors.parts
+    missing = [f"on {part}"] if part not in published_parts else []
     if report.stages:
         missing.append("with stages")
     return f" (none {' or '.join(missing)})" if missing else ""
@@ -250,11 +250,11 @@ def figures_of(requests: Requests, served: Served) -> Figures:
 
 def latency(values: Seconds) -> Latency | None:
     """Return mean and percentiles; None where no value is a number."""
-    known = values[~np.isnan(values)]
-    if not len(known):
+    numbers = values[~np.isnan(values)]
+    if not len(numbers):
         return None
-    middle, high, highest = (float(value) for value in np.percentile(known, (50, 90, 99)))
-    return Latency(mean=float(known.mean()), p50=middle, p90=high, p99=highest)
+    middle, high, highest = (float(value) for value in np.percentile(numbers, (50, 90, 99)))
+    return Latency(mean=float(numbers.mean()), p50=middle, p90=high, p99=highest)
 
 
 def largest_rate(requests: Requests, plan: ServingPlan, objectives: Objectives) -> float | None:
@@ -299,13 +299,13 @@ def sustained_rate(requests: Requests, plan: ServingPlan, *, cached: int = 0) ->
     iteration does, and attention beside them; a pipeline as fast as its slowest stage.
     """
     decoding, prefill = plan.setup, plan.prefill
-    pairs = [_request_s(decoding, each, requests, cached) for each in _stages(decoding)]
+    pairs = [_request_s(decoding, stage, requests, cached) for stage in _stages(decoding)]
     if prefill is None:
         return plan.replicas * decoding.parts / max(map(sum, pairs))
     own = prefill.setup
-    prompts_s = max(_request_s(own, each, requests, cached)[0] for each in _stages(own))
+    prompts_s = max(_request_s(own, stage, requests, cached)[0] for stage in _stages(own))
     rates = [prefill.replicas * own.parts / prompts_s]
-    if outputs_s := max(each[1] for each in pairs):
+    if outputs_s := max(stage[1] for stage in pairs):
         rates.append(plan.replicas * decoding.parts / outputs_s)
     return min(rates)
 
@@ -324,7 +324,7 @@ def _request_s(
     token_s = _token_s(setup, times)
     prompts_s = token_s * computed + times.pair_s * computed * prompts / 2
     outputs_s = token_s * (outputs - 1)
-    context_s = min((each for _, each in times.context_s), default=0.0)
+    context_s = min((token_s_of_context for _, token_s_of_context in times.context_s), default=0.0)
     outputs_s += context_s * outputs * (prompts + outputs / 2)
     if setup.speculation is not None:
         outputs_s /= setup.speculation.made
@@ -376,7 +376,7 @@ def load_word(requests: Requests, figures: Figures, most: float | None) -> str:
 
 
 def bound_of(surface: Surface, served: Served, mean_batch: float, prompt: int) -> Bound:
-    """Return what limits iterations of the mean batch, and what the queue awaits."""
+    """Return what limits iterations of the mean batch."""
     causes = served.causes_ps
     queue = max(causes, key=lambda cause: causes[cause]) if causes else IDLE_QUEUE
     return Bound(

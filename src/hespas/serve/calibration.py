@@ -30,29 +30,29 @@ _ROUNDS = 12
 _LEAST_REQUESTS = 4
 
 
-class KeptFactors(msgspec.Struct, frozen=True, kw_only=True):
-    """Factors of iterations that decode, and of those with prompts, in a file."""
+class SavedFactors(msgspec.Struct, frozen=True, kw_only=True):
+    """Factors of decoding and prompt iterations, in a file."""
 
     decode: float
     prompts: float
 
 
-class _Kept(msgspec.Struct, frozen=True, kw_only=True):
-    step_factors: KeptFactors
+class _FactorsFile(msgspec.Struct, frozen=True, kw_only=True):
+    step_factors: SavedFactors
 
 
 def read_factors(path: Path) -> StepFactors:
     """Read the factors that a calibration kept; a directory or its file."""
     file = path / FACTORS_FILE if path.is_dir() else path
     try:
-        kept = msgspec.json.decode(read_text(file), type=_Kept).step_factors
+        factors = msgspec.json.decode(read_text(file), type=_FactorsFile).step_factors
     except msgspec.DecodeError as error:
         raise ConfigError(
             f"holds no factors: {error}",
             location=str(file),
             hint="hespas calibrate --serving writes them",
         ) from error
-    return StepFactors(decode=kept.decode, prompts=kept.prompts)
+    return StepFactors(decode=factors.decode, prompts=factors.prompts)
 
 
 @frozen
@@ -66,7 +66,7 @@ class Log:
 
 
 def read_log(path: Path) -> Log:
-    """Read a .csv of `COLUMNS`; `ConfigError` with the line of what doesn't fit.
+    """Read a .csv of `COLUMNS`.
 
     Lines before the columns that begin with # are left out.
     """
@@ -107,8 +107,8 @@ def _cell(line: Line, name: str) -> float:
 
 
 def compared(log: Log, plan_of: Callable[[StepFactors], ServingPlan]) -> LogReport:
-    """Return how far requests are off, with step times as predicted and as fitted."""
-    used, left = slice(0, None, 2), slice(1, None, 2)
+    """Return the requests' errors, predicted and fitted."""
+    used, judged = slice(0, None, 2), slice(1, None, 2)
     factors = StepFactors()
 
     def figures(factors: StepFactors) -> Figures:
@@ -126,8 +126,8 @@ def compared(log: Log, plan_of: Callable[[StepFactors], ServingPlan]) -> LogRepo
         served = figures(factors)
     return LogReport(
         requests=len(log.requests),
-        predicted=_errors(log, plain, left),
-        fitted=_errors(log, served, left),
+        predicted=_errors(log, plain, judged),
+        fitted=_errors(log, served, judged),
         decode_factor=factors.decode,
         prompts_factor=factors.prompts,
     )
@@ -137,12 +137,12 @@ _DAMPED = 0.7
 """Both factors change both times a little: each round takes part of the way."""
 
 
-def _errors(log: Log, figures: Figures, left: slice) -> LogErrors:
-    tpot = figures.tpot_s[left] / np.where(log.tpot_s[left] > 0, log.tpot_s[left], np.nan) - 1
-    queue_s = float(log.queue_s[left].mean())
+def _errors(log: Log, figures: Figures, judged: slice) -> LogErrors:
+    tpot = figures.tpot_s[judged] / np.where(log.tpot_s[judged] > 0, log.tpot_s[judged], np.nan) - 1
+    queue_s = float(log.queue_s[judged].mean())
     return LogErrors(
-        tpot_mean=float(np.nanmean(figures.tpot_s[left]) / np.nanmean(log.tpot_s[left]) - 1),
+        tpot_mean=float(np.nanmean(figures.tpot_s[judged]) / np.nanmean(log.tpot_s[judged]) - 1),
         tpot_median=float(np.nanmedian(np.abs(tpot))),
-        ttft_mean=float(figures.ttft_s[left].mean() / log.ttft_s[left].mean() - 1),
-        queue_mean=float(figures.queue_s[left].mean() / queue_s - 1) if queue_s else None,
+        ttft_mean=float(figures.ttft_s[judged].mean() / log.ttft_s[judged].mean() - 1),
+        queue_mean=float(figures.queue_s[judged].mean() / queue_s - 1) if queue_s else None,
     )

@@ -22,14 +22,14 @@ _GAIN = 2
 
 @frozen
 class Depths:
-    """The depths of a model that are predicted, and its own, in layers."""
+    """A model's predicted depths, and its own, in layers."""
 
     shallow: int
     deep: int
     layers: int
 
     def grown(self, shallow: float, deep: float) -> float:
-        """Return what grows by the same for each layer, at the model's depth."""
+        """Extrapolate linearly to the model's depth."""
         rounds = Fraction(self.layers - self.shallow, self.deep - self.shallow)
         return shallow + float(rounds) * (deep - shallow)
 
@@ -48,22 +48,24 @@ def depths_of(kinds: Sequence[Hashable]) -> Depths | None:
     >>> depths_of(["dense"] * 16) is None
     True
     """
-    layers, found = len(kinds), list[Depths]()
+    layers, candidates = len(kinds), list[Depths]()
     for period in range(1, layers // 2):
-        differing = [at for at in range(layers - period) if kinds[at] != kinds[at + period]]
+        differing = [
+            layer for layer in range(layers - period) if kinds[layer] != kinds[layer + period]
+        ]
         front = differing[-1] + 1 if differing else 0
         least = front + max(_LEAST, period)
         shallow = least + (layers - least) % period
         step = period * -(-_LEAST // period)
-        found.append(Depths(shallow=shallow, deep=shallow + step, layers=layers))
-    best = min(found, key=lambda each: each.deep, default=None)
+        candidates.append(Depths(shallow=shallow, deep=shallow + step, layers=layers))
+    best = min(candidates, key=lambda each: each.deep, default=None)
     if best is None or _GAIN * (best.shallow + best.deep) > layers:
         return None
     return best
 
 
 def deepened(shallow: RunReport, deep: RunReport, depths: Depths) -> RunReport:
-    """Return the deeper step's report with time, memory, energy, bounds and operations grown."""
+    """Extrapolate two depths' reports to the model's depth."""
     step_s = depths.grown(shallow.step_time_s, deep.step_time_s)
     peak = depths.grown(shallow.peak_memory_bytes, deep.peak_memory_bytes)
     bounds = {

@@ -32,7 +32,7 @@ _A100 = "A100"
 
 
 class Reserve(Enum):
-    """For how much of a request blocks must be free when it is admitted."""
+    """The tokens whose blocks must be free at admission."""
 
     PROMPT = "prompt"
     """The prompt: the last request admitted is preempted where blocks run out, and recomputed."""
@@ -105,7 +105,7 @@ class Engine:
     """What the launch command has beside, by what is served; a missing one is not known."""
 
     def host_ps(self, sequences: int) -> int:
-        """Return how long an iteration of ``sequences`` waits for the host, in ps.
+        """Return the ps that an iteration waits for the host.
 
         >>> from dataclasses import replace
         >>> engine = vllm(memory_bytes=80 * 2**30, part="H100")
@@ -128,12 +128,12 @@ class Engine:
         """Return a device's bytes for keys and values; 0 without room."""
         match self.memory_rule:
             case MemoryRule.OF_ALL:
-                left = self.memory_share * capacity - weights - workspace
+                cache = self.memory_share * capacity - weights - workspace
             case MemoryRule.WEIGHTS_AND_CACHE:
-                left = self.memory_share * capacity - weights
+                cache = self.memory_share * capacity - weights
             case MemoryRule.OF_FREE:
-                left = self.memory_share * (capacity - weights - workspace)
-        return max(0, int(left))
+                cache = self.memory_share * (capacity - weights - workspace)
+        return max(0, int(cache))
 
 
 def _capture_sizes(most_sequences: int, most_tokens: int) -> tuple[int, ...]:
@@ -152,7 +152,7 @@ does not schedule ahead; docs/evidence/serving.md has their errors, layouts left
 
 
 def vllm(*, memory_bytes: int, part: str, devices: int = 1) -> Engine:
-    """Return vLLM V1 as ``vllm serve`` starts it on a part, however many devices."""
+    """Return vLLM V1 as ``vllm serve`` starts it."""
     del devices
     is_large = memory_bytes >= _LARGE_BYTES and not part.startswith(_A100)
     budget, sequences = (8192, 1024) if is_large else (2048, 256)
@@ -216,7 +216,7 @@ def _sglang_share(memory_bytes: int, *, budget: int, graphs: int, devices: int) 
 
 
 def sglang(*, memory_bytes: int, part: str, devices: int = 1) -> Engine:
-    """Return SGLang on a part, with the defaults of a replica of ``devices``."""
+    """Return SGLang for a replica of ``devices`` on a part."""
     del part
     below = (sizes for sizes in _SGLANG_SIZES if memory_bytes < sizes[0] * 2**30)
     _, budget, few, many = next(below)
@@ -295,11 +295,11 @@ def engine_named(name: str, *, memory_bytes: int, part: str, devices: int = 1) -
     Another package adds one by an entry point of the group ``hespas.engines``: a function of
     ``memory_bytes`` and ``part`` that returns an `Engine`. Raises `ConfigError` for an unknown one.
     """
-    added: Mapping[str, object] = {each.name: each for each in entry_points(group=_ENTRY_POINTS)}
+    added: Mapping[str, object] = {point.name: point for point in entry_points(group=_ENTRY_POINTS)}
     if name in ENGINES:
         return ENGINES[name](memory_bytes=memory_bytes, part=part, devices=devices)
     if name in added:
         (point,) = entry_points(group=_ENTRY_POINTS, name=name)
         return point.load()(memory_bytes=memory_bytes, part=part)
-    known = (*ENGINES, *added)
-    raise ConfigError(f"{option('engine')} is {name!r}", hint=suggestion(name, known))
+    names = (*ENGINES, *added)
+    raise ConfigError(f"{option('engine')} is {name!r}", hint=suggestion(name, names))

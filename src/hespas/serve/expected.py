@@ -8,7 +8,7 @@ from hespas.prediction.figures.schema import PublishedErrors
 
 
 def published_errors(engine: str, part: str) -> PublishedErrors | None:
-    """Return the errors of an engine's published points; None where it has none.
+    """Return an engine's errors at published points, if any.
 
     All of them are of NVIDIA's parts.
 

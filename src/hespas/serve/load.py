@@ -74,7 +74,7 @@ class Requests:
         return turns * (len(starts) - 1) * PICOSECONDS / span_ps if span_ps else None
 
     def at_rate(self, rate: float) -> Requests:
-        """Return the same requests with arrivals stretched to another mean rate in 1/s."""
+        """Stretch arrivals to another mean rate in 1/s."""
         own = self.rate
         if own is None:
             raise ConfigError("a closed load has no rate to change", hint="give a rate")
@@ -129,7 +129,7 @@ def drawn_requests(
     turnaround_s: float = 0.0,
     seed: int = 0,
 ) -> Requests:
-    """Draw requests of an open load at ``rate`` in 1/s, or a closed one.
+    """Draw requests, at a rate in 1/s or closed.
 
     Of a closed load ``turnaround_s`` is the mean time from the end of a request to the arrival of
     the next, which is exponential.
@@ -160,7 +160,7 @@ def drawn_requests(
 def in_conversations(
     requests: Requests, *, turns: int = 1, shared: int = 0, think_s: float = 0.0, seed: int = 0
 ) -> Requests:
-    """Return requests as turns of conversations, each with all turns before in its prompt.
+    """Return requests as turns of conversations.
 
     The prompts of ``requests`` are what a turn adds; all begin with the same ``shared`` tokens. A
     turn follows the one before after ``think_s`` in the mean, exponential. Conversations arrive as
@@ -217,7 +217,7 @@ def _arrivals(
 
 @frozen
 class _Row:
-    """A line of a load file: a time in s, and lengths in tokens.
+    """A load file's line: seconds, and lengths in tokens.
 
     ``hashes`` number the blocks of the prompt: a number stands for a block behind those before it.
     """
@@ -291,7 +291,8 @@ def _chain(row: _Row, location: str) -> tuple[tuple[int, int], ...]:
             hint=f"give one for each {_HASHED_TOKENS} tokens: {blocks}",
         )
     return tuple(
-        (number, min((at + 1) * _HASHED_TOKENS, row.prompt)) for at, number in enumerate(row.hashes)
+        (number, min((index + 1) * _HASHED_TOKENS, row.prompt))
+        for index, number in enumerate(row.hashes)
     )
 
 
@@ -311,8 +312,8 @@ def _seconds(text: str) -> float:
         return float(text)
     except ValueError:
         # Azure's have seven digits of a second, of which a date holds six.
-        whole, _, fraction = text.partition(".")
-        date = datetime.fromisoformat(whole)
+        seconds, _, fraction = text.partition(".")
+        date = datetime.fromisoformat(seconds)
         return date.timestamp() + (float(f"0.{fraction}") if fraction else 0.0)
 
 
@@ -328,12 +329,12 @@ def _mooncake(path: Path) -> Iterator[_Row]:
         if not line.strip():
             continue
         try:
-            given = msgspec.json.decode(line, type=_MooncakeLine)
+            request = msgspec.json.decode(line, type=_MooncakeLine)
         except msgspec.DecodeError as error:
             raise ConfigError(f"{error}", location=f"{path}:{number}") from error
         yield _Row(
-            time_s=given.timestamp / 1e3,
-            prompt=given.input_length,
-            output=given.output_length,
-            hashes=given.hash_ids,
+            time_s=request.timestamp / 1e3,
+            prompt=request.input_length,
+            output=request.output_length,
+            hashes=request.hash_ids,
         )

@@ -11,7 +11,7 @@ from __future__ import annotations
 from bisect import insort
 from heapq import heappop, heappush
 
-from hespas.serve.pool import Work, pool_of
+from hespas.serve.pool import Work, pool_of, summed_causes_ps
 from hespas.serve.replica import Replica
 from hespas.serve.setup import Setup
 from hespas.serve.stages import StageClock
@@ -73,18 +73,14 @@ class Pipeline:
     @property
     def causes_ps(self) -> dict[str, int]:
         """What the queue waited for, and how long."""
-        causes: dict[str, int] = {}
-        for batch in self.batches:
-            for cause, waited_ps in batch.causes_ps.items():
-                causes[cause] = causes.get(cause, 0) + waited_ps
-        return causes
+        return summed_causes_ps(self.batches)
 
     def cached_tokens(self, request: int) -> int:
         """Return how many tokens of a prompt are kept here."""
         return self.batches[0].cached_tokens(request)
 
     def offer(self, request: int, arrived_ps: int) -> None:
-        """Put a request at the end of the queue, and wake batches that rest."""
+        """Queue a request, and wake batches that rest."""
         self.work.offered_ps[request] = arrived_ps
         self.pool.waiting.append(request)
         if self.resting and self.wake_ps is None:
@@ -98,11 +94,11 @@ class Pipeline:
             return self.batches[index].finish()
         now, self.wake_ps = self.wake_ps, None
         # Who has sequences goes first: it takes prompts beside them.
-        for index in sorted(self.resting, key=lambda each: not self.batches[each].decoding):
+        for index in sorted(self.resting, key=lambda index: not self.batches[index].decoding):
             batch = self.batches[index]
             batch.now = batch.now if now is None else now
-            others = (self.batches[each] for each in self.resting if each != index)
-            is_alone = not self.due and not any(each.decoding for each in others)
+            decodes_elsewhere = any(self.batches[it].decoding for it in self.resting if it != index)
+            is_alone = not self.due and not decodes_elsewhere
             if batch.start(horizon_ps if is_alone else batch.now + 1):
                 self.resting.remove(index)
                 heappush(self.due, (batch.now, index))

@@ -1,10 +1,11 @@
-"""What the batches of a replica share: requests, the queue, prompts and blocks."""
+"""Share requests, queue, prompts and blocks among batches."""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Sequence
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from hespas.serve.prefixes import Chain, Node, PrefixCache
 from hespas.serve.setup import Setup
@@ -12,7 +13,7 @@ from hespas.serve.setup import Setup
 
 @dataclass(slots=True, kw_only=True)
 class Work:
-    """All requests, and what is known of each so far: ``made`` counts its tokens.
+    """All requests, with their progress; ``generated`` counts tokens.
 
     A request comes at ``arrivals_ps``, and is at an engine at ``offered_ps``. ``chains`` are the
     segments of prompts, ``output_segments`` those that outputs add to them. Of ``transferred``
@@ -22,7 +23,7 @@ class Work:
     arrivals_ps: list[int]
     prompts: Sequence[int]
     outputs: Sequence[int]
-    made: list[int]
+    generated: list[int]
     started_ps: list[int]
     first_ps: list[int]
     ended_ps: list[int]
@@ -36,15 +37,15 @@ class Work:
 
 @dataclass(slots=True, kw_only=True)
 class Prompt:
-    """A request whose prompt is computed: ``left`` of its ``length`` tokens are not yet."""
+    """A prompt under way, ``uncomputed`` tokens of its ``length``."""
 
     request: int
     length: int
-    left: int
+    uncomputed: int
 
 
 class Growth:
-    """Sequences that take a block each ``period`` tokens, by where they are in theirs."""
+    """Sequences by when they take a block, each ``period``."""
 
     __slots__ = ("_phases", "_sequences", "period")
 
@@ -52,7 +53,7 @@ class Growth:
         self.period, self._sequences, self._phases = period, 0, [0] * period
 
     def count(self, length: int, generation: int, change: int) -> None:
-        """Add or remove a sequence that has, or had, ``length`` tokens at a generation."""
+        """Add or remove a sequence of ``length`` tokens."""
         self._phases[(length - generation) % self.period] += change
         self._sequences += change
 
@@ -61,14 +62,14 @@ class Growth:
         period, phases = self.period, self._phases
         if tokens == 1 < period:
             return phases[-generation % period]
-        whole, rest = divmod(tokens, period)
-        places = [phases[-(generation + offset) % period] for offset in range(rest)]
-        return whole * self._sequences + sum(places)
+        rounds, remainder = divmod(tokens, period)
+        places = [phases[-(generation + offset) % period] for offset in range(remainder)]
+        return rounds * self._sequences + sum(places)
 
 
 @dataclass(slots=True, kw_only=True)
 class Pool:
-    """What all batches of a replica have in common: its queue, prompts and blocks."""
+    """A replica's common queue, prompts and blocks."""
 
     free: int
     cache: PrefixCache | None
@@ -84,3 +85,16 @@ def pool_of(setup: Setup, work: Work) -> Pool:
     caches = work.chains is not None and setup.engine.caches_prefixes
     cache = PrefixCache(setup.engine.block_tokens) if caches else None
     return Pool(free=setup.blocks, cache=cache)
+
+
+class _Waits(Protocol):
+    @property
+    def causes_ps(self) -> Mapping[str, int]: ...
+
+
+def summed_causes_ps(engines: Iterable[_Waits]) -> dict[str, int]:
+    """Return how long queues waited for each cause."""
+    causes_ps = Counter[str]()
+    for engine in engines:
+        causes_ps.update(engine.causes_ps)
+    return dict(causes_ps)

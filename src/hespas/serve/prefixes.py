@@ -35,7 +35,7 @@ class Node:
 
 
 class PrefixCache:
-    """The segments that a replica keeps; ``unused_blocks`` are those that no request uses."""
+    """The cached segments of a replica."""
 
     __slots__ = ("_block_tokens", "_clock", "_root", "_unused", "unused_blocks")
 
@@ -47,7 +47,7 @@ class PrefixCache:
         self.unused_blocks = 0
 
     def match(self, chain: Chain, most_tokens: int) -> list[Node]:
-        """Return the segments of a chain that are kept and end within ``most_tokens``."""
+        """Return a chain's cached segments within ``most_tokens``."""
         node, matched = self._root, list[Node]()
         for number, end in chain:
             child = node.children.get(number)
@@ -63,16 +63,16 @@ class PrefixCache:
 
     def take(self, nodes: Sequence[Node]) -> int:
         """Use segments; return how many of their blocks were unused before."""
-        taken = 0
+        revived = 0
         for node in nodes:
             if not node.users:
-                taken += node.blocks
+                revived += node.blocks
             node.users += 1
-        self.unused_blocks -= taken
-        return taken
+        self.unused_blocks -= revived
+        return revived
 
     def insert(self, nodes: list[Node], chain: Chain) -> int:
-        """Keep and use the rest of a chain behind used segments; return its blocks.
+        """Cache a chain behind its used segments; return added blocks.
 
         Segments that another request computed meanwhile end it: their blocks are there twice.
         """
@@ -97,18 +97,18 @@ class PrefixCache:
         return added
 
     def leave(self, nodes: Sequence[Node]) -> int:
-        """End the use of segments; return how many of their blocks are unused now."""
+        """Release segments; return how many blocks become unused."""
         self._clock += 1
-        left = 0
+        freed = 0
         for node in nodes:
             node.users -= 1
             if not node.users:
-                left += node.blocks
+                freed += node.blocks
                 node.used_at = self._clock
                 # Of one chain the last segment goes first.
                 heappush(self._unused, (self._clock, -node.depth, node))
-        self.unused_blocks += left
-        return left
+        self.unused_blocks += freed
+        return freed
 
     def shrink_to(self, blocks: int) -> None:
         """Drop unused segments until they hold at most a number of blocks."""

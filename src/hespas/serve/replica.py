@@ -65,9 +65,8 @@ class Replica:
     ) -> None:
         self.setup, self.work, self.number = setup, work, number
         self.pool, self.clock = pool or pool_of(setup, work), clock
-        self.budget = setup.engine.token_budget * (
-            1 if setup.engine.divides_budget else setup.parts
-        )
+        budgets = 1 if setup.engine.divides_budget else setup.parts
+        self.budget = setup.engine.token_budget * budgets
         self.limit = setup.engine.most_sequences * setup.parts
         if clock is not None and setup.engine.batch_limit is BatchLimit.SHARED:
             self.limit = max(1, self.limit // len(setup.stages))
@@ -147,16 +146,16 @@ class Replica:
         """Take requests from the queue while the engine has room for them."""
         engine, work, pool = self.setup.engine, self.work, self.pool
         room = self.budget - (self.decoding if engine.mixes else 0)
-        room -= sum(prompt.left for prompt in pool.prompts)
+        room -= sum(prompt.uncomputed for prompt in pool.prompts)
         while pool.waiting and room > 0 and self._is_planned(pool.waiting[0]):
             if self._is_full():
                 return
             request = pool.waiting[0]
             is_computed = bool(work.transferred) and request in work.transferred
-            length = work.prompts[request] + work.made[request] - is_computed
+            length = work.prompts[request] + work.generated[request] - is_computed
             shared, cached = ([], 0) if pool.cache is None else self._shared(request, length)
-            left = 0 if is_computed else length - cached
-            if not engine.cuts_prompts and left > room and pool.prompts:
+            uncomputed = 0 if is_computed else length - cached
+            if not engine.cuts_prompts and uncomputed > room and pool.prompts:
                 return
             needed = self._reserved(request)
             if shared:
@@ -176,8 +175,8 @@ class Replica:
                 continue
             if cached:
                 work.cached.setdefault(request, cached)
-            pool.prompts.append(Prompt(request=request, length=length, left=left))
-            room -= left
+            pool.prompts.append(Prompt(request=request, length=length, uncomputed=uncomputed))
+            room -= uncomputed
 
     def _is_full(self) -> bool:
         """Return whether the engine takes no more sequences."""
@@ -220,7 +219,7 @@ class Replica:
         if self.setup.only_prefills:
             return self.setup.blocks_of(work.prompts[request])
         is_computed = bool(work.transferred) and request in work.transferred
-        tokens = work.made[request] - is_computed if self.grows else work.outputs[request]
+        tokens = work.generated[request] - is_computed if self.grows else work.outputs[request]
         return self.setup.blocks_of(work.prompts[request] + tokens)
 
     def _count(self, length: int, generation: int, change: int) -> None:
@@ -240,24 +239,24 @@ class Replica:
         room = self.budget - decoding
         tokens, chunks = 0, list[tuple[int, int]]()
         for prompt in pool.prompts:
-            chunk = min(prompt.left, max(room - tokens, 0))
+            chunk = min(prompt.uncomputed, max(room - tokens, 0))
             if not engine.cuts_prompts:
-                chunk = prompt.left if not tokens or chunk == prompt.left else 0
+                chunk = prompt.uncomputed if not tokens or chunk == prompt.uncomputed else 0
             if not chunk:
                 break
-            chunks.append((prompt.length - prompt.left, chunk))
+            chunks.append((prompt.length - prompt.uncomputed, chunk))
             tokens += chunk
-            prompt.left -= chunk
+            prompt.uncomputed -= chunk
         host_ps = engine.host_ps(decoding + len(pool.prompts))
         if self.clock is None:
             elapsed = self._mixed_ps(self.setup.times, decoding, chunks) + host_ps
         else:
-            times_ps = [self._mixed_ps(each, decoding, chunks) for each in self.setup.stages]
+            times_ps = [self._mixed_ps(stage, decoding, chunks) for stage in self.setup.stages]
             elapsed = self.clock.through(self.now + host_ps, times_ps) - self.now
         self.planned_ps, self.unpolled = self.now, 0
         self._pass(elapsed, self._made() if decodes else 1, decodes=decodes)
-        self.complete = [prompt for prompt in pool.prompts if not prompt.left]
-        pool.prompts = [prompt for prompt in pool.prompts if prompt.left]
+        self.complete = [prompt for prompt in pool.prompts if not prompt.uncomputed]
+        pool.prompts = [prompt for prompt in pool.prompts if prompt.uncomputed]
 
     def _mixed_ps(self, times: StepTimes, decoding: int, chunks: Sequence[tuple[int, int]]) -> int:
         """Return what chunks of prompts take beside sequences that decode.
@@ -277,21 +276,17 @@ class Replica:
         """Let a request with a computed prompt decode; return it if done."""
         work, request = self.work, prompt.request
         work.first_ps[request] = min(work.first_ps[request], self.now)
-        work.made[request] += 1
-        if self.pool.cache is not None:
-            self._keep_prompt(request)
-        if work.made[request] == work.outputs[request] or self.setup.only_prefills:
+        work.generated[request] += 1
+        if self.pool.cache is not None and work.chains is not None:
+            # Those that share the prompt find it, with its blocks.
+            added = self.pool.cache.insert(self.pool.used[request], work.chains[request])
+            self.pool.blocks_of[request] -= added
+        if work.generated[request] == work.outputs[request] or self.setup.only_prefills:
             self._release(request)
             work.ended_ps[request] = self.now
             return [request]
         self._join(request, prompt.length)
         return []
-
-    def _keep_prompt(self, request: int) -> None:
-        """Keep a computed prompt for those that share it, with its blocks."""
-        if self.pool.cache is not None and self.work.chains is not None:
-            added = self.pool.cache.insert(self.pool.used[request], self.work.chains[request])
-            self.pool.blocks_of[request] -= added
 
     def _join(self, request: int, length: int) -> None:
         """Let a request decode whose keys and values have arrived."""
@@ -300,8 +295,8 @@ class Replica:
         self.joined[request] = self.generation, length
         if self.grows:
             self._count(length, self.generation, 1)
-        left = self.work.outputs[request] - self.work.made[request]
-        heappush(self.ends, (self.generation + left, request))
+        remaining = self.work.outputs[request] - self.work.generated[request]
+        heappush(self.ends, (self.generation + remaining, request))
 
     # -- iterations that decode alone
 
@@ -319,7 +314,7 @@ class Replica:
         self._drop_preempted()
         count = min(most, self.ends[0][0] - self.generation)
         if self.grows:
-            count = min(count, max(1, pool.free // self.decoding * engine.block_tokens))
+            count = min(count, self._free_tokens())
         if pool.waiting and not self._is_planned(pool.waiting[0]):
             count = min(count, engine.poll_interval - self.unpolled)
         until = horizon_ps - self.now
@@ -351,12 +346,12 @@ class Replica:
         return first, step, min(most, within)
 
     def _through(self, before_ps: int, before: int) -> int:
-        """Return how long iterations take, the last of which goes through the stages.
+        """Return the time of iterations through the stages.
 
         The ``before`` ones take ``before_ps``: no other batch is under way then.
         """
         assert self.clock is not None  # noqa: S101 - for the type checker: pipelines have it
-        times_ps = [self._decoded_ps(each, before)[0] for each in self.setup.stages]
+        times_ps = [self._decoded_ps(stage, before)[0] for stage in self.setup.stages]
         ready_ps = self.now + before_ps + self.setup.engine.host_ps(self.decoding)
         return self.clock.through(ready_ps, times_ps) - self.now
 
@@ -369,28 +364,26 @@ class Replica:
         self.credit += speculation.made
         most = self.ends[0][0] - self.generation
         if self.grows:
-            most = min(
-                most, max(1, self.pool.free // self.decoding * self.setup.engine.block_tokens)
-            )
+            most = min(most, self._free_tokens())
         count = max(1, min(int(self.credit), most))
         self.credit = max(0.0, self.credit - count)
         return count
+
+    def _free_tokens(self) -> int:
+        """Return the tokens per sequence that free blocks hold."""
+        return max(1, self.pool.free // self.decoding * self.setup.engine.block_tokens)
 
     def _make_room(self) -> None:
         """Preempt the last requests until all others' next tokens have blocks."""
         if not self.grows:
             return
-        while self.decoding and self._next_blocks() > self.pool.free:
+        while self.decoding and self._growing(1) > self.pool.free:
             if len(self.pool.blocks_of) == 1:
                 raise ConfigError(
                     f"one request needs more than all {self.setup.blocks} blocks of a replica",
                     hint="give shorter requests, or more devices to a replica",
                 )
             self._preempt()
-
-    def _next_blocks(self) -> int:
-        """Return how many sequences start a block with their next token."""
-        return self._growing(1)
 
     def _growing(self, tokens: int) -> int:
         """Return the blocks that sequences take for their next ``tokens``."""
@@ -419,16 +412,16 @@ class Replica:
 
     def _last(self) -> int:
         """Take this batch's request that came last from the order."""
-        pool, others = self.pool, list[int]()
+        pool, skipped = self.pool, list[int]()
         while True:
             request = pool.order.pop()
             if request not in pool.blocks_of:
                 continue
             is_prompt = any(prompt.request == request for prompt in pool.prompts)
             if self.clock is None or request in self.joined or is_prompt:
-                pool.order += reversed(others)
+                pool.order += reversed(skipped)
                 return request
-            others.append(request)
+            skipped.append(request)
 
     def _drop_preempted(self) -> None:
         while self.ends and self._is_gone(self.ends[0]):
@@ -440,18 +433,18 @@ class Replica:
         if request not in self.joined:
             return True
         work, (joined, _) = self.work, self.joined[request]
-        return generation != joined + work.outputs[request] - work.made[request]
+        return generation != joined + work.outputs[request] - work.generated[request]
 
     def _leave(self, request: int) -> None:
         """Take a request with its tokens out of the batch."""
         joined, length = self.joined.pop(request)
-        made = self.generation - joined
+        tokens = self.generation - joined
         self.decoding -= 1
-        self.context -= length + made
-        self.work.made[request] += made
+        self.context -= length + tokens
+        self.work.generated[request] += tokens
         if self.grows:
             self._count(length, joined, -1)
-            blocks = self.setup.blocks_of(length + made, joined=length)
+            blocks = self.setup.blocks_of(length + tokens, joined=length)
             if self.pool.cache is not None:
                 blocks -= sum(node.blocks for node in self.pool.used[request])
             self.pool.blocks_of[request] = blocks
@@ -478,11 +471,8 @@ class Replica:
     def _cause(self) -> str:
         if self._is_full():
             return "batch limit"
-        return (
-            "KV blocks"
-            if self._reserved(self.pool.waiting[0]) > self.pool.free
-            else "prompts before"
-        )
+        lacks_blocks = self._reserved(self.pool.waiting[0]) > self.pool.free
+        return "KV blocks" if lacks_blocks else "prompts before"
 
     def _ended(self) -> list[int]:
         """Release requests that made their last token, in their order."""
@@ -494,8 +484,7 @@ class Replica:
                 continue
             _, request = end
             self._leave(request)
-            if self.pool.cache is not None:
-                self._keep_output(request)
+            self._keep_output(request)
             work.ended_ps[request] = self.now
             self._release(request)
             ended.append(request)
@@ -521,7 +510,9 @@ class Replica:
     def _release(self, request: int) -> None:
         self._give_back(request)
         if len(self.pool.order) > 2 * len(self.pool.blocks_of) + 64:
-            self.pool.order = [each for each in self.pool.order if each in self.pool.blocks_of]
+            self.pool.order = [
+                admitted for admitted in self.pool.order if admitted in self.pool.blocks_of
+            ]
 
 
 def _least(first: int, step: int, exchange: int) -> tuple[int, int, int]:

@@ -30,7 +30,7 @@ _BETTER = 1.01
 
 
 class TradeOff(msgspec.Struct, frozen=True, kw_only=True):
-    """One concurrency of a layout: what a user sees, and what a device gives."""
+    """A concurrency's speed for users, and throughput of devices."""
 
     concurrency: int
     tokens_per_s_per_user: float
@@ -39,7 +39,7 @@ class TradeOff(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Layout(msgspec.Struct, frozen=True, kw_only=True):
-    """One way to serve: replicas of ``tp`` devices; refused ones have no ``report``.
+    """Replicas of ``tp`` devices; refused ones have no ``report``.
 
     Those with layers cut into ``pipe`` stages have as many devices for each. Of those beside them,
     ``prefill_replicas`` compute prompts alone. Weights are of ``weight_dtype``, empty for the
@@ -100,8 +100,10 @@ def search_serving(options: ServeOptions, *, weights: Sequence[str] = ("",)) -> 
         raise ConfigError(
             f"the types of weights are given by {option('set')} too", hint="give them once"
         )
-    found = [layout for weight in weights for layout in _layouts(_with_weights(options, weight))]
-    layouts = sorted(found, key=_rank)
+    candidates = [
+        layout for weight in weights for layout in _layouts(_with_weights(options, weight))
+    ]
+    layouts = sorted(candidates, key=_rank)
     explained = [_explained(layout, layouts[0]) for layout in layouts]
     return ServingSearch(
         model=options.model_name, cluster=options.cluster, layouts=_with_best(explained)
@@ -109,7 +111,7 @@ def search_serving(options: ServeOptions, *, weights: Sequence[str] = ("",)) -> 
 
 
 def _rank(layout: Layout) -> tuple[bool, float, float]:
-    """Return what layouts are sorted by: served ones, then their rates, then fast ones."""
+    """Return a sort key: served, then rate, then latency."""
     report = layout.report
     if report is None:
         return True, 0.0, 0.0
@@ -151,11 +153,11 @@ def _layouts(options: ServeOptions) -> Iterator[Layout]:
             yield msgspec.structs.replace(layout, reason=error.message)
             continue
         trade_offs = tuple(_trade_offs(own, layout.replicas, surfaces))
-        whole = msgspec.structs.replace(layout, report=report, trade_offs=trade_offs)
-        yield whole
-        yield from _limited(own, whole, surfaces)
+        reported = msgspec.structs.replace(layout, report=report, trade_offs=trade_offs)
+        yield reported
+        yield from _limited(own, reported, surfaces)
         if layout.replicas > 1:
-            yield _divided(own, whole, report, surfaces)
+            yield _divided(own, reported, report, surfaces)
 
 
 def _limited(options: ServeOptions, layout: Layout, surfaces: Surfaces) -> Iterator[Layout]:
@@ -176,10 +178,10 @@ def _limited(options: ServeOptions, layout: Layout, surfaces: Surfaces) -> Itera
 
 
 def _divided(
-    options: ServeOptions, whole: Layout, together: ServingReport, surfaces: Surfaces
+    options: ServeOptions, layout: Layout, together: ServingReport, surfaces: Surfaces
 ) -> Layout:
     """Return the best layout in which some replicas compute prompts alone."""
-    replicas = whole.replicas
+    replicas = layout.replicas
     share = round(replicas * together.prompt_share)
     counts = {min(replicas - 1, max(1, share + more)) for more in (-1, 0, 1)}
     divided: list[Layout] = []
@@ -191,7 +193,7 @@ def _divided(
             reason = error.message
         divided.append(
             msgspec.structs.replace(
-                whole,
+                layout,
                 replicas=replicas - count,
                 prefill_replicas=count,
                 report=report,
@@ -203,9 +205,11 @@ def _divided(
 
 
 def _trade_offs(options: ServeOptions, replicas: int, surfaces: Surfaces) -> Iterator[TradeOff]:
-    """Yield the trade-offs of a layout, for requests of the load's mean lengths."""
+    """Yield a layout's trade-offs at mean lengths."""
     requests = options.load.made()
-    prompt, output = (sum(each) // len(requests) for each in (requests.prompts, requests.outputs))
+    prompt, output = (
+        sum(lengths) // len(requests) for lengths in (requests.prompts, requests.outputs)
+    )
     for concurrent in CONCURRENT:
         under_way = concurrent * replicas
         closed = LoadOptions(
@@ -241,15 +245,15 @@ def _explained(layout: Layout, best: Layout) -> Layout:
 
 
 def _with_best(layouts: Sequence[Layout]) -> tuple[Layout, ...]:
-    """Return layouts whose trade-offs say which of them no other one beats."""
+    """Mark the trade-offs that no other one beats."""
     points = [point for layout in layouts for point in layout.trade_offs]
 
     def marked(point: TradeOff) -> TradeOff:
         is_beaten = any(
-            other.tokens_per_s_per_user >= point.tokens_per_s_per_user
-            and other.tokens_per_s_per_device >= point.tokens_per_s_per_device
-            and other is not point
-            for other in points
+            rival.tokens_per_s_per_user >= point.tokens_per_s_per_user
+            and rival.tokens_per_s_per_device >= point.tokens_per_s_per_device
+            and rival is not point
+            for rival in points
         )
         return msgspec.structs.replace(point, is_best=not is_beaten)
 

@@ -20,6 +20,7 @@ from hespas.models.part import PIPE
 from hespas.prediction.served import without_capacity
 from hespas.serve.answer import (
     Figures,
+    Objectives,
     ServingReport,
     SurfaceReport,
     at_rates,
@@ -59,7 +60,7 @@ _EXPERTS = "expert"
 
 @frozen
 class Fleet:
-    """Replicas on a cluster: ``part`` names the device, ``of_replica`` counts those of one.
+    """Replicas on a cluster of devices of one ``part``.
 
     Beside them ``prefills`` replicas, of a mesh of their own, compute prompts alone.
     """
@@ -99,14 +100,14 @@ def fleet_of(options: ServeOptions) -> Fleet:
         mesh = MeshAxes(axes=(("tp", max(1, of_replica)),))
     prefill_mesh = options.prefill_mesh or mesh
     of_replica, of_prefill = mesh.device_count, prefill_mesh.device_count
-    left = count - prefills * of_prefill
-    replicas = options.replicas or left // of_replica
-    if replicas < 1 or replicas * of_replica > left:
+    free = count - prefills * of_prefill
+    replicas = options.replicas or free // of_replica
+    if replicas < 1 or replicas * of_replica > free:
         beside = f" beside {prefills} of {of_prefill} that compute prompts" if prefills else ""
         raise ConfigError(
             f"{max(1, replicas)} replicas of {of_replica} devices{beside} do not fit "
             f"{options.cluster}",
-            hint=f"give {option('mesh')} with at most {max(1, left)} devices",
+            hint=f"give {option('mesh')} with at most {max(1, free)} devices",
         )
     return Fleet(
         part=sized[2],
@@ -118,54 +119,42 @@ def fleet_of(options: ServeOptions) -> Fleet:
 
 
 def serving(options: ServeOptions, surfaces: Surfaces | None = None) -> ServingReport:
-    """Predict how a load is served; ``surfaces`` keep what several answers have in common.
+    """Predict how a load is served.
 
     Raises `ConfigError` for a model that doesn't fit, requests longer than its context, and what
     the prediction of a step raises.
     """
     fleet = fleet_of(options)
     fidelity = options.fidelity or (Phase.SCREEN if is_tpu(fleet.part) else Phase.LIBRARY)
-    options = replace(options, fidelity=fidelity)
     capacity = _capacity_bytes(fleet.part)
-    engine = engine_named(
-        options.engine.engine,
-        memory_bytes=capacity,
-        part=fleet.part,
-        devices=fleet.of_replica,
+    defaults = engine_named(
+        options.engine.engine, memory_bytes=capacity, part=fleet.part, devices=fleet.of_replica
     )
-    engine = options.engine.changed(engine)
-    surfaces = surfaces or Surfaces()
+    engine = options.engine.changed(defaults)
+    options, surfaces = replace(options, fidelity=fidelity), surfaces or Surfaces()
     configuration = configuration_of(options.model_name)
     longest = None if configuration is None else configuration.longest
     model = _language_model(options.model_name)
-    if configuration is not None and not isinstance(configuration.model, LanguageModel):
-        raise ConfigError(
-            f"{options.model_name} is no decoder, and engines are described for those alone",
-            hint=f"hespas run {options.model_name} predicts a step of it",
-        )
     if model is not None:
         options = replace(options, model=without_capacity(options.model, model))
-        _check_type(options, model, fleet.part)
-    _check_halves(options, fleet)
-    _check_pipeline(options, fleet)
+    _check(options, fleet, model)
     requests = options.load.made()
     check_lengths(requests, longest)
-    dimensions = find_system(options.cluster).dimensions
     speculation = options.engine.speculation(None if model is None else model.layers)
 
     def steps_on(mesh: MeshAxes) -> ReplicaSteps:
+        dimensions = find_system(options.cluster).dimensions
         models = stage_models(
             options, fleet.part, mesh, model, engine=engine, dimensions=dimensions
         )
-        found = [
-            surfaces.of(each.model, fidelity=fidelity, executor=options.executor, longest=longest)
-            for each in models
+        surfaces_of = [
+            surfaces.of(stage.model, fidelity=fidelity, executor=options.executor, longest=longest)
+            for stage in models
         ]
-        return ReplicaSteps(name=options.model_name, models=models, surfaces=tuple(found))
+        return ReplicaSteps(name=options.model_name, models=models, surfaces=tuple(surfaces_of))
 
     def setup_of(steps: ReplicaSteps, factors: StepFactors) -> Setup:
-        shares = requests.chains is not None
-        setup = steps.setup(engine, capacity, shares=shares, factors=factors)
+        setup = steps.setup(engine, capacity, shares=requests.chains is not None, factors=factors)
         return replace(setup, speculation=speculation)
 
     steps = steps_on(fleet.mesh)
@@ -185,8 +174,8 @@ def serving(options: ServeOptions, surfaces: Surfaces | None = None) -> ServingR
 
     log = None if options.load.log is None else compared(read_log(options.load.log), plan_of)
     if log is not None:
-        fitted = StepFactors(decode=log.decode_factor, prompts=log.prompts_factor)
-        options = replace(options, step_factors=fitted)
+        factors = StepFactors(decode=log.decode_factor, prompts=log.prompts_factor)
+        options = replace(options, step_factors=factors)
     plan = plan_of(options.step_factors)
     return msgspec.structs.replace(_report(options, fleet, requests, plan, steps), log=log)
 
@@ -198,14 +187,28 @@ def _capacity_bytes(part: str) -> int:
     return capacity
 
 
+def _check(options: ServeOptions, fleet: Fleet, model: LanguageModel | None) -> None:
+    """Raise `ConfigError` for what a part or the engines do not serve."""
+    configuration = configuration_of(options.model_name)
+    if configuration is not None and not isinstance(configuration.model, LanguageModel):
+        raise ConfigError(
+            f"{options.model_name} is no decoder, and engines are described for those alone",
+            hint=f"hespas run {options.model_name} predicts a step of it",
+        )
+    if model is not None:
+        _check_type(options, model, fleet.part)
+    _check_halves(options, fleet)
+    _check_pipeline(options, fleet)
+
+
 def _check_type(options: ServeOptions, model: LanguageModel, part: str) -> None:
     """Raise `ConfigError` for a type that a part can't multiply."""
     dtype, device = options.model.dtype or model.run.dtype, load_device(part)
     if dtype in _HALVES and not device.names(dtype):
-        other = next((each for each in _HALVES if device.names(each)), "f32")
+        substitute = next((dtype_name for dtype_name in _HALVES if device.names(dtype_name)), "f32")
         raise ConfigError(
             f"{part} has no products of {dtype}, and engines refuse it there",
-            hint=f"give {option('dtype')} {other}",
+            hint=f"give {option('dtype')} {substitute}",
         )
 
 
@@ -229,13 +232,13 @@ def _check_pipeline(options: ServeOptions, fleet: Fleet) -> None:
     if all(mesh.size(PIPE) == 1 for mesh in (fleet.mesh, fleet.prefill_mesh)):
         return
     own = options.engine
-    given = {
+    unpredicted = {
         "two_batches": own.two_batches,
         "speculative_tokens": own.speculative_tokens > 0,
         "poll_interval": own.poll_interval > 1,
     }
-    for name, is_given in given.items():
-        if is_given:
+    for name, is_set in unpredicted.items():
+        if is_set:
             raise ConfigError(
                 f"{option(name)} is not predicted with stages of a pipeline",
                 hint=f"drop it, or {PIPE} of {option('mesh')}",
@@ -243,7 +246,7 @@ def _check_pipeline(options: ServeOptions, fleet: Fleet) -> None:
 
 
 def _prefill(options: ServeOptions, fleet: Fleet, setup: Setup, steps: ReplicaSteps) -> Prefill:
-    """Return the replicas that compute prompts, and the links that they send over.
+    """Return the prefill replicas and their links.
 
     All devices of the smaller replica have a part of the keys and values, and send at a time over
     links of the cluster's last dimension, which joins its nodes where there are several.
@@ -280,7 +283,7 @@ def _report(
     plan: ServingPlan,
     steps: ReplicaSteps,
 ) -> ServingReport:
-    surface, stages = steps.joined, len(steps.models)
+    surface, stages, usd = steps.joined, len(steps.models), options.device_hour_usd
     setup, served = plan.setup, plan.serve(requests)
     errors = published_errors(setup.engine.name, fleet.part)
     figures = figures_of(requests, served)
@@ -288,15 +291,9 @@ def _report(
     tokens = sum(requests.outputs)
     rate = tokens / figures.duration_s
     batch = mean_batch(served, figures) / fleet.replicas
-    times = (figures.ttft_s, figures.latency_s, figures.queue_s)
-    ttft, whole, queue = map(latency, times)
-    assert ttft is not None and whole is not None and queue is not None  # noqa: S101, PT018
-    met = options.slo.met(figures) if options.slo.are_given else None
-    good = None if met is None else float(met.sum()) / figures.duration_s
-    energy_j = _energy(surface, batch / stages, fleet, figures, tokens)
+    ttft, total, queue = map(latency, (figures.ttft_s, figures.latency_s, figures.queue_s))
+    assert ttft is not None and total is not None and queue is not None  # noqa: S101, PT018
     hits = served.cached_tokens / sum(requests.prompts) if requests.chains is not None else None
-    usd = options.device_hour_usd
-    cost = usd and usd * fleet.devices * figures.duration_s / _S_PER_HOUR / tokens * 1e6
     return ServingReport(
         model=options.model_name,
         engine=setup.engine.name,
@@ -307,13 +304,13 @@ def _report(
         requests=len(requests),
         ttft_s=ttft,
         tpot_s=latency(figures.tpot_s),
-        latency_s=whole,
+        latency_s=total,
         queue_s=queue,
         duration_s=figures.duration_s,
         output_tokens_per_s=rate,
         output_tokens_per_s_per_device=rate / fleet.devices,
         requests_per_s=len(requests) / figures.duration_s,
-        goodput=good,
+        goodput=_goodput(options.slo, figures),
         max_rate=most,
         rates=at_rates(requests, plan, options.slo, most),
         load=load_word(requests, figures, most),
@@ -328,8 +325,9 @@ def _report(
         expected_error=None if errors is None else errors.tpot,
         published_errors=errors,
         left_out_error=surface.times.left_out_error,
-        energy_j_per_output_token=energy_j,
-        usd_per_million_output_tokens=cost,
+        energy_j_per_output_token=_energy(surface, batch / stages, fleet, figures, tokens),
+        usd_per_million_output_tokens=usd
+        and usd * fleet.devices * figures.duration_s / _S_PER_HOUR / tokens * 1e6,
         launch="\n".join(_launches(options, fleet, setup.engine)),
         steps=_steps_of(surface),
         states=states(served),
@@ -338,13 +336,20 @@ def _report(
     )
 
 
+def _goodput(objectives: Objectives, figures: Figures) -> float | None:
+    """Return requests per second that meet objectives, if any."""
+    if not objectives.are_given:
+        return None
+    return float(objectives.met(figures).sum()) / figures.duration_s
+
+
 def _steps_of(surface: Surface) -> SurfaceReport:
     times = surface.times
     return SurfaceReport(tokens_s=times.tokens_s, context_s=times.context_s, pair_s=times.pair_s)
 
 
 def _prompt_share(requests: Requests, surface: Surface, batch: float) -> float:
-    """Return the share of iterations' time that prompts take, at the mean batch."""
+    """Return prompts' share of iterations' time."""
     times, sequences = surface.times, max(1, round(batch))
     prompts = sum(requests.prompts)
     prompts_s = interpolated(times.tokens_s, prompts // len(requests)) * len(requests)
@@ -357,7 +362,7 @@ def _prompt_share(requests: Requests, surface: Surface, batch: float) -> float:
 def _energy(
     surface: Surface, batch: float, fleet: Fleet, figures: Figures, tokens: int
 ) -> float | None:
-    """Return the joules for each output token: devices draw what the mean batch does."""
+    """Return joules per output token, at the mean batch."""
     if surface.power_w is None:
         return None
     power_w = interpolated(surface.power_w, round(batch))
@@ -365,9 +370,9 @@ def _energy(
 
 
 def _launches(options: ServeOptions, fleet: Fleet, engine: Engine) -> Iterator[str]:
-    """Yield the command of a replica, and of one that computes prompts alone."""
+    """Yield the launch command of each kind of replica."""
     settings, own = options.model.settings, options.engine
-    wanted = {
+    of_options = {
         "weights in 8 bits": settings.get("weight_dtype") == "f8",
         "cache in 8 bits": settings.get("cache_dtype") == "f8",
         "whole experts": settings.get("expert_axes") == "tp",
@@ -385,14 +390,14 @@ def _launches(options: ServeOptions, fleet: Fleet, engine: Engine) -> Iterator[s
     for role, mesh in roles.items():
         parts = dict(mesh.axes).get(_EXPERTS, 1)
         of_role = {
-            **wanted,
+            **of_options,
             "pipeline": mesh.size(PIPE) > 1,
             "attention in parts": parts > 1,
             role: bool(role),
         }
-        asked = [name for name, is_wanted in of_role.items() if is_wanted]
-        missing = [name for name in asked if name not in engine.flags]
-        command = " ".join([engine.launch, *(engine.flags.get(name, "") for name in asked)])
+        flags = [name for name, is_set in of_role.items() if is_set]
+        missing = [name for name in flags if name not in engine.flags]
+        command = " ".join([engine.launch, *(engine.flags.get(name, "") for name in flags)])
         yield command.format(
             model=options.model_name,
             tensor=dict(mesh.axes).get("tp", 1),
@@ -412,7 +417,6 @@ def _assumptions(
     options: ServeOptions, plan: ServingPlan, requests: Requests, steps: ReplicaSteps
 ) -> Iterator[str]:
     surface = steps.joined
-    setup, engine = plan.setup, plan.setup.engine
     configuration = configuration_of(options.model_name)
     notes = () if configuration is None else configuration.notes
     fidelity = next(iter(surface.reports.values())).fidelity
@@ -421,7 +425,7 @@ def _assumptions(
         f"steps are predicted ({fidelity}) at {len(surface.reports)} sizes and are linear between: "
         f"a size left out is off by {surface.times.left_out_error:.1%} at most"
     )
-    yield from _step_assumptions(surface, known=notes)
+    yield from _step_assumptions(surface, said=notes)
     if (depths := surface.depths) is not None:
         yield (
             f"steps of {depths.layers} layers are those of {depths.shallow} and {depths.deep}, and "
@@ -432,16 +436,22 @@ def _assumptions(
         "before"
     )
     yield from _cache_assumptions(plan, surface)
-    yield from _stage_assumptions(steps, engine)
+    yield from _stage_assumptions(steps, plan.setup.engine)
     if options.step_factors != StepFactors():
         factors = options.step_factors
-        given = "given" if options.load.log is None else "fitted to every other request of the log"
+        origin = "given" if options.load.log is None else "fitted to every other request of the log"
         yield (
             f"iterations that decode take {factors.decode:.3g} times what is predicted, and those "
-            f"of prompts {factors.prompts:.3g} times, as {given}"
+            f"of prompts {factors.prompts:.3g} times, as {origin}"
         )
+    yield from _engine_assumptions(options, plan, shares=requests.chains is not None)
+
+
+def _engine_assumptions(options: ServeOptions, plan: ServingPlan, *, shares: bool) -> Iterator[str]:
+    """Say how engine and server work; requests may share prefixes."""
+    setup, engine = plan.setup, plan.setup.engine
     yield _host_assumption(engine)
-    shared = "no prompts share a prefix" if requests.chains is None else "whole blocks are shared"
+    shared = "whole blocks are shared" if shares else "no prompts share a prefix"
     yield f"{engine.name} has its defaults but for what options change; {shared}"
     if setup.speculation is not None:
         guessed = setup.speculation
@@ -487,7 +497,7 @@ def _stage_assumptions(steps: ReplicaSteps, engine: Engine) -> Iterator[str]:
     """Say how layers are cut into stages, and what stages send."""
     if len(steps.models) == 1:
         return
-    layers = ", ".join(str(each.layers) for each in steps.models)
+    layers = ", ".join(str(stage.layers) for stage in steps.models)
     yield (
         f"layers are cut into stages of {layers}, as {engine.name} does; the first has the "
         "embedding, the last the head"
@@ -496,7 +506,7 @@ def _stage_assumptions(steps: ReplicaSteps, engine: Engine) -> Iterator[str]:
         f"{len(steps.models)} batches are under way, each of requests of its own: one takes what "
         "waits when it has been through all stages, and no time passes until it goes through again"
     )
-    slowest = max((each.link for each in steps.models), key=lambda link: link.token_s)
+    slowest = max((stage.link for stage in steps.models), key=lambda link: link.token_s)
     yield (
         "a stage works on nothing else while it receives hidden states and residuals: "
         f"{format_time(slowest.fixed_s)}, and {format_time(slowest.token_s)} for each token"
@@ -504,16 +514,16 @@ def _stage_assumptions(steps: ReplicaSteps, engine: Engine) -> Iterator[str]:
     yield "blocks are those of the stage with the fewest; all stages draw the power of working ones"
 
 
-def _step_assumptions(surface: Surface, *, known: Collection[str]) -> Iterator[str]:
-    """Yield the steps' deciding assumptions that ``known`` lacks."""
-    found: dict[str, float] = {}
+def _step_assumptions(surface: Surface, *, said: Collection[str]) -> Iterator[str]:
+    """Yield the steps' deciding assumptions that ``said`` lacks."""
+    shares: dict[str, float] = {}
     for report in (surface.report_near(8, is_prompt=False), surface.report_near(0, is_prompt=True)):
         for group in report.assumption_groups:
             share = group.step_share or 0.0
-            is_said = group.text in known or group.text.startswith(_OF_THE_STEP)
+            is_said = group.text in said or group.text.startswith(_OF_THE_STEP)
             if share >= _DECIDING and not is_said:
-                found[group.text] = max(share, found.get(group.text, 0.0))
-    for text, share in found.items():
+                shares[group.text] = max(share, shares.get(group.text, 0.0))
+    for text, share in shares.items():
         yield f"steps: {text} (decides {share:.0%} of one)"
 
 
@@ -521,10 +531,10 @@ def _cache_assumptions(plan: ServingPlan, surface: Surface) -> Iterator[str]:
     """Say what windows and states make of the cache."""
     setup, memory = plan.setup, surface.memory
     if window := setup.times.window:
-        kept = f"{setup.engine.name} keeps all tokens of these too"
+        keeping = f"{setup.engine.name} keeps all tokens of these too"
         if setup.tokens_beyond is not None:
-            kept = f"{setup.engine.name} keeps no others of these"
-        yield f"layers with a window attend to the last {window} tokens; {kept}"
+            keeping = f"{setup.engine.name} keeps no others of these"
+        yield f"layers with a window attend to the last {window} tokens; {keeping}"
     if memory.state_bytes:
         yield f"a sequence has {memory.state_bytes / 1e6:.1f} MB of states on a device, in f32"
 

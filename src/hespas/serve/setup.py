@@ -1,4 +1,4 @@
-"""What a replica runs: an engine, the times of its steps, and its blocks."""
+"""Describe what a replica runs."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from hespas.base.frozen import frozen
 from hespas.errors import ConfigError
 from hespas.serve.load import PICOSECONDS, Requests
 from hespas.serve.pipeline import Pipeline
-from hespas.serve.pool import Work
+from hespas.serve.pool import Work, summed_causes_ps
 from hespas.serve.replica import Replica
 from hespas.serve.setup import Setup
 from hespas.serve.step_times import NEVER
@@ -44,7 +44,7 @@ class Router(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prefill:
-    """Replicas that compute prompts alone, and send keys and values to those that decode.
+    """Replicas that compute prompts for those that decode.
 
     A replica sends them one request after another, at ``bytes_per_s``, ``latency_s`` later.
     """
@@ -71,7 +71,7 @@ class Entry:
     token_s: float = 0.0
 
     def time_ps(self, tokens: int) -> int:
-        """Return how long the server takes for a request, by its prompt's tokens."""
+        """Return the server's time for a prompt of ``tokens``."""
         return round((self.request_s + self.token_s * tokens) * PICOSECONDS)
 
 
@@ -122,7 +122,7 @@ class Served:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """The state of a replica: decoding and waiting requests, and the blocks in use."""
+    """A replica's requests and used blocks at a time."""
 
     time_ps: int
     replica: int
@@ -141,18 +141,18 @@ def serve(
     entry: Entry = NO_ENTRY,
     most_samples: int = 1000,
 ) -> Served:
-    """Run requests on replicas until the last one ends; ``prefill`` computes prompts elsewhere.
+    """Run requests on replicas until the last one ends.
 
     Raises `ConfigError` for a request that fits no replica.
     """
-    for each in (setup,) if prefill is None else (setup, prefill.setup):
-        _check(requests, each)
+    for engine_setup in (setup,) if prefill is None else (setup, prefill.setup):
+        _check(requests, engine_setup)
     count = len(requests)
     work = Work(
         arrivals_ps=list(requests.arrivals_ps),
         prompts=requests.prompts,
         outputs=requests.outputs,
-        made=[0] * count,
+        generated=[0] * count,
         started_ps=[NEVER] * count,
         first_ps=[NEVER] * count,
         ended_ps=[NEVER] * count,
@@ -171,10 +171,6 @@ def serve(
         sample=_sampler(samples, most_samples),
     )
     fleet.run()
-    causes: dict[str, int] = {}
-    for replica in fleet.engines:
-        for cause, waited in replica.causes_ps.items():
-            causes[cause] = causes.get(cause, 0) + waited
     return Served(
         arrivals_ps=work.arrivals_ps,
         started_ps=work.started_ps,
@@ -185,7 +181,7 @@ def serve(
         iterations=sum(replica.iterations for replica in fleet.engines),
         cached_tokens=sum(work.cached.values()),
         samples=samples,
-        causes_ps=causes,
+        causes_ps=summed_causes_ps(fleet.engines),
     )
 
 
@@ -214,11 +210,13 @@ def _nearest(request: int, engines: Sequence[Server]) -> Server:
     """Return the replica with most of a prompt, unless it's far behind."""
     most = min(replica.load for replica in engines) + _MOST_AHEAD
     near = [replica for replica in engines if replica.load <= most]
-    return min(near, key=lambda each: (-each.cached_tokens(request), each.load, each.number))
+    return min(
+        near, key=lambda replica: (-replica.cached_tokens(request), replica.load, replica.number)
+    )
 
 
 def _sampler(samples: list[Sample], most: int) -> Callable[[Server], None]:
-    """Return a sampler of a replica's state that thins out as samples grow."""
+    """Return a sampler that thins out as samples grow."""
     every, seen = 1, 0
 
     def sample(replica: Server) -> None:
@@ -335,7 +333,7 @@ class _Fleet:
             heappush(self.busy, (replica.now, replica.number))
 
     def _come(self, first: _Chooser, second: _Chooser) -> None:
-        """Let the next request come to an engine, or to the server before it."""
+        """Pass the next request to its engine or server."""
         if _first(self.entering) < _first(self.arriving):
             offered_ps, request = heappop(self.entering)
             self._offer(request, self.engines[self.placed[request]], offered_ps)
@@ -350,7 +348,7 @@ class _Fleet:
             self._enter(request, arrived_ps)
 
     def _enter(self, request: int, arrived_ps: int) -> None:
-        """Let the server of its replica take a request, behind those before it."""
+        """Queue a request at its replica's server."""
         number = self.placed[request]
         start_ps = max(arrived_ps, self.entered_ps.get(number, 0))
         self.entered_ps[number] = start_ps + self.entry.time_ps(self.requests.prompts[request])

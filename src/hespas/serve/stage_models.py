@@ -77,10 +77,10 @@ def stage_models(
     Raises `ConfigError` for more stages than layers, and layers that need others.
     """
     stages, inner = mesh.size(PIPE), within_stages(mesh)
-    whole = _served_model(options, part, inner, model)
+    served = _served_model(options, part, inner, model)
     if stages == 1:
-        return (StageModel(model=whole, layers=0 if model is None else model.layers, link=Link()),)
-    settings = settings_of(whole)
+        return (StageModel(model=served, layers=0 if model is None else model.layers, link=Link()),)
+    settings = settings_of(served)
     if not isinstance(settings, LanguageModel):
         raise ConfigError(
             f"{options.model_name} is not cut into stages", hint=f"drop {PIPE} of {option('mesh')}"
@@ -90,22 +90,22 @@ def stage_models(
             f"{options.model_name} has {settings.layers} layers for {stages} stages",
             hint=f"give {PIPE}={settings.layers} or less",
         )
-    return tuple(_stages(whole, settings, stages, engine, dimensions))
+    return tuple(_stages(served, settings, stages, engine, dimensions))
 
 
 def _stages(
-    whole: ServedModel,
+    served: ServedModel,
     settings: LanguageModel,
     stages: int,
     engine: Engine,
     dimensions: Sequence[Dimension],
 ) -> Iterator[StageModel]:
-    mesh, begin = MeshAxes(axes=whole.mesh), 0
+    mesh, begin = MeshAxes(axes=served.mesh), 0
     for number, layers in enumerate(layers_of_stages(settings.layers, stages, engine.more_layers)):
         of_stage = settings.with_layers(layers, first=begin)
         is_last = number == stages - 1
         model = replace(
-            whole,
+            served,
             stage=("first" if not number else "last" if is_last else "middle"),
             layers=layers,
             # Stages of equal layers are predicted once.
@@ -158,13 +158,13 @@ class ReplicaSteps:
         """
         if len(self.surfaces) == 1:
             return self.surfaces[0]
-        slowest = max(self.surfaces, key=lambda each: each.times.of_tokens(_TYPICAL))
-        powers = [dict(each.power_w or ()) for each in self.surfaces]
-        power_w = tuple((size, sum(each[size] for each in powers)) for size in powers[0])
+        slowest = max(self.surfaces, key=lambda surface: surface.times.of_tokens(_TYPICAL))
+        powers = [dict(surface.power_w or ()) for surface in self.surfaces]
+        power_w = tuple((size, sum(surface[size] for surface in powers)) for size in powers[0])
         mean_w = tuple((size, value / len(powers)) for size, value in power_w)
         return replace(
             slowest,
-            times=summed([each.times for each in self.surfaces]),
+            times=summed([surface.times for surface in self.surfaces]),
             power_w=mean_w if all(powers) else None,
         )
 
@@ -173,8 +173,8 @@ class ReplicaSteps:
         """Bytes of a token's keys and values, on all devices together."""
         pairs = zip(self.models, self.surfaces, strict=True)
         return sum(
-            surface.memory.kv_bytes_per_token * each.devices / surface.parts
-            for each, surface in pairs
+            surface.memory.kv_bytes_per_token * stage.devices / surface.parts
+            for stage, surface in pairs
         )
 
     def setup(self, engine: Engine, capacity: int, *, shares: bool, factors: StepFactors) -> Setup:
@@ -183,15 +183,16 @@ class ReplicaSteps:
         Blocks are those of the stage that has the fewest. Requests that ``shares`` prefixes keep
         all tokens of them.
         """
-        has_tokens = all(each.memory.kv_bytes_per_token > 0 for each in self.surfaces)
+        has_tokens = all(surface.memory.kv_bytes_per_token > 0 for surface in self.surfaces)
         if not has_tokens and len(self.models) > 1:
             raise ConfigError(
                 "a stage of the pipeline has no layer with keys and values",
                 hint=f"give {option('mesh')} fewer stages",
             )
-        cached = min(self._caches(engine, capacity), key=lambda each: each.blocks)
+        cached = min(self._caches(engine, capacity), key=lambda surface: surface.blocks)
         scaled = [
-            each.times.scaled(factors, most_decoded=each.most_decoded) for each in self.surfaces
+            surface.times.scaled(factors, most_decoded=surface.most_decoded)
+            for surface in self.surfaces
         ]
         # Whole prefixes are kept: of layers with windows too, as far as is known here.
         keeps_all = shares and engine.caches_prefixes and has_tokens
@@ -206,13 +207,15 @@ class ReplicaSteps:
         if len(scaled) == 1:
             return setup
         pairs = zip(scaled, self.models, strict=True)
-        received = tuple(own.received(each.link.fixed_s, each.link.token_s) for own, each in pairs)
+        received = tuple(
+            own.received(surface.link.fixed_s, surface.link.token_s) for own, surface in pairs
+        )
         return replace(setup, times=summed(received), stages=received)
 
     def _caches(self, engine: Engine, capacity: int) -> list[_Cached]:
         return [
-            _cache_of(engine, surface, capacity, self.name, MeshAxes(axes=each.model.mesh))
-            for each, surface in zip(self.models, self.surfaces, strict=True)
+            _cache_of(engine, surface, capacity, self.name, MeshAxes(axes=stage.model.mesh))
+            for stage, surface in zip(self.models, self.surfaces, strict=True)
         ]
 
     def rows(self, setup: Setup, batch: float, capacity: int) -> list[StageRow]:
@@ -221,13 +224,13 @@ class ReplicaSteps:
         caches = self._caches(setup.engine, capacity)
         return [
             StageRow(
-                layers=each.layers,
+                layers=stage.layers,
                 weight_bytes=surface.memory.weights_bytes,
                 kv_blocks=cached.blocks,
                 decode_s=times.of_tokens(sequences) / PICOSECONDS,
-                receive_s=each.link.fixed_s + each.link.token_s * sequences,
+                receive_s=stage.link.fixed_s + stage.link.token_s * sequences,
             )
-            for each, surface, cached, times in zip(
+            for stage, surface, cached, times in zip(
                 self.models, self.surfaces, caches, setup.stages, strict=True
             )
         ]
@@ -241,18 +244,18 @@ def _served_model(
     options: ServeOptions, part: str, mesh: MeshAxes, model: LanguageModel | None
 ) -> ServedModel:
     """Return what is served on a mesh without a pipeline."""
-    given = options.model
+    chosen = options.model
     values: dict[str, Scalar] = {}
-    if given.dtype is not None:
-        values["dtype"] = given.dtype
-    if given.attention is not None:
-        values["attention"] = given.attention
+    if chosen.dtype is not None:
+        values["dtype"] = chosen.dtype
+    if chosen.attention is not None:
+        values["attention"] = chosen.attention
     latent = None if model is None else model.latent
     return ServedModel(
         name=options.model_name,
         cluster=f"{mesh.device_count}x{part}",
         mesh=mesh.axes,
-        settings=dict(given.settings),
+        settings=dict(chosen.settings),
         values=values,
         routes=model is not None and model.routing is not None,
         selected=0 if latent is None else latent.indexed_tokens,
@@ -272,13 +275,13 @@ def _window_of(model: LanguageModel) -> Window | None:
     return Window(
         tokens=max(seen),
         layers=layers,
-        others=len(kinds) - layers,
+        full_layers=len(kinds) - layers,
         cached_share=windowed_share(model),
     )
 
 
 class _Cached(NamedTuple):
-    """The blocks of a replica, and what sequences hold of them, as `Setup` says."""
+    """A replica's blocks, and those of its sequences."""
 
     blocks: int
     tokens_beyond: int | None
@@ -290,12 +293,12 @@ def _cache_of(
 ) -> _Cached:
     """Return the blocks of a replica; `ConfigError` where it has none."""
     memory = surface.memory
-    left = engine.cache_bytes(
+    free_bytes = engine.cache_bytes(
         capacity=capacity, weights=memory.weights_bytes, workspace=memory.workspace_bytes
     )
     block_bytes = memory.kv_bytes_per_token * engine.block_tokens
     if block_bytes:
-        blocks = int(left // block_bytes) * surface.parts
+        blocks = int(free_bytes // block_bytes) * surface.parts
         states = ceil(memory.state_bytes / block_bytes)
         frees = engine.frees_windows and surface.times.window > 0
         beyond = memory.kv_bytes_beyond
@@ -305,7 +308,7 @@ def _cache_of(
         )
     else:
         # Nothing is cached of a token: a block is a sequence's state.
-        blocks = left // max(1, memory.state_bytes) * surface.parts
+        blocks = free_bytes // max(1, memory.state_bytes) * surface.parts
         cached = _Cached(blocks, 0, 1)
     if cached.blocks:
         return cached

@@ -1,4 +1,4 @@
-"""The stages of a pipeline: which layers each has, and when each is free."""
+"""Cut layers into a pipeline's stages, and time these."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from enum import Enum
 
 
 class MoreLayers(Enum):
-    """Which stages have a layer more where stages do not divide the layers."""
+    """Which stages have a layer more than others."""
 
     MIDDLE = "middle"
     """The last but one, and others before it (vLLM, get_pp_indices of distributed/utils.py)."""
@@ -24,15 +24,15 @@ def layers_of_stages(layers: int, stages: int, more: MoreLayers) -> tuple[int, .
     >>> [layers_of_stages(30, 4, more) for more in MoreLayers]
     [(7, 8, 8, 7), (7, 7, 8, 8), (8, 8, 7, 7)]
     """
-    each, rest = divmod(layers, stages)
+    fewest, remainder = divmod(layers, stages)
     match more:
         case MoreLayers.MIDDLE:
-            longer = range(stages - 1 - rest, stages - 1)
+            longer = range(stages - 1 - remainder, stages - 1)
         case MoreLayers.LAST:
-            longer = range(stages - rest, stages)
+            longer = range(stages - remainder, stages)
         case MoreLayers.FIRST:
-            longer = range(rest)
-    return tuple(each + (stage in longer) for stage in range(stages))
+            longer = range(remainder)
+    return tuple(fewest + (stage in longer) for stage in range(stages))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -42,7 +42,7 @@ class StageClock:
     free_ps: list[int]
 
     def through(self, ready_ps: int, times_ps: Sequence[int]) -> int:
-        """Return when a batch has been through, which is ready for the first stage.
+        """Return when a batch leaves the last stage.
 
         >>> clock = StageClock(free_ps=[0, 0])
         >>> clock.through(0, (5, 5)), clock.through(0, (5, 5)), clock.through(12, (5, 5))

@@ -15,7 +15,7 @@ NEVER = 1 << 62
 
 @frozen
 class StepFactors:
-    """How much longer iterations take than predicted: those that decode, and those of prompts."""
+    """How much longer iterations take than predicted."""
 
     decode: float = 1.0
     prompts: float = 1.0
@@ -58,25 +58,22 @@ class StepTimes:
         )
 
     def received(self, fixed_s: float, token_s: float) -> StepTimes:
-        """Return the times of a stage that receives its tokens from another one."""
+        """Return the times with those to receive tokens."""
         tokens_s = ((size, time_s + fixed_s + size * token_s) for size, time_s in self.tokens_s)
         return replace(self, tokens_s=tuple(tokens_s))
 
     def of_tokens(self, tokens: int) -> int:
         """Return the ps of an iteration of so many tokens, without attention."""
-        known = self._tokens_ps.get(tokens)
-        if known is None:
-            known = round(interpolated(self.tokens_s, tokens) * PICOSECONDS)
-            self._tokens_ps[tokens] = known
-        return known
+        if tokens not in self._tokens_ps:
+            self._tokens_ps[tokens] = round(interpolated(self.tokens_s, tokens) * PICOSECONDS)
+        return self._tokens_ps[tokens]
 
     def of_context(self, sequences: int) -> int:
         """Return the ps per token of context, at a batch of ``sequences``."""
-        known = self._context_ps.get(sequences)
-        if known is None:
-            known = round(max(0.0, interpolated(self.context_s, sequences)) * PICOSECONDS)
-            self._context_ps[sequences] = known
-        return known
+        if sequences not in self._context_ps:
+            time_s = max(0.0, interpolated(self.context_s, sequences))
+            self._context_ps[sequences] = round(time_s * PICOSECONDS)
+        return self._context_ps[sequences]
 
     def of_window(self, sequences: int) -> int:
         """Return the ps per token of context within the window, beside `of_context`."""
@@ -95,12 +92,12 @@ class StepTimes:
         attended = rate * context // parts
         if not self.window_s:
             return attended, rate * decoding // parts, NEVER
-        left = decoding * self.window - context
-        if left <= 0:
+        room = decoding * self.window - context
+        if room <= 0:
             seen = self.of_window(sequences) * decoding * self.window
             return attended + seen // parts, rate * decoding // parts, NEVER
         rate += self.of_window(sequences)
-        return rate * context // parts, rate * decoding // parts, -(-left // decoding)
+        return rate * context // parts, rate * decoding // parts, -(-room // decoding)
 
     def of_exchange(self, tokens: int) -> int:
         """Return how long ``tokens`` travel beside an iteration, in ps; 0 without."""
@@ -118,7 +115,7 @@ class StepTimes:
 
     @cached_property
     def of_pair(self) -> float:
-        """The ps per pair of a prompt's token and one it attends to."""
+        """The ps per pair of a token and attended one."""
         return max(0.0, self.pair_s) * PICOSECONDS
 
     def pairs_ps(self, before: int, tokens: int) -> float:
@@ -136,9 +133,9 @@ class StepTimes:
         The first and the last have a neighbour on one side alone, and are not left out.
         """
         errors = [
-            abs(interpolated(self.tokens_s[:at] + self.tokens_s[at + 1 :], size) / value - 1)
-            for at, (size, value) in enumerate(self.tokens_s)
-            if 0 < at < len(self.tokens_s) - 1
+            abs(interpolated(self.tokens_s[:index] + self.tokens_s[index + 1 :], size) / value - 1)
+            for index, (size, value) in enumerate(self.tokens_s)
+            if 0 < index < len(self.tokens_s) - 1
         ]
         return max(errors, default=0.0)
 
@@ -153,19 +150,17 @@ def summed(stages: Sequence[StepTimes]) -> StepTimes:
     """
 
     def added(axes: Sequence[tuple[tuple[int, float], ...]]) -> tuple[tuple[int, float], ...]:
-        given = [dict(axis) for axis in axes if axis]
-        return (
-            tuple((size, sum(each[size] for each in given)) for size in given[0]) if given else ()
-        )
+        maps = [dict(axis) for axis in axes if axis]
+        return tuple((size, sum(it[size] for it in maps)) for size in maps[0]) if maps else ()
 
     return StepTimes(
-        tokens_s=added([each.tokens_s for each in stages]),
-        context_s=added([each.context_s for each in stages]),
-        pair_s=sum(each.pair_s for each in stages),
-        exchange_s=added([each.exchange_s for each in stages]),
-        window=max(each.window for each in stages),
-        window_s=added([each.window_s for each in stages]),
-        window_pair_s=sum(each.window_pair_s for each in stages),
+        tokens_s=added([stage.tokens_s for stage in stages]),
+        context_s=added([stage.context_s for stage in stages]),
+        pair_s=sum(stage.pair_s for stage in stages),
+        exchange_s=added([stage.exchange_s for stage in stages]),
+        window=max(stage.window for stage in stages),
+        window_s=added([stage.window_s for stage in stages]),
+        window_pair_s=sum(stage.window_pair_s for stage in stages),
     )
 
 
@@ -182,7 +177,7 @@ def pairs_within(window: int, tokens: int) -> int:
 
 
 def interpolated(points: Sequence[tuple[int, float]], size: int) -> float:
-    """Return the value at a size, linear between points, constant below the first.
+    """Interpolate linearly; constant below the first point.
 
     >>> interpolated([(1, 2.0), (3, 4.0)], 2), interpolated([(1, 2.0), (3, 4.0)], 5)
     (3.0, 6.0)

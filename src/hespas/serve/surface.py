@@ -94,14 +94,14 @@ class ServedModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """Attention of ``layers`` sees the last ``tokens`` alone, that of ``others`` sees all.
+    """Attention of ``layers`` to the last ``tokens``, beside ``full_layers``.
 
-    The former have ``cached_share`` of what is cached of a token.
+    Layers with a window have ``cached_share`` of what is cached of a token.
     """
 
     tokens: int
     layers: int
-    others: int
+    full_layers: int
     cached_share: float
 
 
@@ -112,6 +112,11 @@ class Size:
     batch: int
     tokens: int
     is_prompt: bool = False
+
+    @property
+    def new_tokens(self) -> int:
+        """The tokens that the step computes."""
+        return self.batch * (self.tokens if self.is_prompt else 1)
 
     @property
     def pairs(self) -> int:
@@ -146,15 +151,15 @@ def sizes(
     batches = sorted((*DECODED, *ROUTED)) if routes else DECODED
     decoded = [Size(batch=batch, tokens=short) for batch in batches]
     attended = [Size(batch=batch, tokens=long) for long in longer for batch in ATTENDED]
-    whole = [Size(batch=1, tokens=tokens, is_prompt=True) for tokens in prompts]
+    prompts_of_one = [Size(batch=1, tokens=tokens, is_prompt=True) for tokens in prompts]
     parts = min(_CUT, max(2, prompts[-1] // (2 * selected))) if selected else _CUT
     cut = Size(batch=parts, tokens=prompts[-1] // parts, is_prompt=True)
-    return (*decoded, *attended, *whole, cut)
+    return (*decoded, *attended, *prompts_of_one, cut)
 
 
 @frozen
 class CacheMemory:
-    """Bytes of a device: weights, the largest workspace beside, and what sequences cache.
+    """A device's bytes: weights, workspace and cache.
 
     A token takes ``kv_bytes_per_token``, beyond a window ``kv_bytes_beyond``; a sequence has
     ``state_bytes`` beside its tokens.
@@ -187,10 +192,12 @@ class Surface:
 
     def report_near(self, size: int, *, is_prompt: bool) -> RunReport:
         """Return the predicted step of the nearest batch or prompt."""
-        near = [each for each in self.reports if each.is_prompt == is_prompt]
+        near = [size_of for size_of in self.reports if size_of.is_prompt == is_prompt]
         if is_prompt:
-            return self.reports[min(near, key=lambda each: abs(each.batch * each.tokens - size))]
-        return self.reports[min(near, key=lambda each: abs(each.batch - size))]
+            return self.reports[
+                min(near, key=lambda size_of: abs(size_of.batch * size_of.tokens - size))
+            ]
+        return self.reports[min(near, key=lambda size_of: abs(size_of.batch - size))]
 
 
 class Surfaces:
@@ -251,10 +258,9 @@ def surface(
     window: Window | None = None,
     state_bytes: int = 0,
 ) -> Surface:
-    """Return the surface through predicted steps of the sizes that `sizes` returns.
+    """Return the surface through predicted steps of `sizes`.
 
-    An iteration ``in_halves`` computes as long as two steps of half its size, and no less than
-    their tokens travel.
+    An iteration ``in_halves`` takes two steps of half its size, and no less than tokens travel.
     """
     halves = 2 if in_halves else 1
     steps_s = {
@@ -275,42 +281,31 @@ def surface(
         batch = size.batch * halves
         attended_ps = attending.attended_ps(batch, batch * short, 1)[0]
         tokens_s.append((batch, steps_s[size] - attended_ps / PICOSECONDS))
-    tokens_s += [
-        (
-            size.tokens * halves,
-            steps_s[size] - attending.pairs_ps(0, size.tokens) * halves / PICOSECONDS,
-        )
-        for size in reports
-        if size.is_prompt and size.batch == 1
-    ]
-    exchange_s = [
-        (
-            halves * size.batch * (size.tokens if size.is_prompt else 1),
-            halves * report.communication_s,
-        )
+    for size in (size for size in reports if size.is_prompt and size.batch == 1):
+        attended_s = attending.pairs_ps(0, size.tokens) * halves / PICOSECONDS
+        tokens_s.append((size.tokens * halves, steps_s[size] - attended_s))
+    exchange_s = {
+        halves * size.new_tokens: halves * report.communication_s
         for size, report in reports.items()
         if size.batch == 1 or size.tokens == short
-    ]
-    power_w = [
-        (
-            halves * size.batch * (size.tokens if size.is_prompt else 1),
-            halves * energy_j / max(steps_s[size], halves * report.communication_s),
-        )
-        for size, report in reports.items()
-        if (energy_j := report.energy_j) is not None
-    ]
+    }
+    power_w = dict[int, float]()
+    for size, report in reports.items():
+        if report.energy_j is not None:
+            elapsed_s = max(steps_s[size], halves * report.communication_s)
+            power_w[halves * size.new_tokens] = halves * report.energy_j / elapsed_s
     memory = _memory(reports, window, state_bytes)
     return Surface(
         times=replace(
             attending,
             tokens_s=tuple(tokens_s),
-            exchange_s=tuple(sorted(dict(exchange_s).items())) if in_halves else (),
+            exchange_s=tuple(sorted(exchange_s.items())) if in_halves else (),
         ),
         most_decoded=halves * max(size.batch for size in decoded),
         memory=replace(memory, workspace_bytes=halves * memory.workspace_bytes),
         capacity_bytes=next(iter(reports.values())).memory_capacity_bytes,
         parts=parts,
-        power_w=tuple(sorted(dict(power_w).items())) or None,
+        power_w=tuple(sorted(power_w.items())) or None,
         reports=reports,
         depths=depths,
     )
@@ -322,7 +317,7 @@ def _attending(
     halves: int,
     window: Window | None,
 ) -> StepTimes:
-    """Return what tokens of context take, and pairs of prompts, of steps in ``halves``.
+    """Return the times of attended tokens and pairs.
 
     ``prompts_s`` differ by what pairs take; without any they take nothing.
     """
@@ -342,20 +337,20 @@ def _attending(
     within = zip(slopes[0], context_s, strict=True) if len(slopes) > 1 else ()
     prompts = [size for size in steps_s if size.is_prompt]
     cut = next(size for size in prompts if size.batch > 1)
-    whole = max((size for size in prompts if size.batch == 1), key=lambda size: size.tokens)
-    longer_s = max(0.0, prompts_s.get(whole, 0.0) - prompts_s.get(cut, 0.0)) / halves
-    pairs = whole.pairs - cut.pairs
+    longest = max((size for size in prompts if size.batch == 1), key=lambda size: size.tokens)
+    longer_s = max(0.0, prompts_s.get(longest, 0.0) - prompts_s.get(cut, 0.0)) / halves
+    pairs = longest.pairs - cut.pairs
     if window is None:
         return StepTimes(tokens_s=(), context_s=tuple(context_s), pair_s=longer_s / pairs)
-    seen = whole.pairs_within(window.tokens) - cut.pairs_within(window.tokens)
+    seen = longest.pairs_within(window.tokens) - cut.pairs_within(window.tokens)
     # A pair takes as long in each layer.
-    of_layer_s = longer_s / (window.others * pairs + window.layers * seen)
+    of_layer_s = longer_s / (window.full_layers * pairs + window.layers * seen)
     return StepTimes(
         tokens_s=(),
         context_s=tuple(context_s),
-        pair_s=window.others * of_layer_s,
+        pair_s=window.full_layers * of_layer_s,
         window=window.tokens,
-        window_s=tuple((batch, max(0.0, one - other)) for (batch, one), (_, other) in within),
+        window_s=tuple((batch, max(0.0, all_s - full_s)) for (batch, all_s), (_, full_s) in within),
         window_pair_s=window.layers * of_layer_s,
     )
 
@@ -414,13 +409,13 @@ def _reports(
 ) -> dict[Size, RunReport]:
     """Return the reports of steps, whole or from two depths."""
     if depths is None:
-        found = predicted([model.candidate(size) for size in designed])
-        return dict(zip(designed, found, strict=True))
+        reports = predicted([model.candidate(size) for size in designed])
+        return dict(zip(designed, reports, strict=True))
     both = (depths.shallow, depths.deep)
-    found = predicted(
+    reports = predicted(
         [model.candidate(size, layers=layers) for layers in both for size in designed]
     )
-    pairs = zip(found[: len(designed)], found[len(designed) :], strict=True)
+    pairs = zip(reports[: len(designed)], reports[len(designed) :], strict=True)
     grown = [deepened(shallow, deep, depths) for shallow, deep in pairs]
     return dict(zip(designed, grown, strict=True))
 

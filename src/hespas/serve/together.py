@@ -33,7 +33,7 @@ _COMMON = frozenset(
 
 
 class ServedTogether(msgspec.Struct, frozen=True, kw_only=True):
-    """One of several models: the ``name`` that the file gives it, and its answer."""
+    """A served model by its name in the file."""
 
     name: str
     report: ServingReport
@@ -80,7 +80,7 @@ def is_file_of_models(model: str) -> bool:
 
 
 def serving_together(file: Path, options: ServeOptions) -> TogetherReport:
-    """Predict how the models of a file are served; ``options`` are those of all.
+    """Predict how the models of a file are served.
 
     The file has a name for each model, with ``model`` and what differs from ``options`` by the
     names of flags. A model without a mesh has one device, without ``replicas`` one of them. Raises
@@ -111,19 +111,19 @@ def _members(file: Path, options: ServeOptions) -> list[_Member]:
             hint="write NAME: {model: Qwen/Qwen3-8B, mesh: tp=1, rate: 5} for each",
         )
     return [
-        _member(str(name), given, options, f"{location}: {name}")
-        for name, given in cast("dict[object, object]", content).items()
+        _member(str(name), entry, options, f"{location}: {name}")
+        for name, entry in cast("dict[object, object]", content).items()
     ]
 
 
-def _member(name: str, given: object, options: ServeOptions, location: str) -> _Member:
-    if not isinstance(given, dict) or _MODEL not in given:
+def _member(name: str, entry: object, options: ServeOptions, location: str) -> _Member:
+    if not isinstance(entry, dict) or _MODEL not in entry:
         raise ConfigError(f"has no {_MODEL}", location=location, hint="give one, and its load")
-    own = {str(key).replace("-", "_"): value for key, value in cast("Any", given).items()}
+    own = {str(key).replace("-", "_"): value for key, value in cast("Any", entry).items()}
     fields = {
-        each.name: field
-        for field, each in options_by_field(ServeOptions).items()
-        if each.name not in _COMMON | NOT_SERVED
+        declared.name: field
+        for field, declared in options_by_field(ServeOptions).items()
+        if declared.name not in _COMMON | NOT_SERVED
     }
     fields[_MODEL] = fields.pop("model_name")
     for key in own:
@@ -135,8 +135,8 @@ def _member(name: str, given: object, options: ServeOptions, location: str) -> _
             )
     try:
         changed = overridden(options, {fields[key]: _raw(value) for key, value in own.items()})
-        one = MeshAxes(axes=(("tp", 1),))
-        model = replace(changed.model, mesh=changed.model.mesh or one)
+        one_device = MeshAxes(axes=(("tp", 1),))
+        model = replace(changed.model, mesh=changed.model.mesh or one_device)
         changed = replace(changed, model=model, replicas=changed.replicas or 1)
         fleet = fleet_of(changed)
     except HespasError as error:
@@ -145,13 +145,13 @@ def _member(name: str, given: object, options: ServeOptions, location: str) -> _
 
 
 def _raw(value: object) -> object:
-    """Return a value of the file as flags have it: settings are texts NAME=VALUE."""
+    """Return a file's value as flags have it."""
     if not isinstance(value, dict):
         return value
     settings = cast("Mapping[object, object]", value)
     return [
-        f"{name}={str(each).lower() if isinstance(each, bool) else each}"
-        for name, each in settings.items()
+        f"{name}={str(setting).lower() if isinstance(setting, bool) else setting}"
+        for name, setting in settings.items()
     ]
 
 
@@ -170,7 +170,7 @@ def _served(member: _Member, file: str, surfaces: Surfaces) -> ServedTogether:
 def _report(
     served: Sequence[ServedTogether], options: ServeOptions, *, devices: int, idle: int
 ) -> TogetherReport:
-    reports = [each.report for each in served]
+    reports = [model.report for model in served]
     rate = sum(report.output_tokens_per_s for report in reports)
     goodputs = [report.goodput for report in reports]
     powers = [
@@ -187,7 +187,7 @@ def _report(
         output_tokens_per_s=rate,
         output_tokens_per_s_per_device=rate / devices,
         requests_per_s=sum(report.requests_per_s for report in reports),
-        goodput=None if None in goodputs else sum(each or 0.0 for each in goodputs),
+        goodput=None if None in goodputs else sum(model or 0.0 for model in goodputs),
         power_w=sum(powers) if len(powers) == len(reports) else None,
         usd_per_million_output_tokens=usd and usd * devices / HOUR_S / rate * 1e6,
         assumptions=[

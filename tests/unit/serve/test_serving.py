@@ -73,8 +73,11 @@ def test_steps_are_predicted_as_the_part_can(cluster: str, fidelity: Phase) -> N
 @pytest.mark.parametrize(
     ("name", "window"),
     [
-        ("google/gemma-3-27b-it", Window(tokens=1024, layers=52, others=10, cached_share=52 / 62)),
-        ("openai/gpt-oss-120b", Window(tokens=128, layers=18, others=18, cached_share=0.5)),
+        (
+            "google/gemma-3-27b-it",
+            Window(tokens=1024, layers=52, full_layers=10, cached_share=52 / 62),
+        ),
+        ("openai/gpt-oss-120b", Window(tokens=128, layers=18, full_layers=18, cached_share=0.5)),
         ("meta-llama/Llama-3.1-8B", None),
         ("deepseek-ai/DeepSeek-V3", None),
     ],

@@ -77,7 +77,7 @@ def test_memory_is_divided_into_weights_workspace_and_cache(exact: Surface) -> N
 
 def _windowed(size: Size, window: Window) -> RunReport:
     """Return the report of a step in which some layers see a window alone."""
-    share = window.layers / (window.layers + window.others)
+    share = window.layers / (window.layers + window.full_layers)
     report, tokens = _report(size), size.tokens
     seen = min(tokens, window.tokens)
     unread_s = OF_PAIR_S * (size.pairs - size.pairs_within(window.tokens))
@@ -93,7 +93,7 @@ def _windowed(size: Size, window: Window) -> RunReport:
 
 @pytest.mark.parametrize("tokens", [128, 1024, 4096])
 def test_layers_with_a_window_are_told_from_others(tokens: int) -> None:
-    window = Window(tokens=tokens, layers=3, others=1, cached_share=0.75)
+    window = Window(tokens=tokens, layers=3, full_layers=1, cached_share=0.75)
     designed = sizes(window=tokens)
     reports = {size: _windowed(size, window) for size in designed}
     made = surface(reports, parts=1, window=window)
