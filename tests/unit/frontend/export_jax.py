@@ -100,7 +100,7 @@ def single_device_programs() -> Programs:
 
 
 def shifted(x):
-    return lax.ppermute(x, "x", [(at, (at + 1) % 4) for at in range(4)])
+    return lax.ppermute(x, "x", [(device, (device + 1) % 4) for device in range(4)])
 
 
 def summed_scan(x):

@@ -180,7 +180,7 @@ def test_readings(line: str, arguments: str, result: str, expected: Attrs) -> No
 
 
 def test_a_convolution_with_every_attribute() -> None:
-    found = attrs_of(
+    convolution = attrs_of(
         "%r = stablehlo.convolution(%a, %k) dim_numbers = [b, 1, f, 0]x[i, 0, 1, o]->[f, 0, 1, b],"
         " window = {stride = [2, 1], pad = [[0, 1], [-1, 2]], lhs_dilate = [1, 2], "
         "rhs_dilate = [2, 1]} {batch_group_count = 1 : i64, feature_group_count = 2 : i64, "
@@ -190,7 +190,7 @@ def test_a_convolution_with_every_attribute() -> None:
         arguments="%a: tensor<2x9x6x8xf32>, %k: tensor<3x3x2x4xf32>",
         result="tensor<4x3x17x2xf32>",
     )
-    assert found == ConvolutionAttrs(
+    assert convolution == ConvolutionAttrs(
         input_batch=0,
         input_feature=2,
         input_spatial=(3, 1),

@@ -31,9 +31,9 @@ def table(text: str) -> tuple[tuple[int, ...], ...]:
 
 
 def attrs(text: str) -> CollectiveAttrs:
-    found = only(read(text), "all_reduce").attrs
-    assert isinstance(found, CollectiveAttrs)
-    return found
+    read_attrs = only(read(text), "all_reduce").attrs
+    assert isinstance(read_attrs, CollectiveAttrs)
+    return read_attrs
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_no_groups_are_one_group_of_everybody(empty: str) -> None:
 
 def test_a_long_list_is_printed_in_hexadecimal() -> None:
     blob = array("q", range(128)).tobytes().hex().upper()
-    found = table(
+    groups = table(
         reduce_over(
             f'dense<"0x{blob}"> : tensor<2x64xi64>',
             CHANNEL,
@@ -65,7 +65,7 @@ def test_a_long_list_is_printed_in_hexadecimal() -> None:
             partitions=128,
         )
     )
-    assert found == (tuple(range(64)), tuple(range(64, 128)))
+    assert groups == (tuple(range(64)), tuple(range(64, 128)))
 
 
 @pytest.mark.parametrize(
@@ -110,8 +110,8 @@ def test_what_the_numbers_mean(
 def test_a_channel_makes_these_cross_partition(kind: str, attributes: str) -> None:
     def text(channel: str) -> str:
         groups = "replica_groups = dense<[[0, 1]]> : tensor<1x2xi64>"
-        given = ", ".join(part for part in (attributes, channel, groups) if part)
-        body = f'%r = "stablehlo.{kind}"(%a) <{{{given}}}>'
+        entries = ", ".join(part for part in (attributes, channel, groups) if part)
+        body = f'%r = "stablehlo.{kind}"(%a) <{{{entries}}}>'
         return on_devices(vector_main(f"{body} : ({VECTOR}) -> {VECTOR}"), 2, 2)
 
     for channel, expected in ((CHANNEL, ((0, 1), (2, 3))), ("", ((0, 2), (1, 3)))):
@@ -215,7 +215,7 @@ def test_pairs(more: tuple[str, ...], pairs: tuple[tuple[int, int], ...]) -> Non
 
 
 def test_channel_and_groups_are_kept_as_written() -> None:
-    found = attrs(reduce_over("dense<[[0, 1]]> : tensor<1x2xi64>", CHANNEL))
-    assert (found.channel, found.groups) == (3, ListedGroups(groups=((0, 1),)))
+    collective = attrs(reduce_over("dense<[[0, 1]]> : tensor<1x2xi64>", CHANNEL))
+    assert (collective.channel, collective.groups) == (3, ListedGroups(groups=((0, 1),)))
     none = CHANNEL.replace("handle = 3", "handle = 0")
     assert attrs(reduce_over("dense<[[0]]> : tensor<1x1xi64>", none)).channel is None

@@ -21,8 +21,8 @@ def loaded(jax_exports: Path, name: str) -> Program:
 
 
 def trip_counts(program: Program) -> list[int | None]:
-    found = [op.attrs for op in ops_of(program, "while")]
-    return [attrs.trip_count for attrs in found if isinstance(attrs, WhileAttrs)]
+    loops = [op.attrs for op in ops_of(program, "while")]
+    return [attrs.trip_count for attrs in loops if isinstance(attrs, WhileAttrs)]
 
 
 def communication(program: Program) -> list[Op]:

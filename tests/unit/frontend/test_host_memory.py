@@ -105,7 +105,7 @@ def test_a_buffer_that_a_loop_fills_on_the_host_is_there_and_another_is_not() ->
 def test_only_placements_move_and_what_they_move() -> None:
     program = loaded(OFFLOADED)
     moved = [host_traffic(op) for op in nested_ops(program.main.body) if host_traffic(op)]
-    assert [(each.to_host_bytes, each.from_host_bytes) for each in moved] == [
+    assert [(traffic.to_host_bytes, traffic.from_host_bytes) for traffic in moved] == [
         (ROW_BYTES, 0),
         (0, ROW_BYTES),
     ]
@@ -128,8 +128,8 @@ def test_a_step_moves_every_round(fidelity: str) -> None:
 
 
 def test_memory_on_the_host_is_not_the_devices() -> None:
-    kept = OFFLOADED.replace('"pinned_host"', '"device"')
-    offloaded, device = memory_use(loaded(OFFLOADED)), memory_use(loaded(kept))
+    text = OFFLOADED.replace('"pinned_host"', '"device"')
+    offloaded, device = memory_use(loaded(OFFLOADED)), memory_use(loaded(text))
     assert offloaded.host is not None
     assert offloaded.peak_bytes <= device.peak_bytes - ROUNDS * ROW_BYTES
     assert offloaded.host_bytes >= ROUNDS * ROW_BYTES
@@ -165,6 +165,6 @@ def test_unknown_memory_kinds_are_refused() -> None:
 
 
 def test_a_program_without_placements_on_the_host_stays_as_it_is() -> None:
-    kept = loaded(OFFLOADED.replace('"pinned_host"', '"device"'))
-    assert kept.functions.keys() == {"main", "set"}
-    assert not any(HOST_MEMORY in spaces(op) for op in nested_ops(kept.main.body))
+    program = loaded(OFFLOADED.replace('"pinned_host"', '"device"'))
+    assert program.functions.keys() == {"main", "set"}
+    assert not any(HOST_MEMORY in spaces(op) for op in nested_ops(program.main.body))

@@ -19,13 +19,14 @@ CALL = (
 def tables(program: Program) -> list[tuple[Table, ...]]:
     found = [op.attrs for op in all_ops(program) if op.kind == "custom_call"]
     kinds = [attrs.tables for attrs in found if isinstance(attrs, CustomCallAttrs)]
-    return [each[0].tables if each else () for each in kinds]
+    return [kernel[0].tables if kernel else () for kernel in kinds]
 
 
 def text(called: list[str]) -> bytes:
     calls = "\n".join(
-        f"%r{at} = func.call @kernel({table}, %x) : (tensor<2xi32>, tensor<8xf32>) -> tensor<8xf32>"
-        for at, table in enumerate(called)
+        f"%r{position} = func.call @kernel({table}, %x) : "
+        "(tensor<2xi32>, tensor<8xf32>) -> tensor<8xf32>"
+        for position, table in enumerate(called)
     )
     return f"""
     func.func @main(%x: tensor<8xf32>, %given: tensor<2xi32>) -> tensor<8xf32> {{
@@ -53,8 +54,8 @@ def text(called: list[str]) -> bytes:
 def test_a_function_knows_a_table_that_all_its_callers_give(
     called: list[str], known: tuple[int, ...] | None
 ) -> None:
-    (found,) = tables(load_source(text(called), name="test"))
-    assert found == (() if known is None else (Table(operand=0, numbers=known),))
+    (call_tables,) = tables(load_source(text(called), name="test"))
+    assert call_tables == (() if known is None else (Table(operand=0, numbers=known),))
 
 
 @pytest.mark.parametrize(("handed_on", "is_known"), [("%t", True), ("%u", False)])
@@ -77,8 +78,8 @@ def test_a_loop_knows_a_table_that_stays(handed_on: str, *, is_known: bool) -> N
       }}
       return %r#2 : tensor<8xf32>
     }}"""
-    (found,) = tables(load_source(source.encode(), name="test"))
-    assert bool(found) is is_known
+    (call_tables,) = tables(load_source(source.encode(), name="test"))
+    assert bool(call_tables) is is_known
 
 
 def test_a_mask_reaches_attention_in_a_scan_over_layers() -> None:
@@ -111,8 +112,8 @@ def test_hlo_keeps_the_numbers_of_a_table(values: str, known: tuple[int, ...] | 
       t = s32[100]{{0}} constant({{{values}}})
       ROOT c = f32[8]{{0}} custom-call(t, x), custom_call_target="tpu_custom_call"
     }}"""
-    (found,) = tables(load_source(source.encode(), name="test"))
-    assert found == (() if known is None else (Table(operand=0, numbers=known),))
+    (call_tables,) = tables(load_source(source.encode(), name="test"))
+    assert call_tables == (() if known is None else (Table(operand=0, numbers=known),))
 
 
 CUT = """
@@ -159,8 +160,8 @@ def test_a_region_without_the_constants_keeps_what_each_device_has() -> None:
       %r = {alone}
       return %r : tensor<8xf32>
     }}"""
-    (op,) = [each for each in all_ops(load_source(source.encode(), name="test"))
-             if isinstance(each.attrs, CustomCallAttrs)]  # fmt: skip
+    (op,) = [table for table in all_ops(load_source(source.encode(), name="test"))
+             if isinstance(table.attrs, CustomCallAttrs)]  # fmt: skip
     assert isinstance(op.attrs, CustomCallAttrs)
-    found = [(each.devices, each.tables[0].numbers) for each in op.attrs.tables]
-    assert found == [(3, (1, 2)), (1, (5, 6))]
+    numbers = [(table.devices, table.tables[0].numbers) for table in op.attrs.tables]
+    assert numbers == [(3, (1, 2)), (1, (5, 6))]

@@ -26,7 +26,7 @@ def program(kind: str, element: str = "i32") -> Program:
 
 
 def only(kind: str, of: Program) -> Op:
-    (op,) = [each for each in all_ops(of) if each.kind == kind]
+    (op,) = [candidate for candidate in all_ops(of) if candidate.kind == kind]
     return op
 
 
@@ -38,11 +38,11 @@ def test_a_slice_is_cut_as_stablehlo_says(start: tuple[int, int, int]) -> None:
       return %r : tensor<1x3x2xi16>
     }"""
     op = only("dynamic_slice", load_source(text.encode(), name="test"))
-    whole = np.arange(32).reshape(1, 8, 4)
+    array = np.arange(32).reshape(1, 8, 4)
     i, j = np.clip(start[1], 0, 5), np.clip(start[2], 0, 2)
-    known = [on_all(tuple(whole.reshape(-1).tolist())), *[on_all((at,)) for at in start]]
-    expected = tuple(whole[:, i : i + 3, j : j + 2].reshape(-1).tolist())
-    assert computed(op, known) == on_all(expected)
+    operands = [on_all(tuple(array.reshape(-1).tolist())), *[on_all((index,)) for index in start]]
+    expected = tuple(array[:, i : i + 3, j : j + 2].reshape(-1).tolist())
+    assert computed(op, operands) == on_all(expected)
 
 
 def test_sums_differ_where_an_operand_does() -> None:
@@ -61,8 +61,8 @@ def test_numbers_are_kept_between_bounds(bounds: str) -> None:
     op = only("clamp", load_source(text.encode(), name="test"))
     count = 1 if bounds == "tensor<i32>" else 3
     mine = on_each([(-5, 3, 9), (2, 2, 2)])
-    known = [on_all((0,) * count), mine, on_all((7,) * count)]
-    assert computed(op, known) == on_each([(0, 3, 7), (2, 2, 2)])
+    operands = [on_all((0,) * count), mine, on_all((7,) * count)]
+    assert computed(op, operands) == on_each([(0, 3, 7), (2, 2, 2)])
 
 
 @pytest.mark.parametrize(

@@ -31,9 +31,9 @@ def source(meshes: str = MESH, more: str = "") -> bytes:
 
 
 def test_a_sharded_program_has_its_mesh_and_its_inputs() -> None:
-    whole = whole_of_source(source(), name="step.mlir")
-    assert whole.mesh == AXES
-    assert [str(each) for each in whole.inputs] == ["tensor<16x32xi32>", "tensor<64x64xf32>"]
+    facts = whole_of_source(source(), name="step.mlir")
+    assert facts.mesh == AXES
+    assert [str(kind) for kind in facts.inputs] == ["tensor<16x32xi32>", "tensor<64x64xf32>"]
 
 
 def test_they_stay_known_where_the_program_is_partitioned() -> None:
@@ -45,11 +45,11 @@ def test_they_stay_known_where_the_program_is_partitioned() -> None:
 def test_what_a_source_says_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     order = 'mhlo.frontend_attributes = {hespas.device_order = "[2,4]T(1,0)"}'
     sources = [source(), source(more=f", {order}"), b"module {}"]
-    wholes = [whole_of_source(each, name="step.mlir") for each in sources]
+    wholes = [whole_of_source(content, name="step.mlir") for content in sources]
     assert wholes[1].device_order is not None
 
     def cached(name: str) -> list[Whole]:
-        return [cached_whole(each, name=name, directory=tmp_path) for each in sources]
+        return [cached_whole(content, name=name, directory=tmp_path) for content in sources]
 
     assert cached("step.mlir") == wholes
     monkeypatch.setattr("hespas.frontend.whole.parse_mlir", None)
@@ -61,8 +61,8 @@ def test_what_a_source_says_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_the_inputs_of_a_partitioned_program_are_those_of_one_device() -> None:
-    made = source(more=', mhlo.spmd_output_sharding = "{replicated}"')
-    assert whole_of_source(made, name="step.mlir").inputs == ()
+    partitioned = source(more=', mhlo.spmd_output_sharding = "{replicated}"')
+    assert whole_of_source(partitioned, name="step.mlir").inputs == ()
 
 
 @pytest.mark.parametrize(

@@ -36,19 +36,19 @@ ENTRY %main (a: f32[8]) -> f32[8] {{
 def test_stablehlo_keeps_its_mesh(head: str) -> None:
     program = f"{head}{MAIN}".encode()
     assert whole_of_source(program, name="step.mlir").mesh == ()
-    kept = with_mesh(program, AXES)
-    assert whole_of_source(kept, name="step.mlir").mesh == AXES
-    assert load_per_device(kept, name="step.mlir").program.whole.mesh == AXES
-    assert b'other = "x"' not in program or b'other = "x"' in kept
+    marked = with_mesh(program, AXES)
+    assert whole_of_source(marked, name="step.mlir").mesh == AXES
+    assert load_per_device(marked, name="step.mlir").program.whole.mesh == AXES
+    assert b'other = "x"' not in program or b'other = "x"' in marked
 
 
 @pytest.mark.parametrize(
     "more", ["", ", is_scheduled=true", ', frontend_attributes={hespas_target="sm_90"}']
 )
 def test_hlo_text_keeps_its_mesh(more: str) -> None:
-    kept = with_mesh(HLO.format(more).encode(), AXES)
-    assert whole_of_source(kept, name="step.hlo").mesh == AXES
-    attributes = read_hlo_module(kept, name="step.hlo").message.frontend_attributes.map
+    marked = with_mesh(HLO.format(more).encode(), AXES)
+    assert whole_of_source(marked, name="step.hlo").mesh == AXES
+    attributes = read_hlo_module(marked, name="step.hlo").message.frontend_attributes.map
     assert len(attributes) == 1 + ("hespas_target" in more)
 
 
@@ -60,11 +60,11 @@ def test_a_proto_keeps_its_mesh(*, is_whole: bool) -> None:
     if is_whole:
         message = message_class("xla.HloProto")()
         message.hlo_module.CopyFrom(module)
-    kept = with_mesh(message.SerializeToString(), AXES)
-    assert whole_of_source(kept, name="step.pb").mesh == AXES
-    attributes = read_hlo_module(kept, name="step.pb").message.frontend_attributes.map
+    marked = with_mesh(message.SerializeToString(), AXES)
+    assert whole_of_source(marked, name="step.pb").mesh == AXES
+    attributes = read_hlo_module(marked, name="step.pb").message.frontend_attributes.map
     assert dict(attributes) == {"other": "x", "hespas.mesh": "fsdp=2,tp=4"}
-    assert len(load_per_device(kept, name="step.pb").program.main.body.arguments) == 1
+    assert len(load_per_device(marked, name="step.pb").program.main.body.arguments) == 1
 
 
 @pytest.mark.parametrize("axes", [(), (("a b", 2),), (('"', 2),), (("a,b", 2),)])

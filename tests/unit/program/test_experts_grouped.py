@@ -30,7 +30,7 @@ def _kernel(operands: list[tuple[str, tuple[int, ...]]], result: tuple[int, ...]
     return Op(
         dialect="stablehlo",
         kind="custom_call",
-        operands=tuple([value(*each) for each in operands]),
+        operands=tuple([value(*operand) for operand in operands]),
         results=(value("bf16", result),),
         attrs=CustomCallAttrs(target="tpu_custom_call", backend_config="", called_functions=()),
     )
@@ -48,10 +48,10 @@ def test_a_kernel_of_a_tpu_is_known_by_its_arrays(
     arrays: list[tuple[int, ...]], result: tuple[int, ...]
 ) -> None:
     tables = [("i32", (1,)), ("i32", (9,)), ("i32", (11,)), ("i32", (11,))]
-    op = _kernel([*tables, *(("bf16", each) for each in arrays)], result)
+    op = _kernel([*tables, *(("bf16", shape) for shape in arrays)], result)
     assert grouped_product(op) == GroupedProduct(rows=1024, groups=8)
     # Without a table of where groups begin it is another kernel.
-    assert grouped_product(_kernel([("bf16", each) for each in arrays], result)) is None
+    assert grouped_product(_kernel([("bf16", shape) for shape in arrays], result)) is None
 
 
 def test_a_tile_that_two_groups_share_is_touched_twice() -> None:

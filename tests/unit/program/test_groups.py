@@ -48,6 +48,6 @@ def test_groups_are_those_of_the_devices() -> None:
 
 
 def test_an_order_is_of_all_devices() -> None:
-    whole = Whole(device_order=DeviceOrder(dimensions=(2, 4), permutation=(1, 0)))
+    facts = Whole(device_order=DeviceOrder(dimensions=(2, 4), permutation=(1, 0)))
     with pytest.raises(ProgramError, match="is of 8, and it runs on 4"):
-        with_device_count(replace(read(HALVES), whole=whole), requested=None, system=None)
+        with_device_count(replace(read(HALVES), whole=facts), requested=None, system=None)

@@ -22,8 +22,8 @@ def test_a_group_along_axes_of_a_mesh_gives_all_groups_of_the_mesh(
     expected = groups_along(axes, [str(number) for number in used])
     recorded = expected[seed % len(expected)]
     world = sum(map(len, expected))
-    found = groups_of_all(recorded, world_size=world).listed()
-    assert sorted(map(sorted, found)) == sorted(map(sorted, expected))
+    groups = groups_of_all(recorded, world_size=world).listed()
+    assert sorted(map(sorted, groups)) == sorted(map(sorted, expected))
 
 
 @pytest.mark.parametrize("ranks", [(0, 1, 3), (0, 3), (1, 2), (0, 1, 4, 6), (6, 8)])

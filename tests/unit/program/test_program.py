@@ -56,11 +56,11 @@ def test_kernels_in_loops_are_the_programs_own() -> None:
 
 def test_kernels_of_another_loop_are_refused() -> None:
     program = read_hlo(LOOP)
-    other = read_hlo(LOOP.replace("fusion.inside", "fusion.other"))
-    assert instructions_digest(other) != instructions_digest(program)
+    other_program = read_hlo(LOOP.replace("fusion.inside", "fusion.other"))
+    assert instructions_digest(other_program) != instructions_digest(program)
     for foreign in (
         launching("fusion.before", "fusion.other"),
-        launching("fusion.before", program=instructions_digest(other)),
+        launching("fusion.before", program=instructions_digest(other_program)),
     ):
         with pytest.raises(ProgramError, match=r"k\.json: holds the kernels of another program"):
             with_kernels(program, foreign, location="k.json")

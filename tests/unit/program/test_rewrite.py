@@ -26,8 +26,8 @@ def opened(program: Program) -> str:
 
 
 def same(body: str, expected: str) -> None:
-    found = opened(read(on_devices(HELPERS + vector_main(body))))
-    assert found == text_of(read(on_devices(vector_main(expected))).functions)
+    main = opened(read(on_devices(HELPERS + vector_main(body))))
+    assert main == text_of(read(on_devices(vector_main(expected))).functions)
 
 
 def test_a_program_without_calls_is_kept_as_it_is() -> None:
@@ -124,9 +124,9 @@ def test_a_function_that_calls_itself(first: str, second: str) -> None:
 def test_hundreds_of_functions_deep() -> None:
     depth = 300
     functions = "".join(
-        f"func.func private @f{at}(%a: {VECTOR}) -> {VECTOR} {{\n"
-        f"%r = call @f{at + 1}(%a) : ({VECTOR}) -> {VECTOR}\nreturn %r : {VECTOR}\n}}\n"
-        for at in range(depth)
+        f"func.func private @f{number}(%a: {VECTOR}) -> {VECTOR} {{\n"
+        f"%r = call @f{number + 1}(%a) : ({VECTOR}) -> {VECTOR}\nreturn %r : {VECTOR}\n}}\n"
+        for number in range(depth)
     )
     last = f"func.func private @f{depth}(%a: {VECTOR}) -> {VECTOR} {{ return %a : {VECTOR} }}\n"
     main = vector_main(f"%r = call @f0(%a) : ({VECTOR}) -> {VECTOR}")
@@ -173,8 +173,8 @@ def _doubled(op: Op, _: Uses) -> list[Op]:
 
 def _rewritten(body: str, pattern: Pattern, expected: str) -> None:
     main = read(vector_main(body)).main
-    made = Function(name="main", body=with_patterns(main.body, [pattern]))
-    assert text_of({"main": made}) == text_of(read(vector_main(expected)).functions)
+    rewritten = Function(name="main", body=with_patterns(main.body, [pattern]))
+    assert text_of({"main": rewritten}) == text_of(read(vector_main(expected)).functions)
 
 
 def test_a_pattern_renames_results_and_drops_what_is_dead() -> None:

@@ -67,8 +67,8 @@ FORWARD, BACKWARD, AGAIN = Phase.FORWARD, Phase.BACKWARD, Phase.RECOMPUTATION
 def test_a_name_stack_says_phase_path_and_operation(
     scope: str, phase: Phase | None, path: str, operation: str
 ) -> None:
-    named = read_scope(scope)
-    assert (named.phase, "/".join(named.path), named.operation) == (phase, path, operation)
+    name = read_scope(scope)
+    assert (name.phase, "/".join(name.path), name.operation) == (phase, path, operation)
 
 
 @pytest.mark.parametrize("scope", ["", "w", "state['weights']['head']", "reduce_sum", "add.7"])

@@ -54,16 +54,16 @@ def _program(slices: int, *, groups: str = "{{0,2},{1,3}}") -> Program:
 
 
 def _collectives(program: Program) -> list[tuple[str, object]]:
-    found: list[tuple[str, object]] = []
+    collectives: list[tuple[str, object]] = []
     for op in all_ops(program):
         match op.attrs:
             case CollectiveAttrs(groups=groups, mode=mode):
-                found.append((op.kind, (groups.listed(), mode)))
+                collectives.append((op.kind, (groups.listed(), mode)))
             case PermuteAttrs():
-                found.append((op.kind, op.attrs))
+                collectives.append((op.kind, op.attrs))
             case _:
                 pass
-    return found
+    return collectives
 
 
 @pytest.mark.parametrize("groups", ["{{0,2},{1,3}}", "[2,2]<=[4]", "[2,2]<=[2,2]T(1,0)", "{}"])
@@ -71,10 +71,10 @@ def _collectives(program: Program) -> list[tuple[str, object]]:
 def test_the_program_for_more_slices_is_the_one_that_is_compiled_for_them(
     groups: str, slices: int
 ) -> None:
-    made = with_slices(_program(2, groups=groups), slices)
-    assert made.partitions == 4 * slices
-    assert _collectives(made) == _collectives(_program(slices, groups=groups))
-    assert len(_collectives(made)) == 3
+    extended = with_slices(_program(2, groups=groups), slices)
+    assert extended.partitions == 4 * slices
+    assert _collectives(extended) == _collectives(_program(slices, groups=groups))
+    assert len(_collectives(extended)) == 3
 
 
 @pytest.mark.parametrize(

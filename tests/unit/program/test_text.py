@@ -174,9 +174,14 @@ def test_sizes_of_what_is_no_tensor() -> None:
 
 
 def _op(kind: str, operands: tuple[Value, ...], *regions: Block) -> Op:
-    made = (Value(type=tensor_type("f32")),)
+    results = (Value(type=tensor_type("f32")),)
     return Op(
-        dialect="mhlo", kind=kind, operands=operands, results=made, attrs=NO_ATTRS, regions=regions
+        dialect="mhlo",
+        kind=kind,
+        operands=operands,
+        results=results,
+        attrs=NO_ATTRS,
+        regions=regions,
     )
 
 
@@ -199,21 +204,21 @@ def test_arguments_of_a_body_that_is_used_twice_are_reported_apart() -> None:
 
 def test_typed_attributes_without_text_are_strings_but_for_loops_and_branches() -> None:
     predicate, value = Value(type=tensor_type("i1")), Value(type=tensor_type("f32", 2))
-    made = Value(type=value.type)
+    result = Value(type=value.type)
     end = Op(dialect="stablehlo", kind="return", operands=(value,), results=(), attrs=NO_ATTRS)
     branch = Block(arguments=(), operations=(end,))
     choice = Op(
         dialect="stablehlo",
         kind="if",
         operands=(predicate,),
-        results=(made,),
+        results=(result,),
         attrs=CaseAttrs(weights=None),
         regions=(branch, branch),
     )
     turned = Op(
         dialect="stablehlo",
         kind="reverse",
-        operands=(made,),
+        operands=(result,),
         results=(Value(type=value.type),),
         attrs=DimensionsAttrs(dimensions=(0,)),
     )

@@ -19,10 +19,10 @@ def _work(op: Op) -> Work:
 def _flash(*, is_backward: bool) -> Op:
     target = "backward" if is_backward else "forward"
     config = '{"flash_attention_config":{"is_causal":true,"window":0}}'
-    results, given = "bf16[2,64,8,128], f32[2,8,64]", "q, k, v"
+    results, names = "bf16[2,64,8,128], f32[2,8,64]", "q, k, v"
     if is_backward:
         results = "bf16[2,64,8,128], bf16[2,64,4,128], bf16[2,64,4,128], u8[4096]"
-        given = "q, k, v, c, l, d"
+        names = "q, k, v, c, l, d"
     op, *_ = entry_ops(
         f"""
         q = bf16[2,64,8,128] parameter(0)
@@ -31,7 +31,7 @@ def _flash(*, is_backward: bool) -> Op:
         l = f32[2,8,64] parameter(3)
         c = bf16[2,64,8,128] parameter(4)
         d = bf16[2,64,8,128] parameter(5)
-        a = ({results}) custom-call({given}),
+        a = ({results}) custom-call({names}),
           custom_call_target="__flash_attention${target}", backend_config={config}
         ROOT r = bf16[2,64,8,128] get-tuple-element(a), index=0
         """
@@ -62,12 +62,12 @@ def test_latent_vectors_are_read_once_for_keys_and_values() -> None:
         ROOT a = bf16[4,1,16,512] custom-call(q, c), custom_call_target="__flash_mla$decode"
         """
     )
-    (found,) = attentions(op)
-    assert found.is_decoding
-    assert found.cache_bytes == 4 * 2048 * 576 * 2
+    (fused,) = attentions(op)
+    assert fused.is_decoding
+    assert fused.cache_bytes == 4 * 2048 * 576 * 2
     work = _work(op)
     assert dict(work.flops)["bf16"] == 2 * 4 * 16 * 2048 * (576 + 512)
-    assert work.bytes_read == found.cache_bytes + 4 * 16 * 576 * 2
+    assert work.bytes_read == fused.cache_bytes + 4 * 16 * 576 * 2
     assert work.bytes_written == 4 * 16 * 512 * 2
 
 
@@ -80,8 +80,8 @@ def test_chosen_vectors_are_read_for_each_query_or_once_if_fewer() -> None:
         ROOT a = bf16[1,64,16,512] custom-call(q, c, p), custom_call_target="__flash_mla$sparse"
         """
     )
-    (found,) = attentions(op)
-    assert (found.query_length, found.key_length, found.is_of_chosen) == (64, 32, True)
+    (fused,) = attentions(op)
+    assert (fused.query_length, fused.key_length, fused.is_of_chosen) == (64, 32, True)
     work = _work(op)
     assert dict(work.flops)["bf16"] == 2 * 64 * 16 * 32 * (576 + 512)
     chosen = 64 * 32 * 576 * 2
@@ -99,9 +99,9 @@ def test_an_index_rates_what_is_earlier_and_reads_no_values(new: int, pairs: int
           custom_call_target="__deep_gemm$mqa_logits"
         """
     )
-    (found,) = attentions(op)
-    assert found.only_rates
-    assert found.cache_bytes == 2 * 4096 * 128
+    (fused,) = attentions(op)
+    assert fused.only_rates
+    assert fused.cache_bytes == 2 * 4096 * 128
     work = _work(op)
     assert dict(work.flops) == {"f8E4M3FN": 2 * 128 * 2 * 64 * pairs, "f32": 3 * 2 * 64 * pairs}
     assert work.transcendentals == 0
@@ -132,16 +132,16 @@ def _attention(target: str = "Softmax", mask: str = "NO_MASK", more: str = "") -
 
 
 def _the_attention(**options: Any) -> Attention:
-    (found,) = attentions(_attention(**options))
-    return found
+    (fused,) = attentions(_attention(**options))
+    return fused
 
 
 def test_attention_has_its_shape_from_operands_and_scores() -> None:
-    found = _the_attention()
-    assert (found.batch, found.heads, found.key_heads) == (2, 8, 4)
-    assert (found.query_length, found.key_length) == (64, 64)
-    assert (found.head_size, found.value_size, found.multiplied) == (128, 32, "bf16")
-    assert found.flops == 2 * (2 * 8 * 64 * 64) * (128 + 32)
+    fused = _the_attention()
+    assert (fused.batch, fused.heads, fused.key_heads) == (2, 8, 4)
+    assert (fused.query_length, fused.key_length) == (64, 64)
+    assert (fused.head_size, fused.value_size, fused.multiplied) == (128, 32, "bf16")
+    assert fused.flops == 2 * (2 * 8 * 64 * 64) * (128 + 32)
 
 
 @pytest.mark.parametrize(
@@ -158,9 +158,9 @@ def test_a_mask_leaves_fewer_scores(mask: str, more: str, seen: int) -> None:
 
 
 def test_gradients_of_attention_are_five_products() -> None:
-    found = _the_attention(target="SoftmaxBackward")
-    assert found.is_backward
-    assert found.flops == 2 * found.scores * (3 * 128 + 2 * 32)
+    fused = _the_attention(target="SoftmaxBackward")
+    assert fused.is_backward
+    assert fused.flops == 2 * fused.scores * (3 * 128 + 2 * 32)
 
 
 def test_attention_reads_its_operands_once() -> None:
@@ -193,8 +193,8 @@ def test_a_causal_mask_of_any_length_is_counted_at_once() -> None:
 
 
 def test_every_field_of_cudnns_configuration_is_known_or_refused() -> None:
-    known = ',"seed":42,"fmha_scale":0.1,"is_flash_attention":true,"algorithm":{"algo_id":"0"}'
-    assert _the_attention(more=known) == _the_attention()
+    fields = ',"seed":42,"fmha_scale":0.1,"is_flash_attention":true,"algorithm":{"algo_id":"0"}'
+    assert _the_attention(more=fields) == _the_attention()
     with pytest.raises(CostError, match="unknown field `is_ragged`"):
         attentions(_attention(more=',"is_ragged":true'))
     with pytest.raises(CostError, match="mask ALIBI of cuDNN's attention has no model"):
@@ -239,21 +239,21 @@ def _decoding(*, pages: int = 0, window: int = 0) -> Op:
 
 
 def test_one_query_over_a_cache_is_decoding() -> None:
-    (found,) = attentions(_decoding())
-    assert found.is_decoding
-    assert found.cache_bytes == 2 * 2 * 1024 * 4 * 128 * 2
-    assert found.flops == 2 * 2 * 8 * 1024 * 256
+    (fused,) = attentions(_decoding())
+    assert fused.is_decoding
+    assert fused.cache_bytes == 2 * 2 * 1024 * 4 * 128 * 2
+    assert fused.flops == 2 * 2 * 8 * 1024 * 256
     (windowed,) = attentions(_decoding(window=256))
-    assert windowed.cache_bytes == found.cache_bytes // 4
+    assert windowed.cache_bytes == fused.cache_bytes // 4
     assert not _the_attention().is_decoding
 
 
 def test_of_all_pages_those_of_the_sequences_are_read() -> None:
-    (found,) = attentions(_decoding(pages=1000))
-    assert found.is_paged
+    (fused,) = attentions(_decoding(pages=1000))
+    assert fused.is_paged
     # Its tables have room for 64 pages of 16; the configuration has one page.
-    assert found.key_length == 1024
+    assert fused.key_length == 1024
     query_bytes = 2 * 2 * 8 * 128 + 4 * (2 + 2 * 64)
-    assert _work(_decoding(pages=1000)).bytes_read == found.cache_bytes + query_bytes
+    assert _work(_decoding(pages=1000)).bytes_read == fused.cache_bytes + query_bytes
     # No more than there are.
     assert _work(_decoding(pages=10)).bytes_read == 2 * 2 * 10 * 16 * 4 * 128 + query_bytes

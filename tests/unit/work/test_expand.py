@@ -139,14 +139,16 @@ def test_a_missing_function_is_an_error() -> None:
 
 def test_calls_ten_thousand_deep_open() -> None:
     depth = 10_000
-    functions = {str(at): _calling(str(at), str(at + 1)) for at in range(depth)}
+    functions = {str(number): _calling(str(number), str(number + 1)) for number in range(depth)}
     functions[str(depth)] = _calling(str(depth))
 
     assert expand(functions["0"].body.operations, functions) == ()
 
 
 def test_a_diamond_of_calls_is_opened_once_each() -> None:
-    functions = {str(at): _calling(str(at), str(at + 1), str(at + 1)) for at in range(60)}
+    functions = {
+        str(number): _calling(str(number), str(number + 1), str(number + 1)) for number in range(60)
+    }
     functions["60"] = _calling("60")
 
     assert expand(functions["0"].body.operations, functions) == ()
@@ -154,7 +156,9 @@ def test_a_diamond_of_calls_is_opened_once_each() -> None:
 
 def test_calls_that_open_into_too_much_are_an_error() -> None:
     leaf = Op(dialect="stablehlo", kind="reshape", operands=(), results=(), attrs=NO_ATTRS)
-    functions = {str(at): _calling(str(at), str(at + 1), str(at + 1)) for at in range(40)}
+    functions = {
+        str(number): _calling(str(number), str(number + 1), str(number + 1)) for number in range(40)
+    }
     functions["40"] = Function(name="40", body=Block(arguments=(), operations=(leaf,)))
 
     with pytest.raises(CostError, match="calls open into more than"):

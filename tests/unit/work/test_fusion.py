@@ -10,7 +10,7 @@ WorkOf = Callable[[str], Work]
 
 
 def _fusion(arguments: dict[str, str], body: str, result: str) -> str:
-    names = ", ".join(f"%{at}" for at in range(len(arguments)))
+    names = ", ".join(f"%{number}" for number in range(len(arguments)))
     block = ", ".join(f"%{name}: {kind}" for name, kind in arguments.items())
     kinds = ", ".join(arguments.values())
     return (

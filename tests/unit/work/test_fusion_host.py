@@ -59,7 +59,9 @@ def test_what_crosses_between_the_spaces_is_counted(
 ) -> None:
     source = HEADER.replace("RESULT", result).replace("OPERATION", operation)
     program = load_source(source.encode(), name="m")
-    op = next(each for each in program.main.body.operations if each.instruction == "o")
+    op = next(
+        candidate for candidate in program.main.body.operations if candidate.instruction == "o"
+    )
     traffic = host_traffic(op)
     assert traffic == HostTraffic(to_host_bytes=to_host, from_host_bytes=from_host)
     assert bool(traffic) == (to_host + from_host > 0)

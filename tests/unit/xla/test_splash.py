@@ -22,7 +22,7 @@ LENGTH, HEADS, KEY_HEADS, SIZE = 256, 2, 1, 64
 def plain(
     query: jax.Array, key: jax.Array, value: jax.Array, *, window: int, score_cap: float
 ) -> jax.Array:
-    repeated = (jnp.repeat(each, HEADS // KEY_HEADS, axis=2) for each in (key, value))
+    repeated = (jnp.repeat(array, HEADS // KEY_HEADS, axis=2) for array in (key, value))
     key, value = repeated
     scores = jnp.einsum("bthd,bshd->bhts", query, key)
     if score_cap:
@@ -44,14 +44,14 @@ def test_results_and_gradients_are_those_of_plain_operations(
     keys = jax.random.split(jax.random.key(1), 4)
     heads = (HEADS, KEY_HEADS, KEY_HEADS, HEADS)
     *arrays, outer = (
-        jax.random.normal(one, (1, LENGTH, count, SIZE))
-        for one, count in zip(keys, heads, strict=True)
+        jax.random.normal(actual, (1, LENGTH, count, SIZE))
+        for actual, count in zip(keys, heads, strict=True)
     )
     blocks = fused_blocks("splash", score_cap=score_cap, window=window)
     fused = partial(context_attention, Sharing(blocks=blocks, saved="context"))
-    made, pull = jax.vjp(fused, *arrays)
+    results, pull = jax.vjp(fused, *arrays)
     gradients = pull(outer)
     expected, plain_pull = jax.vjp(partial(plain, window=window, score_cap=score_cap), *arrays)
-    np.testing.assert_allclose(made, expected, atol=2e-5)
-    for one, other in zip(gradients, plain_pull(outer), strict=True):
-        np.testing.assert_allclose(one, other, atol=2e-4)
+    np.testing.assert_allclose(results, expected, atol=2e-5)
+    for actual, other in zip(gradients, plain_pull(outer), strict=True):
+        np.testing.assert_allclose(actual, other, atol=2e-4)

@@ -31,9 +31,9 @@ def bytecode() -> bytes:
 def test_a_kernel_that_ends_its_reader_is_an_error_and_the_next_is_read() -> None:
     good = bytecode()
     ends = 0
-    for at in range(4, 64):
+    for position in range(4, 64):
         damaged = bytearray(good)
-        damaged[at] ^= 0xFF
+        damaged[position] ^= 0xFF
         try:
             check_kernel(bytes(damaged), "triton")
         except ProgramError:

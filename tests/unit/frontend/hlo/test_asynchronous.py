@@ -122,8 +122,8 @@ def test_an_all_to_all_with_a_channel_is_among_partitions() -> None:
 
 def test_channels_and_names_are_not_printed() -> None:
     printed = [
-        _all_reduce("{{0,1}}", f", channel_id={at}, use_global_device_ids=true").attributes
-        for at in (1, 2)
+        _all_reduce("{{0,1}}", f", channel_id={channel}, use_global_device_ids=true").attributes
+        for channel in (1, 2)
     ]
     assert printed[0] == printed[1]
 
@@ -324,8 +324,10 @@ def test_combined_all_reduces_are_scattered_dimension_by_dimension() -> None:
         """,
         computations=body,
     )
-    kept = [op.attrs.dimension for op in (first, second) if isinstance(op.attrs, CollectiveAttrs)]
-    assert kept == [0, 1]
+    dimensions = [
+        op.attrs.dimension for op in (first, second) if isinstance(op.attrs, CollectiveAttrs)
+    ]
+    assert dimensions == [0, 1]
     assert tanh.operands == second.results
 
 

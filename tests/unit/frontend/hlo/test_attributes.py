@@ -343,7 +343,9 @@ def test_an_instruction_without_its_operands_is_an_error() -> None:
     source = module("  p = f32[4] parameter(0)\n  ROOT b = f32[4] bitcast(p)")
     message = read_hlo_module(source.encode(), name=NAME).message
     (computation,) = message.computations
-    bitcast = next(each for each in computation.instructions if each.opcode == "bitcast")
+    bitcast = next(
+        instruction for instruction in computation.instructions if instruction.opcode == "bitcast"
+    )
     del bitcast.operand_ids[:]
 
     with pytest.raises(ProgramError, match=r"test\.hlo: %b: bitcast lacks something"):
@@ -371,7 +373,11 @@ def test_a_convolution_written_by_its_forward_form_is_an_error() -> None:
     )
     message = read_hlo_module(source.encode(), name=NAME).message
     (computation,) = message.computations
-    next(each for each in computation.instructions if each.opcode == "convolution").conv_kind = 2
+    next(
+        instruction
+        for instruction in computation.instructions
+        if instruction.opcode == "convolution"
+    ).conv_kind = 2
 
     with pytest.raises(UnsupportedError, match="kind convolution_kind_dgrad is not known"):
         read_module(

@@ -44,11 +44,11 @@ def test_where_the_compiler_does_not_say_nobody_does(config: str) -> None:
 
 
 def test_operations_of_other_cycles_are_others() -> None:
-    one = addition(960)
-    other = replace(one, estimated_cycles=961)
+    first = addition(960)
+    second = replace(first, estimated_cycles=961)
     made = {
         (structure_key([op], op.results), function_text("f", op.operands[:1], [op], op.results))
-        for op in (one, other, replace(one, instruction="b"))
+        for op in (first, second, replace(first, instruction="b"))
     }
     assert len({key for key, _ in made}) == len({text for _, text in made}) == 2
     assert any("// 960 cycles" in text for _, text in made)

@@ -263,9 +263,11 @@ def test_a_cycle_of_calls_is_an_error() -> None:
         "p = f32[4] parameter(0)\nROOT a = f32[4] call(p), to_apply=right", computations=_BRANCHES
     )
     message = read_hlo_module(source.encode(), name="a.hlo").message
-    entry = next(each for each in message.computations if each.name == "main")
-    right = next(each for each in message.computations if each.name == "right")
-    negate = next(each for each in right.instructions if each.opcode == "negate")
+    entry = next(computation for computation in message.computations if computation.name == "main")
+    right = next(computation for computation in message.computations if computation.name == "right")
+    negate = next(
+        instruction for instruction in right.instructions if instruction.opcode == "negate"
+    )
     negate.opcode = "call"
     negate.called_computation_ids.append(entry.id)
 

@@ -71,11 +71,11 @@ def test_it_is_named_after_what_all_agree_on(text: str, first: str, second: str,
 
 
 def test_a_name_of_its_own_stays() -> None:
-    named = REDUCED.replace(
+    text = REDUCED.replace(
         "replica_groups={{0,1,2,3}}",
         'replica_groups={{0,1,2,3}}, metadata={op_name="jit(f)/own/psum"}',
     )
-    assert collective(named).scope == "jit(f)/own/psum"
+    assert collective(text).scope == "jit(f)/own/psum"
 
 
 LOOP = """body {
@@ -113,5 +113,5 @@ ENTRY main {
 
 
 def test_the_round_before_and_the_loop_before_make_operands_too() -> None:
-    found = [op.scope for op in all_ops(load(LOOP)) if is_communication_op(op)]
-    assert found == ["jit(f)/transpose(jvp(layers))/mlp/sin"] * 2
+    scopes = [op.scope for op in all_ops(load(LOOP)) if is_communication_op(op)]
+    assert scopes == ["jit(f)/transpose(jvp(layers))/mlp/sin"] * 2

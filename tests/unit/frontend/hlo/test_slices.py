@@ -74,7 +74,7 @@ def test_collectives_inside_a_slice_are_those_of_every_slice(
         f"ROOT r = f32[8] all-reduce(p), channel_id=1, replica_groups={inside}, "
         "use_global_device_ids=true, to_apply=add"
     )
-    (op,) = [each for each in _operations(program) if each.kind == "all_reduce"]
+    (op,) = [inner for inner in _operations(program) if inner.kind == "all_reduce"]
     assert isinstance(op.attrs, CollectiveAttrs)
     assert op.attrs.groups.listed() == all_of_them
 
@@ -84,7 +84,7 @@ def test_permutes_inside_a_slice_are_those_of_every_slice() -> None:
         "p = f32[8] parameter(0)\n"
         "ROOT r = f32[8] collective-permute(p), channel_id=1, source_target_pairs={{0,1},{1,0}}"
     )
-    (op,) = [each for each in _operations(program) if each.kind == "collective_permute"]
+    (op,) = [inner for inner in _operations(program) if inner.kind == "collective_permute"]
     assert isinstance(op.attrs, PermuteAttrs)
     assert op.attrs.pairs == ((0, 1), (1, 0), (4, 5), (5, 4), (8, 9), (9, 8))
 

@@ -55,13 +55,13 @@ def operations(
 
 
 def test_products_have_their_sizes_and_addends() -> None:
-    left, right, made = tensor(0, 64, 32), tensor(1, 32, 48), tensor(2, 64, 48)
-    (op,) = operations("aten::mm.default", (left, right), made)
+    left, right, result = tensor(0, 64, 32), tensor(1, 32, 48), tensor(2, 64, 48)
+    (op,) = operations("aten::mm.default", (left, right), result)
     (product,) = gemms(op)
     assert (product.m, product.k, product.n, product.multiplied) == (64, 32, 48, "bf16")
-    (op,) = operations("aten::addmm.default", (tensor(3, 48), left, right), made)
+    (op,) = operations("aten::addmm.default", (tensor(3, 48), left, right), result)
     assert gemms(op)[0].epilogue == "BIAS"
-    (op,) = operations("aten::addmm.default", (made, left, right), made)
+    (op,) = operations("aten::addmm.default", (result, left, right), result)
     assert gemms(op)[0].has_addend
     batched = (tensor(0, 5, 64, 32), tensor(1, 5, 32, 48))
     (op,) = operations("aten::bmm.default", batched, tensor(2, 5, 64, 48))
@@ -70,10 +70,10 @@ def test_products_have_their_sizes_and_addends() -> None:
 
 def test_products_of_f32_are_exact_unless_torch_may_use_tf32() -> None:
     both = (tensor(0, 64, 32, dtype="float32"), tensor(1, 32, 48, dtype="float32"))
-    made = tensor(2, 64, 48, dtype="float32")
-    (op,) = operations("aten::mm.default", both, made)
+    result = tensor(2, 64, 48, dtype="float32")
+    (op,) = operations("aten::mm.default", both, result)
     assert gemms(op)[0].multiplied == "f32_highest"
-    (op,) = operations("aten::mm.default", both, made, settings={"matmul_allow_tf32": True})
+    (op,) = operations("aten::mm.default", both, result, settings={"matmul_allow_tf32": True})
     assert gemms(op)[0].multiplied == "tf32"
 
 
@@ -142,27 +142,31 @@ def test_packed_sequences_are_refused_by_name() -> None:
 
 def test_convolutions_of_all_directions_do_the_same_products() -> None:
     image, kernel = tensor(0, 8, 64, 56, 56), tensor(1, 128, 64, 3, 3)
-    made = tensor(2, 8, 128, 28, 28)
+    result = tensor(2, 8, 128, 28, 28)
     window: dict[str, Scalar | tuple[Scalar, ...]] = {"stride": (2, 2), "padding": (1, 1)}
-    (op,) = operations("aten::convolution.default", (image, kernel), made, arguments=window)
+    (op,) = operations("aten::convolution.default", (image, kernel), result, arguments=window)
     (forward,) = convolutions(op)
     both = operations(
-        "aten::convolution_backward.default", (made, image, kernel), image, kernel, arguments=window
+        "aten::convolution_backward.default",
+        (result, image, kernel),
+        image,
+        kernel,
+        arguments=window,
     )
-    found = [convolutions(each)[0] for each in both]
-    assert [each.direction for each in found] == [
+    described = [convolutions(each)[0] for each in both]
+    assert [each.direction for each in described] == [
         Direction.BACKWARD_INPUT,
         Direction.BACKWARD_FILTER,
     ]
-    assert {each.products for each in found} == {forward.products}
+    assert {each.products for each in described} == {forward.products}
 
 
 def test_a_transposed_convolution_is_refused() -> None:
     image, kernel = tensor(0, 8, 64, 28, 28), tensor(1, 64, 128, 2, 2)
     arguments = {"transposed": True}
-    made = tensor(2, 8, 128, 56, 56)
+    result = tensor(2, 8, 128, 56, 56)
     with pytest.raises(UnsupportedError, match="transposed"):
-        operations("aten::convolution.default", (image, kernel), made, arguments=arguments)
+        operations("aten::convolution.default", (image, kernel), result, arguments=arguments)
 
 
 def test_tensors_that_do_not_fit_their_operation_are_an_error() -> None:

@@ -44,25 +44,25 @@ def test_a_step_is_a_scheduled_program_with_phases_and_modules() -> None:
     assert program.fidelity == "recorded"
     assert program.declared_devices == 8
     products = [gemms(op)[0] for op in program.main.body.operations if gemms(op)]
-    assert {(each.m, each.n, each.k) for each in products} == {
+    assert {(product.m, product.n, product.k) for product in products} == {
         (8192, 4096, 4096),
         (4096, 4096, 8192),
     }
-    named = [read_scope(op.scope) for op in program.main.body.operations if gemms(op)]
-    assert {each.phase for each in named} == {Phase.FORWARD, Phase.BACKWARD}
-    assert named[0].path == ("layers.0", "wq")
+    names = [read_scope(op.scope) for op in program.main.body.operations if gemms(op)]
+    assert {product.phase for product in names} == {Phase.FORWARD, Phase.BACKWARD}
+    assert names[0].path == ("layers.0", "wq")
     assert program.main.body.operations[2].source_location == ""
 
 
 def test_streams_wait_for_events_alone() -> None:
     step = Recorder()
-    given = step.tensor(1024, 1024)
-    step.product(given, given)
-    whole = step.tensor(8192, 1024)
-    done = step.collective("all_gather", given, whole)
-    step.product(given, given)
+    operand = step.tensor(1024, 1024)
+    step.product(operand, operand)
+    gathered = step.tensor(8192, 1024)
+    done = step.collective("all_gather", operand, gathered)
+    step.product(operand, operand)
     step.wait(done)
-    step.product(given, given)
+    step.product(operand, operand)
     graph = split_scheduled(loaded(step.step()))
     first, gather, beside, after = graph.regions
     assert isinstance(gather, Collective)
@@ -73,14 +73,14 @@ def test_streams_wait_for_events_alone() -> None:
 def test_a_collective_hides_behind_computation_that_does_not_wait_for_it() -> None:
     def step(*, waits_at_once: bool) -> RecordedStep:
         recorder = Recorder()
-        given = recorder.tensor(8192, 8192)
-        whole = recorder.tensor(8192, 8192)
-        done = recorder.collective("all_gather", recorder.tensor(1024, 8192), whole)
+        operand = recorder.tensor(8192, 8192)
+        gathered = recorder.tensor(8192, 8192)
+        done = recorder.collective("all_gather", recorder.tensor(1024, 8192), gathered)
         if waits_at_once:
             recorder.wait(done)
-        recorder.product(given, given)
+        recorder.product(operand, operand)
         recorder.wait(done)
-        recorder.product(given, whole)
+        recorder.product(operand, gathered)
         return recorder.step()
 
     hidden, exposed = predicted(step(waits_at_once=False)), predicted(step(waits_at_once=True))
@@ -93,10 +93,10 @@ def test_a_collective_hides_behind_computation_that_does_not_wait_for_it() -> No
 
 def test_an_operation_that_no_rule_knows_is_assumed_to_move_its_tensors_once() -> None:
     step = Recorder()
-    given, made = step.tensor(4096, 4096), step.tensor(4096, 4096)
-    step.operation("mylib::strange.default", (given,), made)
+    operand, result = step.tensor(4096, 4096), step.tensor(4096, 4096)
+    step.operation("mylib::strange.default", (operand,), result)
     prediction = predicted(step.step())
-    assert any("mylib::strange" in each for each in prediction.assumptions)
+    assert any("mylib::strange" in text for text in prediction.assumptions)
     (op,) = [op for op in loaded(step.step()).main.body.operations if op.kind.startswith("mylib")]
     assert isinstance(op.attrs, KernelAttrs)
     assert op.attrs.bytes_read == op.attrs.bytes_written == 2 * 4096 * 4096
@@ -104,10 +104,10 @@ def test_an_operation_that_no_rule_knows_is_assumed_to_move_its_tensors_once() -
 
 def test_kernels_of_another_stream_take_the_device_one_at_a_time() -> None:
     step = Recorder()
-    given = step.tensor(4096, 4096)
-    made = step.product(given, given)
-    step.operation("aten::relu.default", (given,), step.tensor(4096, 4096), stream=3)
-    step.operation("aten::relu.default", (made,), step.tensor(4096, 4096), stream=COMPUTE)
+    operand = step.tensor(4096, 4096)
+    result = step.product(operand, operand)
+    step.operation("aten::relu.default", (operand,), step.tensor(4096, 4096), stream=3)
+    step.operation("aten::relu.default", (result,), step.tensor(4096, 4096), stream=COMPUTE)
     prediction = predicted(step.step())
     assert prediction.step_time_s == pytest.approx(prediction.compute_s)
 
@@ -115,8 +115,8 @@ def test_kernels_of_another_stream_take_the_device_one_at_a_time() -> None:
 @pytest.mark.parametrize("stream", [COMPUTE, 3])
 def test_copies_to_and_from_the_host_take_its_link(stream: int) -> None:
     step = Recorder()
-    given = step.tensor(32_000, 1_000_000)
-    step.operation("aten::_to_copy.default", (given,), stream=stream)
+    operand = step.tensor(32_000, 1_000_000)
+    step.operation("aten::_to_copy.default", (operand,), stream=stream)
     step.operation("aten::_to_copy.default", (), step.tensor(32_000, 1_000_000), stream=stream)
     step.product(step.tensor(4096, 4096), step.tensor(4096, 4096))
     prediction = predicted(step.step())
@@ -127,8 +127,8 @@ def test_copies_to_and_from_the_host_take_its_link(stream: int) -> None:
 
 def test_an_irregular_group_names_its_call() -> None:
     step = Recorder()
-    shard, whole = step.tensor(8), step.tensor(24)
-    step.collective("all_gather", shard, whole, ranks=(0, 1, 3))
+    shard, gathered = step.tensor(8), step.tensor(24)
+    step.collective("all_gather", shard, gathered, ranks=(0, 1, 3))
     with pytest.raises(UnsupportedError, match=r"ranks \[0, 1, 3\]"):
         loaded(step.step())
 
@@ -167,7 +167,7 @@ def test_no_step_is_faster_than_its_products_at_peak_and_its_bytes_at_bandwidth(
 
 def test_collectives_of_one_stream_keep_their_order() -> None:
     graph = split_scheduled(loaded(sharded_layers()))
-    collectives = [each.id for each in graph.regions if isinstance(each, Collective)]
+    collectives = [region.id for region in graph.regions if isinstance(region, Collective)]
     for before, after in pairwise(collectives):
         assert before in graph.producers[after]
 

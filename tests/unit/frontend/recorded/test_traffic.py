@@ -26,10 +26,10 @@ def moved(
     name: str, inputs: tuple[RecordedTensor, ...], *outputs: RecordedTensor
 ) -> tuple[int, int, int]:
     """Return the bytes read and written, and the launches."""
-    found = kernels(name, inputs, *outputs)
-    assert found is not None
-    assert found.is_known
-    return found.bytes_read, found.bytes_written, found.launches
+    attrs = kernels(name, inputs, *outputs)
+    assert attrs is not None
+    assert attrs.is_known
+    return attrs.bytes_read, attrs.bytes_written, attrs.launches
 
 
 A, B, C = tensor(0, 1000), tensor(1, 1000), tensor(2, 1000)
@@ -102,25 +102,25 @@ def test_a_long_softmax_reads_its_rows_three_times_and_a_short_one_once() -> Non
 
 
 def test_the_gradient_of_a_long_softmax_reads_gradients_twice() -> None:
-    gradient, made = tensor(0, 4, 128256), tensor(1, 4, 128256)
+    gradient, result = tensor(0, 4, 128256), tensor(1, 4, 128256)
     size = 4 * 4 * 128256
     name = "aten::_log_softmax_backward_data.default"
-    assert moved(name, (gradient, made), tensor(2, 4, 128256)) == (3 * size, size, 1)
+    assert moved(name, (gradient, result), tensor(2, 4, 128256)) == (3 * size, size, 1)
     name = "aten::_softmax_backward_data.default"
-    assert moved(name, (gradient, made), tensor(2, 4, 128256)) == (4 * size, size, 1)
+    assert moved(name, (gradient, result), tensor(2, 4, 128256)) == (4 * size, size, 1)
 
 
 def test_an_embedding_reads_what_it_writes() -> None:
     table, ids = tensor(0, 128256, 64), tensor(1, 100, dtype="int64")
-    made = tensor(2, 100, 64)
-    assert moved("aten::embedding.default", (table, ids), made) == (25600 + 800, 25600, 1)
+    result = tensor(2, 100, 64)
+    assert moved("aten::embedding.default", (table, ids), result) == (25600 + 800, 25600, 1)
 
 
 def test_the_gradient_of_an_embedding_is_cleared_and_added_to() -> None:
     gradient, ids = tensor(0, 100, 64), tensor(1, 100, dtype="int64")
-    made = tensor(2, 1000, 64)
-    found = moved("aten::embedding_dense_backward.default", (gradient, ids), made)
-    assert found == (2 * 25600 + 800, 256000 + 25600, 2)
+    result = tensor(2, 1000, 64)
+    attrs = moved("aten::embedding_dense_backward.default", (gradient, ids), result)
+    assert attrs == (2 * 25600 + 800, 256000 + 25600, 2)
 
 
 def test_a_loss_reads_one_element_of_each_row() -> None:
@@ -147,7 +147,7 @@ def test_what_fsdp_copies_is_read_and_written_once() -> None:
 
 
 def test_an_unknown_operation_says_so() -> None:
-    found = kernels("mylib::op.default", (A,), B)
-    assert found is not None
-    assert not found.is_known
-    assert (found.bytes_read, found.bytes_written) == (4000, 4000)
+    attrs = kernels("mylib::op.default", (A,), B)
+    assert attrs is not None
+    assert not attrs.is_known
+    assert (attrs.bytes_read, attrs.bytes_written) == (4000, 4000)

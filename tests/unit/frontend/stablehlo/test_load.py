@@ -166,9 +166,9 @@ DONOR = " {jax.buffer_donor = true}"
 
 def aliases(*attributes: str, module: str = "") -> list[tuple[int, int]]:
     text = f"module attributes {{{module}}} {{ {MAIN.format(*attributes)} }}"
-    found = load_source(text.encode(), name="here").aliases
-    assert all(isinstance(alias, Alias) for alias in found)
-    return [(alias.result, alias.argument) for alias in found]
+    entries = load_source(text.encode(), name="here").aliases
+    assert all(isinstance(alias, Alias) for alias in entries)
+    return [(alias.result, alias.argument) for alias in entries]
 
 
 @pytest.mark.parametrize(

@@ -21,13 +21,13 @@ def test_a_call_of_the_exchange_is_a_collective() -> None:
 def test_an_exchange_inside_of_a_region_is_found() -> None:
     text = experts_on_four()
     head, _, tail = text.partition("%a = ")
-    call, _, rest = tail.partition("\n")
+    call, _, remainder = tail.partition("\n")
     branch = "stablehlo.return %i : tensor<256x8xbf16>\n}"
     inner = (
         '%p = stablehlo.constant dense<0> : tensor<i32>\n%a = "stablehlo.case"(%p) ({\n'
         f"%i = {call}\n{branch}) : (tensor<i32>) -> tensor<256x8xbf16>\n"
     )
-    program = load_source(f"{head}{inner}{rest}".encode(), name="p.mlir")
+    program = load_source(f"{head}{inner}{remainder}".encode(), name="p.mlir")
     (region,) = program.main.body.operations[1].regions
     assert region.operations[0].name == "mhlo.ragged_all_to_all"
 

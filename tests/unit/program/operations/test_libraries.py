@@ -117,9 +117,9 @@ def test_lapacks_factorisation_costs_what_the_operation_costs(work_of: WorkOf) -
         '"stablehlo.custom_call"(%0) {call_target_name = "lapack_spotrf_ffi"} : '
         f"({kind}) -> ({kind}, tensor<3xi32>)"
     )
-    named = work_of(f'"stablehlo.cholesky"(%0) {{lower = true}} : ({kind}) -> {kind}')
+    operation = work_of(f'"stablehlo.cholesky"(%0) {{lower = true}} : ({kind}) -> {kind}')
 
-    assert called == named + Work(bytes_written=3 * 4)
+    assert called == operation + Work(bytes_written=3 * 4)
 
 
 def test_batch_normalisation(work_of: WorkOf) -> None:

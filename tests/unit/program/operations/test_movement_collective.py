@@ -9,8 +9,8 @@ WorkOf = Callable[[str], Work]
 
 def _body(*kinds: str, element: str = "f32") -> str:
     lines = "".join(
-        f"%{at + 10} = stablehlo.{kind} %a, %b : tensor<{element}>\n"
-        for at, kind in enumerate(kinds)
+        f"%{position + 10} = stablehlo.{kind} %a, %b : tensor<{element}>\n"
+        for position, kind in enumerate(kinds)
     )
     last = f"stablehlo.return %{len(kinds) + 9} : tensor<{element}>"
     return f"({{ ^bb0(%a: tensor<{element}>, %b: tensor<{element}>):\n {lines} {last} }})"

@@ -42,7 +42,7 @@ def test_an_operation_has_one_rule_for_its_work_or_a_reason_for_none(kind: str) 
     traits = TRAITS[kind]
 
     stated = [traits.work, traits.work_of_bodies, traits.without_work or None]
-    assert len([each for each in stated if each is not None]) == (kind not in _RUN_OTHERS)
+    assert len([rule for rule in stated if rule is not None]) == (kind not in _RUN_OTHERS)
 
 
 def test_every_record_is_of_an_operation_that_exists() -> None:

@@ -31,7 +31,7 @@ from mosaic_kernels import (
 
 
 def product_flops(load: KernelLoad) -> int:
-    return round(sum(2 * each.multiply_accumulates * count for each, count in load.products))
+    return round(sum(2 * product.multiply_accumulates * count for product, count in load.products))
 
 
 def test_a_matrix_product_by_blocks() -> None:

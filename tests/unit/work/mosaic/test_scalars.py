@@ -11,9 +11,9 @@ INTEGERS = st.integers(-1000, 1000)
 
 
 def value(name: str, left: int, right: int) -> int:
-    made = computed(f"arith.{name}", {}, [number(left, 1), number(right, 1)])
-    assert made is not None
-    return int(made.numbers[0])
+    result = computed(f"arith.{name}", {}, [number(left, 1), number(right, 1)])
+    assert result is not None
+    return int(result.numbers[0])
 
 
 @given(left=INTEGERS, right=INTEGERS.filter(bool))
@@ -29,9 +29,9 @@ def test_division_rounds_as_its_name_says(left: int, right: int) -> None:
 )
 def test_comparisons_have_the_numbers_of_mlir(predicate: int, *, holds: bool) -> None:
     attributes = {"predicate": f"{predicate} : i64"}
-    made = computed("arith.cmpi", attributes, [number(-2, 1), number(3, 1)])
-    assert made is not None
-    assert bool(made.numbers[0]) is holds
+    result = computed("arith.cmpi", attributes, [number(-2, 1), number(3, 1)])
+    assert result is not None
+    assert bool(result.numbers[0]) is holds
 
 
 def test_marks_are_equal_where_their_arguments_are() -> None:

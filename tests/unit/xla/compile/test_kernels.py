@@ -186,11 +186,11 @@ def test_a_kernel_that_is_started_is_that_of_its_start(dump: Path) -> None:
 
 
 def test_fusions_in_bodies_of_fusions_are_not_run() -> None:
-    found = read_instruction_names(MODULE)
-    assert found.fusions == {
+    names = read_instruction_names(MODULE)
+    assert names.fusions == {
         "loop_add_fusion",
         "loop_add_fusion.2",
         "loop_compare_fusion",
         "wrapped_tanh",
     }
-    assert {"nested", "copy.1", "while", "a"} <= found.instructions
+    assert {"nested", "copy.1", "while", "a"} <= names.instructions

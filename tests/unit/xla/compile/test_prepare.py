@@ -46,11 +46,11 @@ def test_a_partitioned_program_forgets_its_shardings() -> None:
         arguments=f'{ARGUMENT} {{mhlo.sharding = "{{devices=[4]<=[4]}}", mhlo.kept = 1 : i32}}',
         results=f'{VECTOR} {{mhlo.sharding = "{{replicated}}"}}',
     )
-    made = prepared(f"module attributes {{{ALIASES}}} {{\n{main}}}", devices=4)
-    text = str(made.module.handle)
+    result = prepared(f"module attributes {{{ALIASES}}} {{\n{main}}}", devices=4)
+    text = str(result.module.handle)
     assert "sharding" not in text
     assert "mhlo.kept = 1" in text
-    assert not made.partition
+    assert not result.partition
 
 
 @pytest.mark.parametrize(
@@ -66,11 +66,11 @@ def test_annotated_programs_are_left_to_the_partitioner(
     main = main_function(
         f"return %a : {VECTOR}", arguments=f"{ARGUMENT} {{{sharding}}}", results=VECTOR
     )
-    made = prepared(on_devices(mesh + main))
-    assert (made.replicas, made.partitions) == (1, 4)
-    assert (made.partition, made.shardy) == (True, shardy)
-    assert made.notes == ("the program was partitioned by the compiler",)
-    assert "sharding" in str(made.module.handle)
+    result = prepared(on_devices(mesh + main))
+    assert (result.replicas, result.partitions) == (1, 4)
+    assert (result.partition, result.shardy) == (True, shardy)
+    assert result.notes == ("the program was partitioned by the compiler",)
+    assert "sharding" in str(result.module.handle)
 
 
 def test_groups_over_mesh_axes_can_be_looked_up() -> None:
@@ -79,9 +79,9 @@ def test_groups_over_mesh_axes_can_be_looked_up() -> None:
         '#stablehlo.replica_group_mesh_axes<mesh = @m, axes = [#stablehlo.axis_ref<name = "y">]>',
     )
     mesh = 'sdy.mesh @m = <["x"=2, "y"=3]>\n'
-    made = prepared(mesh + vector_main(reduced))
-    assert (made.replicas, made.partitions) == (1, 6)
-    text = str(made.module.handle)
+    result = prepared(mesh + vector_main(reduced))
+    assert (result.replicas, result.partitions) == (1, 6)
+    text = str(result.module.handle)
     assert '{stablehlo.mesh = {axes = [{name = "x", size = 2 : i64}, ' in text
     with pytest.raises(ProgramError, match="mesh symbol 'm' not found"):
         prepared(vector_main(reduced))
@@ -92,8 +92,8 @@ def test_the_devices_are_the_programs_own() -> None:
     reduced = vector_main(all_reduce("%r", "%a"))
 
     def counts(text: str, devices: int | None = None) -> tuple[int, int]:
-        made = prepared(text, devices=devices)
-        return made.replicas, made.partitions
+        result = prepared(text, devices=devices)
+        return result.replicas, result.partitions
 
     assert counts(plain) == (1, 1)
     assert counts(plain, 8) == (8, 1)
@@ -113,14 +113,14 @@ def test_partitions_that_are_replicas_have_no_channels() -> None:
         f"%g = stablehlo.broadcast_in_dim %f, dims = [] : (tensor<f32>) -> {VECTOR}\n"
         f"%r = stablehlo.add %s, %g : {VECTOR}"
     )
-    made = prepared(vector_main(body), as_replicas=True)
-    text = str(made.module.handle)
-    assert (made.replicas, made.partitions) == (4, 1)
+    result = prepared(vector_main(body), as_replicas=True)
+    text = str(result.module.handle)
+    assert (result.replicas, result.partitions) == (4, 1)
     assert "channel_handle" not in text
     assert "use_global_device_ids" not in text
     assert "partition_id" not in text
     assert "stablehlo.replica_id" in text
-    assert made.notes == ("its partitions were compiled as replicas",)
+    assert result.notes == ("its partitions were compiled as replicas",)
     with pytest.raises(UnsupportedError, match="2 replicas of 2 partitions have no form"):
         prepared(on_devices(vector_main(body), partitions=2, replicas=2), as_replicas=True)
 
@@ -133,7 +133,7 @@ def test_collectives_that_share_a_channel_get_one_each() -> None:
             for index, number in enumerate(numbers)
         )
         text = printed(vector_main(body.replace(", use_global_device_ids", ""), result=values[-1]))
-        return [int(found) for found in re.findall(r"<handle = (\d+), type = 1>", text)]
+        return [int(handle) for handle in re.findall(r"<handle = (\d+), type = 1>", text)]
 
     assert channels(1, 1, 3, 1, 3) == [1, 4, 3, 5, 6]
     assert channels(7, 2) == [7, 2]

@@ -82,10 +82,10 @@ def test_calls_that_no_library_has_leave_their_module(tmp_path: Path) -> None:
     buffers = tmp_path / "a_gpu_after_optimizations-buffer-assignment.txt"
     buffers.write_text("allocation 0: size 7, preallocated-temp:\n")
     missing = "NOT_FOUND: No registered implementation for custom call to {} for platform CUDA"
-    found = recover(tmp_path, missing.format("__flash_attention$forward"))
-    assert found is not None
-    assert (found.text, found.memory.temporary_bytes) == ("HloModule a", 7)
-    assert "__flash_attention$forward" in found.note
+    recovered = recover(tmp_path, missing.format("__flash_attention$forward"))
+    assert recovered is not None
+    assert (recovered.text, recovered.memory.temporary_bytes) == ("HloModule a", 7)
+    assert "__flash_attention$forward" in recovered.note
     assert recover(tmp_path, missing.format("mine")) is None
 
 

@@ -64,8 +64,8 @@ def bytecode(text: str) -> bytes:
 def portable(text: str) -> bytes:
     stablehlo = import_module("jaxlib.mlir.dialects.stablehlo")
     handle: Any = parse_mlir(text.encode(), name=NAME).handle
-    made: bytes = stablehlo.serialize_portable_artifact(handle, stablehlo.get_current_version())
-    return made
+    artifact: bytes = stablehlo.serialize_portable_artifact(handle, stablehlo.get_current_version())
+    return artifact
 
 
 @pytest.mark.parametrize("form", [str.encode, bytecode, portable])
@@ -96,12 +96,12 @@ def test_names_in_a_function_stand_behind_those_of_its_calls() -> None:
 
 def test_regions_that_differ_in_names_alone_are_one() -> None:
     options = SplitOptions(strategy=SplitStrategy.INDIVIDUAL)
-    named = split_program(read(on_devices(called("jit(f)/layers_0", "jit(f)/layers_1"))), options)
+    split = split_program(read(on_devices(called("jit(f)/layers_0", "jit(f)/layers_1"))), options)
     plain = split_program(read(on_devices(called("", ""))), options)
-    (module,) = region_modules(named).modules
+    (module,) = region_modules(split).modules
     assert [region_modules(plain).modules[0].fingerprint] == [module.fingerprint]
-    assert text_of(named.program.functions) == text_of(plain.program.functions)
-    (first,), (second,) = (region.operations for region in named.compute_regions)
+    assert text_of(split.program.functions) == text_of(plain.program.functions)
+    (first,), (second,) = (region.operations for region in split.compute_regions)
     assert (first.scope, second.scope) == (
         "jit(f)/layers_0/inner/tanh",
         "jit(f)/layers_1/inner/tanh",

@@ -49,23 +49,23 @@ def bytecode(text: str) -> bytes:
 
 def portable(text: str) -> bytes:
     stablehlo = import_module("jaxlib.mlir.dialects.stablehlo")
-    made: bytes = stablehlo.serialize_portable_artifact(
+    artifact: bytes = stablehlo.serialize_portable_artifact(
         handle_of(text), stablehlo.get_current_version()
     )
-    return made
+    return artifact
 
 
 def generic(text: str) -> bytes:
-    made: str = handle_of(text).operation.get_asm(print_generic_op_form=True)
-    return made.encode()
+    printed_text: str = handle_of(text).operation.get_asm(print_generic_op_form=True)
+    return printed_text.encode()
 
 
 @pytest.mark.parametrize("rewritten", [bytecode, portable, generic])
 def test_every_form_of_a_file_is_the_same_program(rewritten: Any) -> None:
     source: bytes = rewritten(PROGRAM)
-    expected, found = read(PROGRAM), read(source)
-    assert text_of(found.functions) == text_of(expected.functions)
-    assert (found.replicas, found.partitions) == (4, 1)
+    expected, program = read(PROGRAM), read(source)
+    assert text_of(program.functions) == text_of(expected.functions)
+    assert (program.replicas, program.partitions) == (4, 1)
 
 
 def test_functions_need_no_module_around_them() -> None:

@@ -73,31 +73,31 @@ def collectives(text: bytes) -> Counter[str]:
 
 @pytest.mark.parametrize("devices", [4, 65536])
 def test_a_contracting_dimension_is_summed(devices: int) -> None:
-    made = partition(SHARDY.format(devices=devices).encode(), name="a")
-    assert (made.devices, made.partitioner) == (devices, Partitioner.XLA_SHARDY)
-    assert collectives(made.text) == {"all_reduce": 1}
-    program = load_source(made.text, name="a")
+    partitioned = partition(SHARDY.format(devices=devices).encode(), name="a")
+    assert (partitioned.devices, partitioned.partitioner) == (devices, Partitioner.XLA_SHARDY)
+    assert collectives(partitioned.text) == {"all_reduce": 1}
+    program = load_source(partitioned.text, name="a")
     assert program.declared_devices == devices
     assert str(program.main.body.arguments[0].type) == f"tensor<65536x{65536 // devices}xf32>"
 
 
 def test_a_result_needs_no_sharding_where_another_has_one() -> None:
-    made = partition(MIXED.encode(), name="a")
-    assert collectives(made.text) == {"all_reduce": 1}
-    assert b"tensor<16x64xf32>" in made.text
-    assert b"FuncResultSharding" not in made.text
+    partitioned = partition(MIXED.encode(), name="a")
+    assert collectives(partitioned.text) == {"all_reduce": 1}
+    assert b"tensor<16x64xf32>" in partitioned.text
+    assert b"FuncResultSharding" not in partitioned.text
 
 
 def test_annotations_of_gspmd_are_applied() -> None:
-    made = partition(GSPMD.encode(), name="a")
-    assert made.partitioner is Partitioner.XLA_GSPMD
-    assert collectives(made.text) == {"all_reduce": 1}
+    partitioned = partition(GSPMD.encode(), name="a")
+    assert partitioned.partitioner is Partitioner.XLA_GSPMD
+    assert collectives(partitioned.text) == {"all_reduce": 1}
 
 
 def test_shard_map_beside_other_work() -> None:
-    made = partition(MANUAL.encode(), name="a")
-    assert collectives(made.text) == {"collective_permute": 1}
-    assert b"mhlo.copy" not in made.text
+    partitioned = partition(MANUAL.encode(), name="a")
+    assert collectives(partitioned.text) == {"collective_permute": 1}
+    assert b"mhlo.copy" not in partitioned.text
 
 
 def test_stages_partition_first_and_say_so() -> None:
@@ -118,14 +118,14 @@ def test_bytes_are_the_same_each_time() -> None:
 def test_a_program_with_locations_is_divided_as_bytecode_that_reads_as_its_text() -> None:
     source = SHARDY.format(devices=4).encode()
     parsed = parse_mlir(source, name="a")
-    made = partition(printed(parsed.handle, with_locations=True), name="a")
-    assert made.content.startswith(BYTECODE_MAGIC)
+    partitioned = partition(printed(parsed.handle, with_locations=True), name="a")
+    assert partitioned.content.startswith(BYTECODE_MAGIC)
     read, printed_and_read = (
         [
             (op.kind, op.results[0].type, op.attributes, op.scope, op.source_location)
             for op in load_source(content, name="a").main.body.operations[:-1]
         ]
-        for content in (made.content, made.text)
+        for content in (partitioned.content, partitioned.text)
     )
     assert read
     assert read == printed_and_read

@@ -14,20 +14,20 @@ jax_numpy: Any = import_module("jax.numpy")
 
 @pytest.mark.parametrize("name", ["float32", "bfloat16", "float8_e4m3fn", "complex64"])
 def test_inputs_are_small_differ_and_are_the_same_each_time(name: str) -> None:
-    made = made_input((3, 100), jax_numpy.dtype(name))
-    assert made.shape == (3, 100)
-    assert made.dtype == jax_numpy.dtype(name)
-    size = numpy.abs(made.astype("complex64"))
+    array = made_input((3, 100), jax_numpy.dtype(name))
+    assert array.shape == (3, 100)
+    assert array.dtype == jax_numpy.dtype(name)
+    size = numpy.abs(array.astype("complex64"))
     assert size.max() <= 1 / 16
     assert len(numpy.unique(size)) > 10
-    assert made.tobytes() == made_input((3, 100), jax_numpy.dtype(name)).tobytes()
+    assert array.tobytes() == made_input((3, 100), jax_numpy.dtype(name)).tobytes()
 
 
 @pytest.mark.parametrize("name", ["int4", "uint4", "int8", "uint8", "int32", "uint32", "int64"])
 def test_integers_fit_their_type(name: str) -> None:
-    made = made_input((300,), jax_numpy.dtype(name)).astype("int64")
-    assert made.min() == 0
-    assert made.max() == (1 if name.endswith("int4") else 99)
+    array = made_input((300,), jax_numpy.dtype(name)).astype("int64")
+    assert array.min() == 0
+    assert array.max() == (1 if name.endswith("int4") else 99)
 
 
 def test_a_step_count_is_one() -> None:
