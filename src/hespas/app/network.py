@@ -16,16 +16,9 @@ from hespas.hardware.interconnect import Dimension, Dimensions, Dragonfly, Fabri
 from hespas.hardware.machine_links import Edge
 from hespas.hardware.system import interconnect_of
 from hespas.prediction.machines import system_of
-from hespas.report.drawing import drawing
+from hespas.report.drawing import SHAPE_NAMES, drawing
 from hespas.simulate.flow.graph_links import dragonfly_graph
 
-_SHAPES = {
-    Shape.SWITCH: "switch",
-    Shape.FAT_TREE: "fat tree",
-    Shape.RING: "ring",
-    Shape.LINE: "line",
-    Shape.FULLY_CONNECTED: "all to all",
-}
 _PARTS = {
     Shape.SWITCH: ("up", "down"),
     Shape.FAT_TREE: ("up", "down"),
@@ -84,9 +77,9 @@ def _graph(fabric: Fabric) -> dict[str, Any] | None:
     tiers = [list(graph.devices)]
     unplaced = set(graph.switches)
     while unplaced:
-        near = {name for wire in wires if wire & set(tiers[-1]) for name in wire} & unplaced
+        adjacent = {name for wire in wires if wire & set(tiers[-1]) for name in wire} & unplaced
         # Switches that no device reaches stand above all others.
-        tiers.append(sorted(near or unplaced))
+        tiers.append(sorted(adjacent or unplaced))
         unplaced -= set(tiers[-1])
     return {
         "tiers": tiers,
@@ -104,7 +97,7 @@ def _graph(fabric: Fabric) -> dict[str, Any] | None:
 def _row(number: int, dimension: Dimension, *, stride: int) -> dict[str, Any]:
     return {
         "number": number,
-        "shape": _SHAPES[dimension.shape],
+        "shape": SHAPE_NAMES[dimension.shape],
         "size": dimension.size,
         "bandwidth": format_quantity(dimension.bandwidth_bytes_per_s, "B/s"),
         "latency": format_time(dimension.latency_s),

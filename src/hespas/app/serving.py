@@ -98,12 +98,12 @@ def _rows(report: ServingReport) -> list[tuple[str, str]]:
         return f"{format_time(latency.p50)} median, {format_time(latency.p99)} p99"
 
     rate = format_quantity(report.output_tokens_per_s, "tokens/s", ".4g")
-    most = "not known" if report.max_rate is None else f"{report.max_rate:.3g} requests/s"
+    largest_rate = "not known" if report.max_rate is None else f"{report.max_rate:.3g} requests/s"
     met = report.goodput
     rows = [
         ("Output", f"{rate}, {report.output_tokens_per_s_per_device:.4g} a device"),
         ("Load", report.load),
-        ("Largest rate", most),
+        ("Largest rate", largest_rate),
         ("First token", shown(report.ttft_s)),
         ("Each further token", shown(report.tpot_s)),
         ("Batch", f"{report.mean_batch:.1f} sequences a replica"),

@@ -165,9 +165,9 @@ def _listen(options: AppOptions) -> socket.socket:
             reason = "ports end at 65535" if isinstance(error, OverflowError) else error.strerror
             if port != ports[-1] and isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
                 continue
-            where = f"{options.host}:{port}"
+            address = f"{options.host}:{port}"
             raise ConfigError(
-                f"{where} cannot be listened on: {reason}",
+                f"{address} cannot be listened on: {reason}",
                 hint=f"give another {option('port')} or {option('host')}",
             ) from error
         return bound

@@ -254,12 +254,12 @@ _ALONG = re.compile(r"link bandwidth doubled along dimension (\d+)\b.*")
 
 
 def _change(row: ExplainRow) -> Change:
-    along = _ALONG.fullmatch(row.change)
+    dimension = _ALONG.fullmatch(row.change)
     return Change(
         text=row.change,
         step=format_time(row.step_time_s),
         gain=f"{100 * row.gain:.1f} %",
-        apply={} if along is None else {"link_bandwidth": f"{along[1]}=x2"},
+        apply={} if dimension is None else {"link_bandwidth": f"{dimension[1]}=x2"},
     )
 
 

@@ -159,8 +159,8 @@ def _error_text(error: Exception) -> str:
 
 def main() -> None:
     """Answer questions until standard input ends."""
-    if most := os.environ.get(MEMORY_VARIABLE):
-        limit = within_inherited(resource.RLIMIT_AS, int(most))
+    if limit_text := os.environ.get(MEMORY_VARIABLE):
+        limit = within_inherited(resource.RLIMIT_AS, int(limit_text))
         resource.setrlimit(resource.RLIMIT_AS, (limit, resource.getrlimit(resource.RLIMIT_AS)[1]))
     stay(stays=True)
     answer_lines(lambda line: json.dumps(answer_question(json.loads(line))).encode())

@@ -60,13 +60,16 @@ def with_links(system: System, factors: LinkFactors, *, dimension: int | None = 
     changed = system.with_dimensions(scaled)
     if dimension is not None:
         return changed
-    own = changed.interconnect
-    if own is not None:
-        fabric = own.fabric if isinstance(own.fabric, Dimensions) else _scaled(own.fabric, factors)
-        delay_s = factors.latency_s(own.endpoint_delay_s)
-        own = replace(own, fabric=fabric, endpoint_delay_s=delay_s)
+    interconnect = changed.interconnect
+    if interconnect is not None:
+        fabric, delay_s = interconnect.fabric, interconnect.endpoint_delay_s
+        interconnect = replace(
+            interconnect,
+            fabric=fabric if isinstance(fabric, Dimensions) else _scaled(fabric, factors),
+            endpoint_delay_s=factors.latency_s(delay_s),
+        )
     delay_s = factors.latency_s(system.endpoint_delay_s)
-    return replace(changed, endpoint_delay_s=delay_s, interconnect=own)
+    return replace(changed, endpoint_delay_s=delay_s, interconnect=interconnect)
 
 
 def _scaled(value: _T, factors: LinkFactors) -> _T:
@@ -125,11 +128,11 @@ def with_link_bandwidths(system: System, changes: Sequence[LinkBandwidth]) -> Sy
 
 def _with_link_bandwidth(system: System, change: LinkBandwidth) -> System:
     dimensions, number = interconnect_of(system).dimensions, change.dimension
-    where = f"{option('link_bandwidth')} {change}"
+    location = f"{option('link_bandwidth')} {change}"
     if not dimensions:
         raise HardwareError(
             f"the network of {system.name} has no dimensions",
-            location=where,
+            location=location,
             hint=f"give the links in its description, or in a file with {option('imperfect')}",
         )
     sizes = [dimension.size for dimension in dimensions]
@@ -139,25 +142,29 @@ def _with_link_bandwidth(system: System, change: LinkBandwidth) -> System:
         linked = ", ".join(f"{n} ({size} devices)" for n, size in enumerate(sizes) if size > 1)
         raise HardwareError(
             f"dimension {number} of {system.name} {reason}",
-            location=where,
+            location=location,
             hint=f"give one of these: {linked}" if linked else "drop it",
         )
-    before = dimensions[number].bandwidth_bytes_per_s
-    after = change.bytes_per_s or before * change.factor
+    old_bytes_per_s = dimensions[number].bandwidth_bytes_per_s
+    new_bytes_per_s = change.bytes_per_s or old_bytes_per_s * change.factor
     note = (
         f"links along dimension {number} ({sizes[number]} devices): "
-        f"{format_quantity(after, 'B/s')} each, "
-        f"x{after / before:.4g} of {format_quantity(before, 'B/s')}"
+        f"{format_quantity(new_bytes_per_s, 'B/s')} each, "
+        f"x{new_bytes_per_s / old_bytes_per_s:.4g} of {format_quantity(old_bytes_per_s, 'B/s')}"
     )
 
     def exact(dimensions: tuple[Dimension, ...]) -> tuple[Dimension, ...]:
         changed = list(dimensions)
         for dimension in dimensions[number : number + 1]:
-            link = msgspec.structs.replace(dimension.parameters, bandwidth_bytes_per_s=after)
+            link = msgspec.structs.replace(
+                dimension.parameters, bandwidth_bytes_per_s=new_bytes_per_s
+            )
             changed[number] = replace(dimension, parameters=link)
         return tuple(changed)
 
-    scaled = with_links(system, LinkFactors(bandwidth=after / before), dimension=number)
+    scaled = with_links(
+        system, LinkFactors(bandwidth=new_bytes_per_s / old_bytes_per_s), dimension=number
+    )
     if change.bytes_per_s is not None:
         scaled = scaled.with_dimensions(exact)
     return replace(scaled, assumptions=(*system.assumptions, note))

@@ -290,21 +290,21 @@ def _without_dead_ends(
     edges: Mapping[tuple[str, str], _Link], devices: Sequence[str]
 ) -> dict[tuple[str, str], _Link]:
     """Leave out links that lead nowhere, as to memory."""
-    near: dict[str, set[str]] = {}
+    neighbours: dict[str, set[str]] = {}
     for source, target in edges:
-        near.setdefault(source, set()).add(target)
-        near.setdefault(target, set()).add(source)
+        neighbours.setdefault(source, set()).add(target)
+        neighbours.setdefault(target, set()).add(source)
     ends = {*devices}
-    pending = [name for name, near_names in near.items() if len(near_names) == 1]
+    pending = [name for name, near_names in neighbours.items() if len(near_names) == 1]
     while pending:
         name = pending.pop()
         if name in ends:
             continue
-        for neighbour in near.pop(name):
-            near[neighbour].discard(name)
-            if len(near[neighbour]) == 1:
+        for neighbour in neighbours.pop(name):
+            neighbours[neighbour].discard(name)
+            if len(neighbours[neighbour]) == 1:
                 pending.append(neighbour)
-    return {ends: link for ends, link in edges.items() if all(end in near for end in ends)}
+    return {ends: link for ends, link in edges.items() if all(end in neighbours for end in ends)}
 
 
 def _rated_edges(

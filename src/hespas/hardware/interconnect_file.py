@@ -234,9 +234,9 @@ def _link(entry: str | LinkParameters, path: Path) -> tuple[Link | None, LinkPar
 
 def _graph(file: _GraphFile, path: Path) -> Graph:
     nodes = Counter([*file.devices, *file.switches])
-    twice = next((node for node, count in nodes.items() if count > 1), None)
-    if twice is not None:
-        raise HardwareError(f"the node {twice!r} is listed twice", location=str(path))
+    repeated = next((node for node, count in nodes.items() if count > 1), None)
+    if repeated is not None:
+        raise HardwareError(f"the node {repeated!r} is listed twice", location=str(path))
     edges: list[Edge] = []
     for link in file.links:
         ends = (link.source, link.target)

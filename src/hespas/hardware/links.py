@@ -166,11 +166,11 @@ def read_link(path: Path) -> Link:
                 raise HardwareError(
                     f"the group size is {size!r}", location=location, hint="give 2 or more"
                 )
-            where = f"{location}: {kind} of {size}"
-            _check_limits([fit.up_to_bytes for fit in fits], where)
+            place = f"{location}: {kind} of {size}"
+            _check_limits([fit.up_to_bytes for fit in fits], place)
             if not fits:
                 raise HardwareError(
-                    "there is no fit", location=where, hint="add one, or drop the size"
+                    "there is no fit", location=place, hint="add one, or drop the size"
                 )
         tables[kind] = MappingProxyType({int(size): fits for size, fits in by_size.items()})
     if file.as_measured_on is not None:
@@ -192,20 +192,20 @@ def _as_measured_on(
     file: _LinkFile, location: str
 ) -> dict[str, Mapping[int, tuple[MeasuredCollective, ...]]]:
     """Return another link's collectives at this link's bandwidth."""
-    where = f"{location}: as_measured_on"
+    place = f"{location}: as_measured_on"
     if file.link is None or file.collectives:
         raise HardwareError(
             "a link as another was measured has parameters, and no collectives of its own",
-            location=where,
+            location=place,
             hint="give link, and drop collectives",
         )
     name = file.as_measured_on or ""
     if name == file.name or name not in link_names():
         hint = suggestion(name, link_names())
-        raise HardwareError(f"no other link preset is named {name!r}", location=where, hint=hint)
+        raise HardwareError(f"no other link preset is named {name!r}", location=place, hint=hint)
     base = load_link(name)
     if base.parameters is None or not base.collectives:
-        raise HardwareError(f"{name} has no measured collectives", location=where)
+        raise HardwareError(f"{name} has no measured collectives", location=place)
     ratio = file.link.bandwidth_bytes_per_s / base.parameters.bandwidth_bytes_per_s
     return {
         kind: MappingProxyType({

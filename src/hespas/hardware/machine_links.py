@@ -217,7 +217,7 @@ def _nccl_bandwidth(pci: ElementTree.Element) -> float | None:
     if speed is None or width is None:
         return None
     rate = float(speed[1])
-    useful = next((part for most, part in _USEFUL if rate <= most), 0.0)
+    useful = next((part for highest_rate, part in _USEFUL if rate <= highest_rate), 0.0)
     return rate * 1e9 * int(width[0]) * useful / 8 or None
 
 
@@ -305,13 +305,13 @@ def _pcie_rates(machine: _Machine, figures: MachineFile) -> _Rates:
                 raise machine.error(f"it does not say how fast the link of {name} is", hint)
             rates[name, parent] = rates[parent, name] = bandwidth
     sockets = [name for name in needed if name in machine.sockets]
-    between = figures.socket_bandwidth_bytes_per_s
-    if len(sockets) > 1 and between is None:
+    socket_rate = figures.socket_bandwidth_bytes_per_s
+    if len(sockets) > 1 and socket_rate is None:
         hint = "give socket_bandwidth_bytes_per_s"
         raise machine.error("it does not say how fast sockets are connected", hint)
-    if len(sockets) <= 1 and between is not None:
+    if len(sockets) <= 1 and socket_rate is not None:
         raise machine.error("it has one socket", "drop socket_bandwidth_bytes_per_s")
-    return rates | dict.fromkeys(permutations(sockets, 2), between or 0.0)
+    return rates | dict.fromkeys(permutations(sockets, 2), socket_rate or 0.0)
 
 
 def _path(device: str, machine: _Machine) -> Iterator[str]:

@@ -218,9 +218,9 @@ def network_w(host: HostPower, device_count: int) -> float:
     if machines <= 1:
         return 0.0
     # Devices with the same place in their machines share a tree of their own.
-    levels, reached = 1, _SWITCH_PORTS
-    while reached < machines:
-        levels, reached = levels + 1, reached * _SWITCH_PORTS // 2
+    levels, ports = 1, _SWITCH_PORTS
+    while ports < machines:
+        levels, ports = levels + 1, ports * _SWITCH_PORTS // 2
     return host.switch_port_w * (2 * levels - 1)
 
 

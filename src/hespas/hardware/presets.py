@@ -86,8 +86,8 @@ def system_names() -> tuple[str, ...]:
 
 
 @cache
-def _directories_with(home: Path, inside: Path) -> tuple[str, ...]:
-    return tuple(sorted(path.name for path in home.iterdir() if (path / inside).exists()))
+def _directories_with(home: Path, relative_path: Path) -> tuple[str, ...]:
+    return tuple(sorted(path.name for path in home.iterdir() if (path / relative_path).exists()))
 
 
 def load_device(name_or_path: str | Path) -> Device:
@@ -111,13 +111,15 @@ def _read_device(file: Path) -> Device:
     device = device_of(
         read_roofline(file), name=home.resolve().name if file.stem == "config" else file.stem
     )
-    inside, drawn = home / MICROARCHITECTURE, home / POWER
-    if inside.is_dir():
-        raise HardwareError("is a directory", location=str(inside), hint="put a file in its place")
+    microarchitecture, power_file = home / MICROARCHITECTURE, home / POWER
+    if microarchitecture.is_dir():
+        raise HardwareError(
+            "is a directory", location=str(microarchitecture), hint="put a file in its place"
+        )
     device = replace(
         device,
-        microarchitecture=inside if inside.exists() else None,
-        power=read_power(drawn) if drawn.exists() else None,
+        microarchitecture=microarchitecture if microarchitecture.exists() else None,
+        power=read_power(power_file) if power_file.exists() else None,
     )
     if not (home / "node.json").exists():
         return device
@@ -218,21 +220,25 @@ def _read_system(directory: Path) -> System:
     inner = directory / _ASTRA_SIM
     home = inner if inner.is_dir() else directory
     resolved = home.resolve()
-    own = directory / _NETWORK_FILE
-    if own.is_file() and not inner.is_dir() and not (home / "system.json").is_file():
-        return bare_system(resolved.name, interconnect=read_interconnect(own, name=resolved.name))
+    network_file = directory / _NETWORK_FILE
+    if network_file.is_file() and not inner.is_dir() and not (home / "system.json").is_file():
+        return bare_system(
+            resolved.name, interconnect=read_interconnect(network_file, name=resolved.name)
+        )
     system = read_system(
         name=resolved.parent.name if resolved.name == _ASTRA_SIM else resolved.name,
         system_file=home / "system.json",
         network_file=home / "network.yml",
         remote_memory_file=home / "remote_memory.json",
     )
-    if not own.is_file():
+    if not network_file.is_file():
         return system
-    interconnect = read_interconnect(own, name=system.name)
+    interconnect = read_interconnect(network_file, name=system.name)
     if interconnect.device_count != system.device_count:
         message = f"{interconnect.device_count} devices, and network.yml has {system.device_count}"
-        raise HardwareError(message, location=str(own), hint="describe the same system in both")
+        raise HardwareError(
+            message, location=str(network_file), hint="describe the same system in both"
+        )
     return replace(system, interconnect=interconnect, described=system.dimensions)
 
 

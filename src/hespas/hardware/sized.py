@@ -92,8 +92,8 @@ def names_system(name: str) -> bool:
 def _presets(part: str) -> dict[str, tuple[int, ...]]:
     """Return the preset sizes of a part's family, by name."""
     own = [name for name in system_names() if name.startswith(f"{part}_")]
-    alike = [name for name in system_names() if name.startswith(f"{family_of(part)}_")]
-    return {name: preset_sizes(name) for name in dict.fromkeys([*own, *alike])}
+    family = [name for name in system_names() if name.startswith(f"{family_of(part)}_")]
+    return {name: preset_sizes(name) for name in dict.fromkeys([*own, *family])}
 
 
 def _gpu_nodes(part: str, count: int) -> System:
@@ -104,8 +104,8 @@ def _gpu_nodes(part: str, count: int) -> System:
         raise _no_links(part)
     size = max(nodes.values())
     if count <= size:
-        as_many = count if count in nodes.values() else size
-        name = next(name for name, devices in nodes.items() if devices == as_many)
+        preset_size = count if count in nodes.values() else size
+        name = next(name for name, devices in nodes.items() if devices == preset_size)
         return _resized_preset(load_system(name), part, (count,))
     clusters = [name for name, sizes in presets.items() if sizes[:1] == (size,) and len(sizes) == 2]
     if not clusters:
@@ -120,14 +120,14 @@ def _gpu_nodes(part: str, count: int) -> System:
 def _node_devices(part: str, count: int, size: int) -> int:
     """Return the devices used per node, all or a power."""
     uses = dict.fromkeys((size, 1 << (size.bit_length() - 1)))
-    for used in uses:
-        if count % used == 0:
-            return used
-    below = max(count // used * used for used in uses)
-    above = min(-(-count // used) * used for used in uses)
+    for node_devices in uses:
+        if count % node_devices == 0:
+            return node_devices
+    lower = max(count // node_devices * node_devices for node_devices in uses)
+    higher = min(-(-count // node_devices) * node_devices for node_devices in uses)
     raise DeviceCountError(
         f"{count} devices do not fill {_enclosure(size)}s of {' or '.join(map(str, uses))} {part}",
-        hint=f"give {below} or {above}",
+        hint=f"give {lower} or {higher}",
     )
 
 
@@ -166,16 +166,16 @@ def _slice_of_count(part: str, count: int, generation: str) -> System:
             f"how {count} {part} are connected is not known",
             hint=f"give {' or '.join(map(str, presets.values()))}, or {_DESCRIBE}",
         )
-    most = _MOST_CHIPS[generation] * TPU_GENERATIONS[generation].devices_per_chip
+    most_devices = _MOST_CHIPS[generation] * TPU_GENERATIONS[generation].devices_per_chip
     shape = _shape_of(count, generation)
-    if shape is None or count > most:
-        powers = [2**power for power in range(most.bit_length())]
+    if shape is None or count > most_devices:
+        powers = [2**power for power in range(most_devices.bit_length())]
         sizes = [size for size in powers if _shape_of(size, generation) is not None]
-        near = [size for size in sizes if size < count][-1:]
-        near += [size for size in sizes if size > count][:1]
-        hint = f"give {' or '.join(map(str, near))}"
-        if near[-1] < count and count % most == 0:
-            hint += f", or several slices: {count // most}x{most}x{part}"
+        nearest = [size for size in sizes if size < count][-1:]
+        nearest += [size for size in sizes if size > count][:1]
+        hint = f"give {' or '.join(map(str, nearest))}"
+        if nearest[-1] < count and count % most_devices == 0:
+            hint += f", or several slices: {count // most_devices}x{most_devices}x{part}"
         raise DeviceCountError(f"no slice of {part} has {count} devices", hint=hint)
     return _slice_of_shape(part, shape, generation)
 
@@ -248,13 +248,13 @@ def _joined_slices(name: str, count: int, inner: System) -> System:
     if count == 1:
         return replace(inner, name=name)
     bandwidth, latency_s = described.dcn_bandwidth, described.dcn_latency_s
-    between = dimension_of(Shape.SWITCH, count, bandwidth, latency_s)
+    data_centre = dimension_of(Shape.SWITCH, count, bandwidth, latency_s)
     note = (
         f"cluster: {count} slices of {inner.device_count} devices, each of which has "
         f"{described.dcn_bandwidth / 1e9:g} GB/s to the other slices"
     )
     return replace(
-        inner.with_dimensions(lambda dimensions: (*dimensions, between)),
+        inner.with_dimensions(lambda dimensions: (*dimensions, data_centre)),
         name=name,
         implementations={
             kind: _resize(names, len(inner.dimensions) + 1)

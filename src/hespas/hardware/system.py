@@ -52,7 +52,7 @@ ASTRA_SHAPES = {
 
 def astra_name(shape: Shape) -> str:
     """Return ASTRA-sim's name of a shape that it has."""
-    return next(name for name, own in ASTRA_SHAPES.items() if own is shape)
+    return next(name for name, astra_shape in ASTRA_SHAPES.items() if astra_shape is shape)
 
 
 @frozen
@@ -94,12 +94,12 @@ def parse_link_bandwidths(texts: Iterable[str]) -> tuple[LinkBandwidth, ...]:
             rate = parse_rate(text, "B/s", location=f"{option(name)} {dimension}")
             changes.append(LinkBandwidth(dimension=dimension, bytes_per_s=rate))
             continue
-        factor, least = amount(text[1:]), 1 / _LARGEST_FACTOR
-        if factor is None or not least <= factor <= _LARGEST_FACTOR:
+        factor, smallest_factor = amount(text[1:]), 1 / _LARGEST_FACTOR
+        if factor is None or not smallest_factor <= factor <= _LARGEST_FACTOR:
             raise ConfigError(
                 shown,
-                hint=f"give a factor from {least:g} to {_LARGEST_FACTOR:g}; dead links are for a "
-                f"file, {option('imperfect')}",
+                hint=f"give a factor from {smallest_factor:g} to {_LARGEST_FACTOR:g}; dead links "
+                f"are for a file, {option('imperfect')}",
             )
         changes.append(LinkBandwidth(dimension=dimension, factor=factor))
     return tuple(changes)
@@ -189,11 +189,13 @@ class System:
         self, change: Callable[[tuple[Dimension, ...]], tuple[Dimension, ...]]
     ) -> System:
         """Return the system with other dimensions, in both descriptions."""
-        own, dimensions = self.interconnect, change(self.dimensions)
-        if own is not None and isinstance(own.fabric, Dimensions):
-            own = replace(own, fabric=Dimensions(dimensions=change(own.fabric.dimensions)))
+        interconnect, dimensions = self.interconnect, change(self.dimensions)
+        if interconnect is not None and isinstance(interconnect.fabric, Dimensions):
+            interconnect = replace(
+                interconnect, fabric=Dimensions(dimensions=change(interconnect.fabric.dimensions))
+            )
         described = None if self.described is None else dimensions
-        return replace(self, dimensions=dimensions, described=described, interconnect=own)
+        return replace(self, dimensions=dimensions, described=described, interconnect=interconnect)
 
 
 def interconnect_of(system: System) -> Interconnect:

@@ -80,9 +80,9 @@ class Slowest:
     def __init__(self, *, sigma: float, slow: SlowDevices | None = None) -> None:
         import numpy as np  # noqa: PLC0415 - few clusters vary
 
-        most = 1.0 if slow is None else slow.factor
+        slowest_factor = 1.0 if slow is None else slow.factor
         reach = _REACH * sigma
-        factors = np.linspace(1.0 - reach, most * (1.0 + reach), _POINTS)
+        factors = np.linspace(1.0 - reach, slowest_factor * (1.0 + reach), _POINTS)
 
         def slower(typical: float) -> Floats:
             """Return the share of devices slower than each factor."""

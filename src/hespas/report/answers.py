@@ -30,7 +30,7 @@ from hespas.price.estimate import Estimate
 from hespas.price.kernel import kind_of
 from hespas.program.program import Op
 from hespas.program.scopes import merged_layers
-from hespas.report.text import headline, short_place
+from hespas.report.text import headline, plain_number, short_place
 from hespas.report.timeline.step import prediction_chart
 from hespas.report.timeline.write import Counter, Process, Slice
 from hespas.split.names import operation_names
@@ -247,7 +247,7 @@ def _kernel(amount: Amount, *, name: str, kind: str, path: str) -> KernelTimeRow
         name=name,
         kind=kind,
         path=path,
-        count=int(amount.count) if amount.count == int(amount.count) else amount.count,
+        count=plain_number(amount.count),
         time_s=amount.time_s,
         flops=amount.flops,
         bytes=amount.bytes_moved,

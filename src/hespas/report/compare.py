@@ -281,9 +281,11 @@ def _verdict(comparison: Comparison) -> list[str]:
     if limit is None:
         return []
     change = "longer" if step.difference_s >= 0 else "shorter"
-    by = f"the step of b is {100 * abs(step.share):.3g} % {change} than that of a"
+    difference = f"the step of b is {100 * abs(step.share):.3g} % {change} than that of a"
     outcome = "more than" if comparison.fails else "not longer by more than"
-    return [f"{'fails' if comparison.fails else 'passes'}: {by}, {outcome} {100 * limit:g} %"]
+    return [
+        f"{'fails' if comparison.fails else 'passes'}: {difference}, {outcome} {100 * limit:g} %"
+    ]
 
 
 def _table(heading: str, rows: Sequence[TimeRow]) -> list[str]:

@@ -12,12 +12,13 @@ from hespas.hardware.system import System, interconnect_of
 
 _MOST_ROWS, _MOST_COLUMNS = 4, 4
 _MOST_SWITCHES = 8
-_JOINS = {
-    Shape.RING: ("=", "ring"),
-    Shape.LINE: ("-", "line"),
-    Shape.SWITCH: (" ", "switch"),
-    Shape.FULLY_CONNECTED: (" ", "all to all"),
-    Shape.FAT_TREE: (" ", "fat tree"),
+_JOINS = {Shape.RING: "=", Shape.LINE: "-"}
+SHAPE_NAMES = {
+    Shape.RING: "ring",
+    Shape.LINE: "line",
+    Shape.SWITCH: "switch",
+    Shape.FULLY_CONNECTED: "all to all",
+    Shape.FAT_TREE: "fat tree",
 }
 
 
@@ -27,14 +28,15 @@ def drawing(system: System) -> list[str]:
         case Dimensions() as fabric:
             return _grid(fabric.dimensions)
         case Dragonfly() as fabric:
-            far, near, own = (
+            global_rate, local_rate, device_rate = (
                 _rate(link.bandwidth_bytes_per_s)
                 for link in (fabric.global_link, fabric.local_link, fabric.device_link)
             )
+            routers = f"{fabric.routers_per_group} routers"
             return [
-                f"  {fabric.groups} groups, each wired to every other by a link of {far}",
-                f"  group: {fabric.routers_per_group} routers, all wired to each other, {near}",
-                f"  router: {fabric.devices_per_router} devices, {own} each",
+                f"  {fabric.groups} groups, each wired to every other by a link of {global_rate}",
+                f"  group: {routers}, all wired to each other, {local_rate}",
+                f"  router: {fabric.devices_per_router} devices, {device_rate} each",
                 f"  routing: {fabric.routing.value}",
             ]
         case Graph() as fabric:
@@ -49,7 +51,7 @@ def _grid(dimensions: Sequence[Dimension]) -> list[str]:
     """Draw a block of the two nearest dimensions."""
     present = [dimension for dimension in dimensions if dimension.size > 1] or list(dimensions[:1])
     columns, rows = present[0].size, present[1].size if len(present) > 1 else 1
-    join = _JOINS[present[0].shape][0]
+    join = _JOINS.get(present[0].shape, " ")
     lines: list[str] = []
     for row in _shown_numbers(rows, _MOST_ROWS):
         if row is None:
@@ -62,10 +64,10 @@ def _grid(dimensions: Sequence[Dimension]) -> list[str]:
         width = len(f"d{rows * columns - 1}")
         lines.append(f"  [ {f' {join} '.join(name.ljust(width) for name in names)} ]")
     for number, dimension in enumerate(present):
-        where = ("in a row", "between rows", "between blocks")[min(number, 2)]
+        direction = ("in a row", "between rows", "between blocks")[min(number, 2)]
         blocks = prod(outer.size for outer in present[2:])
         count = f", {blocks} blocks" if number == 2 else ""
-        lines.append(f"  {where}: {_link_text(dimension)}{count}")
+        lines.append(f"  {direction}: {_link_text(dimension)}{count}")
     return lines
 
 
@@ -78,7 +80,7 @@ def _shown_numbers(count: int, most: int) -> list[int | None]:
 
 def _link_text(dimension: Dimension) -> str:
     text = (
-        f"{_JOINS[dimension.shape][1]} of {dimension.size}, "
+        f"{SHAPE_NAMES[dimension.shape]} of {dimension.size}, "
         f"{_rate(dimension.bandwidth_bytes_per_s)} a link, {format_time(dimension.latency_s)}"
     )
     if (leaf_size := dimension.leaf_size) is not None:
@@ -96,10 +98,10 @@ def _switches(graph: Graph) -> Iterator[str]:
             yield "  :"
             continue
         name = graph.switches[number]
-        out = [edge for edge in graph.edges if edge.source == name]
+        outgoing = [edge for edge in graph.edges if edge.source == name]
         wires = Counter(
             ("devices" if edge.target in devices else "switches", edge.bandwidth_bytes_per_s)
-            for edge in out
+            for edge in outgoing
         )
         wire_text = ", ".join(
             f"{count} {wire_kind} at {_rate(rate)}"

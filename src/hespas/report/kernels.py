@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from hespas.base.units import format_time
 from hespas.prediction.explain.kernels import KernelRow, KernelTable
 from hespas.price.ptx.terms import reasons
+from hespas.report.text import plain_number
 
 
 def kernels_text(table: KernelTable, *, shown: int) -> str:
@@ -58,15 +59,11 @@ def kernels_json(table: KernelTable) -> Mapping[str, object]:
     """Return all rows as JSON values, times in seconds."""
     return {
         "method": table.method,
-        "launches": _count(table.launches),
+        "launches": plain_number(table.launches),
         "kernels_s": table.kernels_s,
-        "library": {"launches": _count(table.library.count), "time_s": table.library.time_s},
+        "library": {"launches": plain_number(table.library.count), "time_s": table.library.time_s},
         "kernels": [_row_json(row) for row in table.rows],
     }
-
-
-def _count(launches: float) -> float:
-    return int(launches) if launches == int(launches) else launches
 
 
 def _row_json(row: KernelRow) -> Mapping[str, object]:
@@ -75,7 +72,7 @@ def _row_json(row: KernelRow) -> Mapping[str, object]:
         "name": row.name,
         "kind": row.kind,
         "modules": list(row.modules),
-        "launches": _count(row.launches),
+        "launches": plain_number(row.launches),
         "time_s": row.time_s,
         "total_s": row.total_s,
         "bytes_moved": row.bytes_moved,

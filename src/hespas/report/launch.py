@@ -224,8 +224,8 @@ def _placed_axes(step: _Step) -> Iterator[tuple[str, str, int]]:
 def _torchrun(step: _Step) -> str:
     nodes = max(1, step.system.device_count // step.node_devices)
     devices = min(step.node_devices, step.system.device_count)
-    meet = "" if nodes == 1 else "--rdzv_backend c10d --rdzv_endpoint HOST:29500 "
-    return f"torchrun --nnodes {nodes} --nproc_per_node {devices} {meet}".rstrip()
+    rendezvous = "" if nodes == 1 else "--rdzv_backend c10d --rdzv_endpoint HOST:29500 "
+    return f"torchrun --nnodes {nodes} --nproc_per_node {devices} {rendezvous}".rstrip()
 
 
 def _torchtitan(step: _Step) -> tuple[list[str], list[str]]:

@@ -74,8 +74,8 @@ def _describe(name: str, settings: Mapping[str, str] = _AS_IT_IS) -> tuple[objec
     """
     described = _with_settings(name, settings)
     for setting, value in settings.items():
-        without = {key: text for key, text in settings.items() if key != setting}
-        if _with_settings(name, without)[1] == described[1]:
+        remaining = {key: text for key, text in settings.items() if key != setting}
+        if _with_settings(name, remaining)[1] == described[1]:
             raise ConfigError(
                 f"{option('set')} {setting}={value} changes no figure of {name}",
                 hint="drop it: the model has it, or steps alone (hespas run) depend on it",
@@ -209,5 +209,5 @@ def _kind(kind: LayerKind) -> str:
         mixer += f" over {kind.window} tokens"
     if kind.chunk:
         mixer += f" in chunks of {kind.chunk} tokens"
-    after = ("experts" if kind.is_routed else "dense layer") if kind.feeds_forward else ""
-    return ", ".join(part for part in (mixer, after) if part)
+    feed_forward = ("experts" if kind.is_routed else "dense layer") if kind.feeds_forward else ""
+    return ", ".join(part for part in (mixer, feed_forward) if part)

@@ -16,7 +16,7 @@ from hespas.price.graph import GraphEstimate, ModuleEstimate
 from hespas.program.attrs import CallAttrs
 from hespas.program.program import Op, Program
 from hespas.program.text import module_text, private_function_text
-from hespas.report.text import assumption_lines, group_text
+from hespas.report.text import assumption_lines, group_text, plain_number
 from hespas.split.modules import RegionModules, stablehlo_text
 from hespas.split.regions import (
     Collective,
@@ -270,8 +270,7 @@ def _module(module: ModuleEstimate) -> dict[str, object]:
     per_op = {
         kind: {
             "runtime": op.time_s,
-            # Branch weights make counts fractional.
-            "count": int(op.count) if op.count.is_integer() else op.count,
+            "count": plain_number(op.count),
             "flops": op.flops,
             "mem_bytes": op.bytes_moved,
             "per_datatype": _per_datatype(op),

@@ -141,12 +141,12 @@ def communication_lines(rows: Sequence[CommunicationRow]) -> list[str]:
     shown_rows, other_rows = rows[:_MOST_COMMUNICATION], rows[_MOST_COMMUNICATION:]
     cells: list[tuple[str, ...]] = []
     for row in shown_rows:
-        where = "" if is_one or not row.dimension else f", dimension {row.dimension}"
+        dimension = "" if is_one or not row.dimension else f", dimension {row.dimension}"
         count, size = f"{row.count}", format_quantity(row.bytes, "B")
-        reached = "" if row.bytes_per_s is None else format_quantity(row.bytes_per_s, "B/s", ".3g")
+        rate = "" if row.bytes_per_s is None else format_quantity(row.bytes_per_s, "B/s", ".3g")
         sent = (count, size) if row.count else ("", "")
-        name = f"{row.kind} {row.axis}{where}".strip()
-        cells.append((name, *_times([row], waits=waits), *sent, reached))
+        name = f"{row.kind} {row.axis}{dimension}".strip()
+        cells.append((name, *_times([row], waits=waits), *sent, rate))
     if other_rows:
         name = _others_text(len(other_rows), "row")
         cells.append((name, *_times(other_rows, waits=waits), "", "", ""))
@@ -293,8 +293,8 @@ def _played_rows(played: PlayedReport) -> list[tuple[str, str]]:
         rows.append(("  Cost", f"{amount(played.usd)} USD"))
     rows.append(("  Best checkpoints", f"every {_long_time_text(played.best_interval_s)}"))
     if played.best_spare_nodes is not None and played.best_spare_goodput is not None:
-        reached = f"goodput {100 * played.best_spare_goodput:.1f} %"
-        rows.append(("  Best spares", f"{played.best_spare_nodes} nodes, {reached}"))
+        best_text = f"goodput {100 * played.best_spare_goodput:.1f} %"
+        rows.append(("  Best spares", f"{played.best_spare_nodes} nodes, {best_text}"))
     return rows
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from hespas.base.units import format_amount, format_time
 from hespas.report.text import assumption_lines, table_lines
-from hespas.serve.answer import LogReport, ServingReport, unlike_published
+from hespas.serve.answer import Latency, LogReport, ServingReport, unlike_published
 from hespas.serve.search import Layout, ServingSearch, layout_name
 from hespas.serve.together import ServedTogether, TogetherReport
 
@@ -108,15 +108,23 @@ def _figures(report: ServingReport) -> Iterator[tuple[str, str]]:
 
 
 def _latencies(report: ServingReport) -> Iterator[tuple[str, ...]]:
-    latencies = {
+    for name, times_s in latencies(report).items():
+        yield name, *map(format_time, times_s)
+
+
+def latencies(report: ServingReport) -> dict[str, tuple[float, ...]]:
+    """Return the mean and p50, p90 and p99 of latencies."""
+    known: dict[str, Latency | None] = {
         "time to first token": report.ttft_s,
         "time between tokens": report.tpot_s,
         "request": report.latency_s,
         "in the queue": report.queue_s,
     }
-    for name, values in latencies.items():
-        if values is not None:
-            yield name, *map(format_time, (values.mean, values.p50, values.p90, values.p99))
+    return {
+        name: (latency.mean, latency.p50, latency.p90, latency.p99)
+        for name, latency in known.items()
+        if latency is not None
+    }
 
 
 _MODEL_WIDTHS = {
@@ -152,14 +160,16 @@ def together_text(report: TogetherReport) -> str:
     for model in report.models:
         lines += [f"  {command}  # {model.name}" for command in model.report.launch.split("\n")]
     shared = set[str].intersection(*(set(model.report.assumptions) for model in report.models))
-    own = [
+    own_assumptions = [
         f"{model.name}: {text}"
         for model in report.models
         for text in model.report.assumptions
         if text not in shared
     ]
     common = [text for text in report.models[0].report.assumptions if text in shared]
-    return "\n".join([*lines, "", *assumption_lines([*report.assumptions, *common, *own], ())])
+    return "\n".join(
+        [*lines, "", *assumption_lines([*report.assumptions, *common, *own_assumptions], ())]
+    )
 
 
 def _model_cells(served: ServedTogether) -> tuple[str, ...]:
@@ -221,12 +231,12 @@ def _layout_cells(layout: Layout) -> tuple[str, ...]:
     if report is None:
         return layout_name(layout), str(layout.replicas), "refused", "", "", ""
     rate_text = "none" if report.max_rate is None else f"{report.max_rate:.3g}"
-    between = "" if report.tpot_s is None else format_time(report.tpot_s.mean)
+    tpot = "" if report.tpot_s is None else format_time(report.tpot_s.mean)
     return (
         layout_name(layout),
         str(layout.replicas),
         rate_text,
         format_time(report.ttft_s.mean),
-        between,
+        tpot,
         f"{report.output_tokens_per_s_per_device:.1f}",
     )

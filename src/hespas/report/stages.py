@@ -33,15 +33,15 @@ def explain_text(
 ) -> str:
     """Return a step's changes, communication and assumptions as text."""
     system = prediction.system
-    where = f"{prediction.devices} x {prediction.device_name}"
-    where += f" on {system.name}" if system else ""
+    machine = f"{prediction.devices} x {prediction.device_name}"
+    machine += f" on {system.name}" if system else ""
     step = format_time(prediction.step_time_s)
     groups = assumptions_of_step(prediction, prediction.estimates.total)
     notes = [change.note for change in changes if change.note and change.gain >= LEAST_GAIN]
     noted = [wrapped(f"  - {note}", "    ") for note in notes]
     communication = communication_lines(communication_rows(prediction))
     return "\n".join([
-        f"{prediction.graph.program.source}: one step on {where} takes {step}",
+        f"{prediction.graph.program.source}: one step on {machine} takes {step}",
         "",
         *change_lines("If this changed, and nothing else", explain_rows(changes)),
         "",

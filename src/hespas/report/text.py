@@ -121,9 +121,9 @@ class Headline:
 
 def headline(report: RunReport) -> Headline:
     """Return the headline figures, memory first if too small."""
-    where = f"{report.devices} x {report.node}"
+    machine = f"{report.devices} x {report.node}"
     if report.system not in (None, f"{report.devices}x{report.node}"):
-        where += f" on {report.system}"
+        machine += f" on {report.system}"
     memory, error = list(_memory(report)), report.expected_error
     rows = [
         *_times(report),
@@ -134,7 +134,7 @@ def headline(report: RunReport) -> Headline:
         *_energy(report),
     ]
     return Headline(
-        title=f"{report.program}: one step on {where} ({_FIDELITIES[report.fidelity]})",
+        title=f"{report.program}: one step on {machine} ({_FIDELITIES[report.fidelity]})",
         rows=tuple([*rows, *memory] if _fits(report) else [*memory, *rows]),
     )
 
@@ -234,11 +234,11 @@ def _memory(report: RunReport) -> Iterator[tuple[str, str]]:
     if capacity_bytes is None:
         yield "Memory", f"{peak} a device"
     else:
-        used = f"{peak} of {format_quantity(capacity_bytes, 'B')} a device"
+        usage = f"{peak} of {format_quantity(capacity_bytes, 'B')} a device"
         difference = format_quantity(abs(capacity_bytes - peak_bytes), "B")
         unfused = "" if is_fused else "; a compiler that fuses needs less"
         too_much = f"does not fit, {difference} too much{unfused}"
-        yield "Memory", f"{used}, {difference} free" if _fits(report) else f"{used}: {too_much}"
+        yield "Memory", f"{usage}, {difference} free" if _fits(report) else f"{usage}: {too_much}"
     if report.live_memory_bytes is not None:
         live = format_quantity(report.live_memory_bytes, "B")
         yield "  live at the peak", f"{live}; the caching allocator reserves the rest"
@@ -309,6 +309,11 @@ def peak_text(report: RunReport) -> str:
     if report.peak_flops_per_s is None:
         return ""
     return f"{format_quantity(report.peak_flops_per_s, 'FLOP/s')} of {report.peak_type}"
+
+
+def plain_number(number: float) -> float:
+    """Return an int for a whole number; branch weights make fractions."""
+    return int(number) if number == int(number) else number
 
 
 def short_place(location: str, source: str) -> str:

@@ -17,7 +17,7 @@ from hespas.base.table import Line, read_table
 from hespas.base.units import format_time
 from hespas.errors import HardwareError, MeasurementError
 from hespas.evidence.calibrate.factors import Group
-from hespas.evidence.calibrate.samples import Case, check_agreement, check_limits
+from hespas.evidence.calibrate.samples import Case, check_agreement, check_limits, time_column
 from hespas.hardware.device import Device, factor_of
 from hespas.price.gemm import GemmModel, Product, gemm_model
 from hespas.program.types import ELEMENT_TYPES
@@ -136,14 +136,9 @@ def _rows(path: Path) -> list[_Row]:
         renamed=lambda name: _COLUMNS.get(name.lower(), name.lower()),
         error=MeasurementError,
     )
-    time = table.column(_TIME)
-    if time is None:
-        raise MeasurementError(
-            "the header doesn't name one time with its unit",
-            location=table.location,
-            hint="write latency_us, latency_ms, latency_ns or latency_s",
-        )
-    rows = [_row(line, time[0], _UNITS[time[1][1]]) for line in table.lines]
+    hint = "write latency_us, latency_ms, latency_ns or latency_s"
+    time, unit_s = time_column(table, _TIME, _UNITS, hint=hint)
+    rows = [_row(line, time, unit_s) for line in table.lines]
     if not rows:
         raise MeasurementError("there is no measurement", location=str(path), hint="add lines")
     return rows

@@ -99,9 +99,9 @@ def left_out_errors(points: Sequence[Point], *, sizes_a_piece: int) -> tuple[flo
     folds = min(len(sizes), _MOST_FITS)
     fitted: dict[int, tuple[Piece, ...]] = {}
     for fold in range(folds):
-        out = set(sizes[fold::folds])
-        remaining = [point for point in points if point.size_bytes not in out]
-        fitted |= dict.fromkeys(out, fit(remaining, sizes_a_piece=sizes_a_piece))
+        left_out = set(sizes[fold::folds])
+        remaining = [point for point in points if point.size_bytes not in left_out]
+        fitted |= dict.fromkeys(left_out, fit(remaining, sizes_a_piece=sizes_a_piece))
     return tuple(
         time_s(fitted[point.size_bytes], point.size_bytes) / point.time_s - 1 for point in points
     )

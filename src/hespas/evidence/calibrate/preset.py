@@ -302,10 +302,10 @@ def report_text(calibration: Calibration) -> str:
 
 def _variation_lines(variation: Variation) -> list[str]:
     slow = variation.slow
-    few = "" if slow is None else f"; {_percent(slow.share)} of them take x {slow.factor:.3f}"
+    slow_text = "" if slow is None else f"; {_percent(slow.share)} of them take x {slow.factor:.3f}"
     text = (
         f"variation: {variation.source}: devices differ by {_percent(variation.device_sigma)} "
-        f"(deviation), steps of one by {_percent(variation.step_sigma)}{few}"
+        f"(deviation), steps of one by {_percent(variation.step_sigma)}{slow_text}"
     )
     return [text]
 

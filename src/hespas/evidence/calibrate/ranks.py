@@ -34,17 +34,17 @@ def read_ranks(path: Path) -> Variation:
     factors = [own / typical for own in medians.values()]
     deviation = _deviation(factors)
     slow = [factor for factor in factors if factor > 1.0 + _SLOW * deviation]
-    usual = {
+    step_medians = {
         step: median(
             times[step] / medians[rank] for rank, times in by_rank.items() if step in times
         )
         for step in {step for times in by_rank.values() for step in times}
     }
     jitter = median(
-        _deviation([time / medians[rank] / usual[step] for step, time in times.items()])
+        _deviation([time / medians[rank] / step_medians[step] for step, time in times.items()])
         for rank, times in by_rank.items()
     )
-    steps = len(usual)
+    steps = len(step_medians)
     return Variation(
         source=f"{path.name}: {len(factors)} ranks, {steps} steps",
         device_sigma=deviation,
@@ -66,9 +66,11 @@ def _times(path: Path) -> dict[str, dict[str, float]]:
                 hint="keep one",
             )
         by_rank[rank][step] = line.amount("seconds")
-    short = next((rank for rank, own in by_rank.items() if len(own) < _LEAST_STEPS), None)
-    if len(by_rank) < _LEAST_RANKS or short is not None:
-        count = f"{len(by_rank)} ranks" if short is None else f"rank {short} has few steps"
+    short_rank = next((rank for rank, own in by_rank.items() if len(own) < _LEAST_STEPS), None)
+    if len(by_rank) < _LEAST_RANKS or short_rank is not None:
+        count = (
+            f"{len(by_rank)} ranks" if short_rank is None else f"rank {short_rank} has few steps"
+        )
         raise MeasurementError(
             f"{count}: too little to say how much ranks differ",
             location=str(path),

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Generator, Hashable, Iterable, Sequence
+from collections.abc import Generator, Hashable, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from operator import attrgetter
+from re import Pattern
 from statistics import median
 
 from hespas.base.frozen import frozen
+from hespas.base.table import Table
 from hespas.base.units import format_time
 from hespas.errors import ExtraMissingError, HespasError, MeasurementError, ToolError
 
@@ -105,9 +107,9 @@ def check_agreement(cases: Iterable[tuple[Hashable, Case]]) -> tuple[str, ...]:
     for key, case in cases:
         cases_of[key].append(case)
     notes: list[str] = []
-    for alike in cases_of.values():
-        low = min(alike, key=attrgetter("measured_s"))
-        high = max(alike, key=attrgetter("measured_s"))
+    for same in cases_of.values():
+        low = min(same, key=attrgetter("measured_s"))
+        high = max(same, key=attrgetter("measured_s"))
         text = (
             f"{low.label} takes {format_time(low.measured_s)} here, but "
             f"{format_time(high.measured_s)} in {high.location}"
@@ -145,6 +147,22 @@ def check_limits(case: Case, *, floor_s: float, expected_s: float, hint: str) ->
 def worst(samples: Sequence[Sample]) -> list[Sample]:
     """Return the three samples that predictions miss most."""
     return sorted(samples, key=lambda sample: (-abs(sample.error), sample.case.location))[:3]
+
+
+def time_column(
+    table: Table, form: Pattern[str], units: Mapping[str, float], *, hint: str
+) -> tuple[str, float]:
+    """Return the name of a table's time column, and its unit.
+
+    ``form`` matches the column's name; its first group is a key of ``units``, in seconds.
+    """
+    column = table.column(form)
+    if column is None:
+        raise MeasurementError(
+            "the header doesn't name one time with its unit", location=table.location, hint=hint
+        )
+    name, match = column
+    return name, units[match[1]]
 
 
 @contextmanager

@@ -16,7 +16,13 @@ from hespas.base.table import read_table
 from hespas.base.units import format_time
 from hespas.errors import MeasurementError
 from hespas.evidence.calibrate.factors import SMALLEST_FACTOR, Group, scaled
-from hespas.evidence.calibrate.samples import Case, at_line, check_agreement, check_limits
+from hespas.evidence.calibrate.samples import (
+    Case,
+    at_line,
+    check_agreement,
+    check_limits,
+    time_column,
+)
 from hespas.hardware.device import Device, at_fastest
 from hespas.hardware.system import System
 from hespas.prediction import composition
@@ -150,13 +156,7 @@ def _steps(path: Path) -> list[_Step]:
         renamed=str.lower,
         error=MeasurementError,
     )
-    time = table.column(_TIME)
-    if time is None:
-        raise MeasurementError(
-            "the header doesn't name one time with its unit",
-            location=table.location,
-            hint=f"write {_HEADER}",
-        )
+    time, unit_s = time_column(table, _TIME, _UNITS, hint=f"write {_HEADER}")
     steps: list[_Step] = []
     for line in table.lines:
         kernels = line.text("kernels")
@@ -164,7 +164,7 @@ def _steps(path: Path) -> list[_Step]:
             file=path.parent / line.text("workload"),
             kernels=path.parent / kernels if kernels else None,
         )
-        time_s = line.amount(time[0]) * _UNITS[time[1][1]]
+        time_s = line.amount(time) * unit_s
         steps.append(_Step(workload=workload, time_s=time_s, location=line.location))
     if not steps:
         raise MeasurementError("there is no measurement", location=str(path), hint="add lines")

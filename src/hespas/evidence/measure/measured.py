@@ -167,9 +167,9 @@ def percentile(durations_s: Sequence[float], share: float) -> float:
     """
     ordered = sorted(durations_s)
     place = share * (len(ordered) - 1)
-    below = int(place)
-    above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (place - below) * (ordered[above] - ordered[below])
+    lower = int(place)
+    upper = min(lower + 1, len(ordered) - 1)
+    return ordered[lower] + (place - lower) * (ordered[upper] - ordered[lower])
 
 
 def measure_step(options: PredictOptions, how: MeasureOptions) -> Measurement:

@@ -29,9 +29,9 @@ def measurement_text(measured: Measurement) -> str:
     """Summarize a measurement as text."""
     counted = len(measured.durations_s)
     low, high = (format_time(percentile_s) for percentile_s in (measured.p10_s, measured.p90_s))
-    where = f"{measured.devices} x {measured.device_kind}"
+    devices = f"{measured.devices} x {measured.device_kind}"
     if measured.processes > 1:
-        where += f" in {measured.processes} processes"
+        devices += f" in {measured.processes} processes"
     memory = f"{format_bytes_binary(measured.memory.total_bytes)} a device"
     if measured.free_bytes is not None:
         memory += f", of {format_bytes_binary(measured.free_bytes)} that were free"
@@ -46,16 +46,16 @@ def measurement_text(measured: Measurement) -> str:
     notes = measured.notes
     if measured.spread > WIDE:
         notes = (*notes, "steps differ widely: other programs run here, or more steps are needed")
-    return _lines(f"{measured.workload}: one step on {where}, measured", rows, notes)
+    return _lines(f"{measured.workload}: one step on {devices}, measured", rows, notes)
 
 
 def comparison_text(compared: Comparison) -> str:
     """Return the prediction and its error as text."""
     prediction = compared.prediction
-    where = prediction.device_name
+    target = prediction.device_name
     if prediction.system is not None:
-        where += f" on {prediction.system.name}"
-    title = f"Predicted for {where} ({prediction.fidelity}, {prediction.estimates.method})"
+        target += f" on {prediction.system.name}"
+    title = f"Predicted for {target} ({prediction.fidelity}, {prediction.estimates.method})"
     rows = [
         ("Step time", format_time(prediction.step_time_s)),
         ("Error", f"{100 * compared.error:+.1f} % of what was measured"),
@@ -240,8 +240,10 @@ def _as_compiled(options: PredictOptions, checked: PredictOptions) -> PredictOpt
     """Return options that predict inference as compiled."""
     if options.compile.asked is not Fidelity.AUTO or checked.compile.asked is Fidelity.AUTO:
         return options
-    own = WITHOUT_COMPILER if why_not_compiled(str(checked.estimate.node)) else Fidelity.COMPILED
-    return replace(options, compile=replace(options.compile, fidelity=own))
+    fidelity = (
+        WITHOUT_COMPILER if why_not_compiled(str(checked.estimate.node)) else Fidelity.COMPILED
+    )
+    return replace(options, compile=replace(options.compile, fidelity=fidelity))
 
 
 def _notes(part: str | None, prediction: Prediction, measured: Measurement) -> Iterator[str]:

@@ -140,10 +140,9 @@ class _Cost(msgspec.Struct, frozen=True, kw_only=True):
 
     def stands(self, options: RowOptions) -> bool:
         """Whether it would not be compiled under these limits either."""
-        within = options.cpu_limit_s <= self.cpu_limit_s
-        return (
-            bool(self.gave_up) and within and options.memory_limit_bytes <= self.memory_limit_bytes
-        )
+        has_less_time = options.cpu_limit_s <= self.cpu_limit_s
+        has_less_memory = options.memory_limit_bytes <= self.memory_limit_bytes
+        return bool(self.gave_up) and has_less_time and has_less_memory
 
 
 def row_cache(directory: Path) -> ContentCache:
@@ -211,21 +210,21 @@ def _predict_row(row: Row, options: RowOptions, cached: ContentCache, cost: _Cos
         return PredictedRow(row=row, answer=None, reason=row.missing, cpu_s=0.0, memory_bytes=0)
     key = _key(row, options)
     content = cached.read(key)
-    if content is not None:
-        answer = msgspec.msgpack.decode(content, type=RowAnswer)
-        return _predicted_row(row, answer, cost.gave_up if cost.stands(options) else "", cost)
     reason = cost.gave_up if cost.stands(options) else ""
+    if content is not None:
+        return _predicted_row(row, msgspec.msgpack.decode(content, type=RowAnswer), reason, cost)
     answer = RowAnswer(refused=reason)
     if not reason:
         answer = _predict_apart(row, options, Fidelity(row.fidelity or Fidelity.COMPILED))
         reason = answer.refused
     if answer.refused and not row.fidelity:
         fused = _predict_apart(row, options, Fidelity.FUSED)
-        spent = max(answer.memory_bytes, fused.memory_bytes)
         answer = msgspec.structs.replace(
-            fused, cpu_s=answer.cpu_s + fused.cpu_s, memory_bytes=spent
+            fused,
+            cpu_s=answer.cpu_s + fused.cpu_s,
+            memory_bytes=max(answer.memory_bytes, fused.memory_bytes),
         )
-        reason = reason if not answer.refused else answer.refused
+        reason = answer.refused or reason
     new = _Cost(
         cpu_s=max(cost.cpu_s, answer.cpu_s),
         memory_bytes=max(cost.memory_bytes, answer.memory_bytes),
@@ -266,12 +265,12 @@ def _predict_apart(row: Row, options: RowOptions, fidelity: Fidelity) -> RowAnsw
     )
     with scratch_directory("row") as home:
         answer = _ask_worker(request, home, options)
-    takes = _LIMIT_REASONS[fidelity is Fidelity.COMPILED]
+    limit_reason = _LIMIT_REASONS[fidelity is Fidelity.COMPILED]
     if any(sign in answer.refused for sign in _TOO_LONG):
-        reason = f"{takes}{options.cpu_limit_s:g} s of CPU time"
+        reason = f"{limit_reason}{options.cpu_limit_s:g} s of CPU time"
         return msgspec.structs.replace(answer, refused=reason)
     if any(sign in answer.refused for sign in _TOO_LARGE):
-        reason = f"{takes}{options.memory_limit_bytes / 1e9:g} GB"
+        reason = f"{limit_reason}{options.memory_limit_bytes / 1e9:g} GB"
         return msgspec.structs.replace(answer, refused=reason)
     return answer
 

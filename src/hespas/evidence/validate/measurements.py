@@ -51,8 +51,8 @@ class MeasuredStep:
     @property
     def where(self) -> str:
         """The system, with the node unless its name has that."""
-        own = self.system == self.node or self.system.startswith(f"{self.node}_")
-        return self.system if own else f"{self.system} of {self.node}"
+        is_named_after_node = self.system == self.node or self.system.startswith(f"{self.node}_")
+        return self.system if is_named_after_node else f"{self.system} of {self.node}"
 
     @property
     def interval_s(self) -> tuple[float, float]:
@@ -86,8 +86,8 @@ def add_step(step: MeasuredStep, path: Path) -> None:
     Raises what `read_steps` raises for the existing table, and `OutputError` if it can't be
     written.
     """
-    before = read_steps(path) if path.exists() else ()
-    steps = [*(earlier for earlier in before if earlier.key != step.key), step]
+    earlier_steps = read_steps(path) if path.exists() else ()
+    steps = [*(earlier for earlier in earlier_steps if earlier.key != step.key), step]
     text = StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(_COLUMNS)

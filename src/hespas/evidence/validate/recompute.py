@@ -127,9 +127,9 @@ def _check_far(step: MeasuredStep, predicted_s: float, location: str) -> None:
     ratio = step.step_s / predicted_s
     if 1 / FAR <= ratio <= FAR:
         return
-    far = f"{ratio:.0f} times" if ratio > 1 else f"a {1 / ratio:.0f}th of"
+    ratio_text = f"{ratio:.0f} times" if ratio > 1 else f"a {1 / ratio:.0f}th of"
     raise MeasurementError(
-        f"{step.workload} on {step.system} took {format_time(step.step_s)}, {far} the "
+        f"{step.workload} on {step.system} took {format_time(step.step_s)}, {ratio_text} the "
         f"{format_time(predicted_s)} that are predicted",
         location=location,
         hint="give seconds, and the program, node and system that were measured",

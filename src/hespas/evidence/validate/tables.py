@@ -177,7 +177,6 @@ class SpeedUp:
 class Summary:
     """Mean and largest absolute errors of several points."""
 
-    points: int
     mean_error: float
     largest_error: float
     mean_error_beyond_rounding: float
@@ -197,7 +196,6 @@ def summary(points: Sequence[Point]) -> Summary:
     errors = [abs(point.error) for point in points]
     beyond = [abs(point.error_beyond_rounding) for point in points]
     return Summary(
-        points=len(points),
         mean_error=mean(errors),
         largest_error=max(errors),
         mean_error_beyond_rounding=mean(beyond),

@@ -59,11 +59,11 @@ def _answer_with_cost(request: RowRequest, _: Path) -> RowAnswer:
         answer = _answer_request(request)
     except HespasError as error:
         answer = RowAnswer(refused=spelled(error.text(str), str))
-    spent = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return msgspec.structs.replace(
         answer,
-        cpu_s=sum(usage.ru_utime + usage.ru_stime for usage in spent),
-        memory_bytes=_KIB * max(usage.ru_maxrss for usage in spent),
+        cpu_s=sum(usage.ru_utime + usage.ru_stime for usage in usages),
+        memory_bytes=_KIB * max(usage.ru_maxrss for usage in usages),
     )
 
 
@@ -73,8 +73,8 @@ def _limit(request: RowRequest) -> None:
     over_s = within_inherited(resource.RLIMIT_CPU, limit_s + _OVER_S)
     resource.setrlimit(resource.RLIMIT_CPU, (limit_s, over_s))
     memory = request.memory_limit_bytes + stacks_bytes(find_system(request.system).device_count)
-    within = within_inherited(resource.RLIMIT_DATA, memory)
-    resource.setrlimit(resource.RLIMIT_DATA, (within, within))
+    limit_bytes = within_inherited(resource.RLIMIT_DATA, memory)
+    resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, limit_bytes))
 
 
 def stacks_bytes(devices: int) -> int:
@@ -136,8 +136,8 @@ def _is_extended(request: RowRequest) -> bool:
     if not request.workload.startswith(_MAXTEXT):
         return False
     slices = find_system(request.system).slices
-    between = {name for name in request.options if name.startswith("dcn_")}
-    is_alike = between == {_DCN_DATA} and request.options[_DCN_DATA] == str(slices)
+    dcn_options = {name for name in request.options if name.startswith("dcn_")}
+    is_alike = dcn_options == {_DCN_DATA} and request.options[_DCN_DATA] == str(slices)
     return slices > COMPILED_SLICES and is_alike
 
 
@@ -181,8 +181,8 @@ def _row_options(options: PredictOptions, request: RowRequest) -> PredictOptions
         micro_batch=_count(settings, "micro_batch"),
     )
     is_of_libraries = request.fidelity == Fidelity.LIBRARY.value
-    own = Fidelity.LIBRARY if is_of_libraries else Fidelity.AUTO
-    fidelity = Fidelity(settings.pop("fidelity", own.value))
+    default_fidelity = Fidelity.LIBRARY if is_of_libraries else Fidelity.AUTO
+    fidelity = Fidelity(settings.pop("fidelity", default_fidelity.value))
     layers = settings.pop("stage_layers", None)
     by_graphs = settings.pop("cuda_graphs", "false") == "true"
     stages = PipelineOptions(

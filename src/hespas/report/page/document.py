@@ -187,13 +187,13 @@ def _part(part: Part, charts: dict[str, Specification]) -> str:
 def _chart(chart: Chart, charts: dict[str, Specification]) -> str:
     name = f"chart-{len(charts) + 1}"
     charts[name] = chart.specification
-    again = (
+    reset_button = (
         f'<button type="button" class="whole" data-chart="{name}" hidden>Show all of it</button>'
         if "usermeta" in chart.specification
         else ""
     )
     return (
-        f'<figure><figcaption id="{name}-title">{escape(chart.title)}</figcaption>{again}'
+        f'<figure><figcaption id="{name}-title">{escape(chart.title)}</figcaption>{reset_button}'
         f'<div class="chart" id="{name}" role="img" aria-labelledby="{name}-title" '
         f'aria-describedby="{name}-text"></div>'
         f'<p class="description" id="{name}-text">{escape(chart.description)}</p></figure>'
@@ -223,9 +223,9 @@ def _row(row: Sequence[Cell | str], table: Table) -> str:
     cells: list[str] = []
     for name, value in zip(table.columns, row, strict=True):
         cell = Cell(text=value) if isinstance(value, str) else value
-        by = "" if cell.sort_by is None else f' data-sort="{escape(str(cell.sort_by))}"'
+        sort_attribute = "" if cell.sort_by is None else f' data-sort="{escape(str(cell.sort_by))}"'
         place = f' id="{escape(cell.anchor)}" tabindex="-1"' if cell.anchor else ""
-        cells.append(f"<td{_right(name, table)}{by}{place}>{escape(cell.text)}</td>")
+        cells.append(f"<td{_right(name, table)}{sort_attribute}{place}>{escape(cell.text)}</td>")
     return f"<tr>{''.join(cells)}</tr>"
 
 

@@ -101,8 +101,8 @@ def icicle_chart(report: RunReport) -> Chart:
     ]
     hues = {step.name: PALETTE[7], **palette([str(row["top"]) for row in rows if row["level"]])}
     span = {"domain": [{"expr": "low"}, {"expr": "high"}], "nice": False, "zero": False}
-    down = nominal("level", None, axis=None, scale={"paddingInner": 0.04})
-    wide = (
+    row_encoding = nominal("level", None, axis=None, scale={"paddingInner": 0.04})
+    fits_label = (
         "width * (min(datum.x1, high) - max(datum.x0, low)) / (high - low) "
         f"> {_LETTER_PIXELS} * (length(datum.name) + 1)"
     )
@@ -113,17 +113,17 @@ def icicle_chart(report: RunReport) -> Chart:
         "encoding": {
             "x": quantitative("x0", f"time ({unit.name})", scale=span),
             "x2": {"field": "x1"},
-            "y": down,
+            "y": row_encoding,
             "color": {**coloured("top", None, hues), "legend": {"values": list(hues)[1:]}},
             "tooltip": tooltips(name="what", text="time", share="of the step", path="in"),
         },
     }
     names = {
-        "transform": [{"filter": wide}, middle],
+        "transform": [{"filter": fits_label}, middle],
         "mark": {"type": "text", "clip": True, "fontSize": 12, "color": "black", "tooltip": None},
         "encoding": {
             "x": quantitative("middle", None, scale=span),
-            "y": down,
+            "y": row_encoding,
             "text": {"field": "name"},
         },
     }
@@ -236,13 +236,13 @@ def _roofline(kernels: Sequence[KernelTimeRow], peaks: Peaks) -> Chart:
     ]
     axis = {"scale": {"type": "log"}, "axis": {"format": "~s"}}
     across = quantitative("intensity", "arithmetic intensity (FLOP/B)", **axis)
-    up = quantitative("flops", "rate (FLOP/s)", **axis)
+    rate_axis = quantitative("flops", "rate (FLOP/s)", **axis)
     lines = {
         "data": {"values": roofs},
         "mark": {"type": "line", "strokeWidth": 2},
         "encoding": {
             "x": across,
-            "y": up,
+            "y": rate_axis,
             "strokeDash": {"field": "type", "type": "nominal", "title": "peak of"},
             "stroke": {"value": PALETTE[7]},
         },
@@ -254,7 +254,7 @@ def _roofline(kernels: Sequence[KernelTimeRow], peaks: Peaks) -> Chart:
         "move data are in the next chart.",
         rows,
         height=360,
-        layer=[lines, _circles(across, up)],
+        layer=[lines, _circles(across, rate_axis)],
     )
 
 
@@ -276,7 +276,7 @@ def _bandwidths(kernels: Sequence[KernelTimeRow], peaks: Peaks) -> Chart:
     }
     axis = {"scale": {"type": "log"}, "axis": {"format": "~s"}}
     across = quantitative("bytes", "bytes of one launch", **axis)
-    up = quantitative("reached", f"bandwidth ({unit.name})")
+    bandwidth_axis = quantitative("reached", f"bandwidth ({unit.name})")
     return layered_chart(
         "Memory bandwidth that kernels reach",
         "By what one launch reads and writes; areas are times. The dashed line is the "
@@ -284,7 +284,7 @@ def _bandwidths(kernels: Sequence[KernelTimeRow], peaks: Peaks) -> Chart:
         "served by caches.",
         rows,
         height=300,
-        layer=[peak, _circles(across, up)],
+        layer=[peak, _circles(across, bandwidth_axis)],
     )
 
 
@@ -384,8 +384,8 @@ def _stage_parts(
         layer=[_layer(pipeline, across("amount", unit, stack="zero"), _TIMES, "time")],
     )
     size = large_unit(max(row.peak_memory_bytes for row in pipeline.stages), "B")
-    along = quantitative("amount", size.name, stack="zero")
-    layers, line = [_layer(pipeline, along, _MEMORY, "bytes")], ""
+    size_axis = quantitative("amount", size.name, stack="zero")
+    layers, line = [_layer(pipeline, size_axis, _MEMORY, "bytes")], ""
     if report.memory_capacity_bytes is not None:
         layers.append(capacity_rule("x", size.of(report.memory_capacity_bytes)))
         line = " The dashed line is the device's capacity."

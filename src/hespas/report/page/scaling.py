@@ -112,15 +112,15 @@ def scaling_charts(candidates: Candidates) -> Iterator[Chart]:
         value for name, points in series.items() for value in _values(name, points, rate, unit)
     ]
     counts = sorted({float(str(value["devices"])) for value in values})
-    along = quantitative(
+    devices_axis = quantitative(
         "devices",
         "devices",
         scale={"type": "log", "base": 2, "nice": False},
         axis={"values": counts, "format": "~d", "labelOverlap": True},
     )
     hue = coloured("series", None, palette(list(series)))
-    yield _throughput(values, unit, along, hue)
-    yield _efficiency(values, along, hue)
+    yield _throughput(values, unit, devices_axis, hue)
+    yield _efficiency(values, devices_axis, hue)
 
 
 def _series(candidates: Candidates, rate: str) -> dict[str, list[Row]]:

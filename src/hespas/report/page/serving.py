@@ -24,20 +24,14 @@ from hespas.report.page.vega import (
     time_unit,
     tooltips,
 )
-from hespas.serve.answer import Latency, ServingReport
+from hespas.report.serving import latencies
+from hespas.serve.answer import ServingReport
 from hespas.serve.search import Layout, ServingSearch, layout_name
 from hespas.serve.together import TogetherReport
 
 _HEIGHT = 260
 _MOST_STATES = 2000
 """The most points of all replicas over time."""
-_LATENCIES = {
-    "time to first token": "ttft_s",
-    "time between tokens": "tpot_s",
-    "request": "latency_s",
-    "in the queue": "queue_s",
-}
-
 
 _Result = ServingReport | ServingSearch | TogetherReport
 
@@ -148,12 +142,7 @@ def _figures(report: ServingReport) -> Iterator[tuple[str, str, str]]:
 
 
 def _times(report: ServingReport) -> Table:
-    rows: list[tuple[Any, ...]] = []
-    for name, field in _LATENCIES.items():
-        value: Latency | None = getattr(report, field)
-        if value is not None:
-            values = (value.mean, value.p50, value.p90, value.p99)
-            rows.append((name, *map(time_cell, values)))
+    rows = [(name, *map(time_cell, times_s)) for name, times_s in latencies(report).items()]
     columns = ("", "mean", "p50", "p90", "p99")
     return Table(caption="Seconds", columns=columns, rows=rows, numbers=columns[1:])
 
@@ -304,9 +293,9 @@ def _layouts(layouts: Sequence[Layout]) -> Table:
             rows.append((layout_name(layout), str(layout.replicas), "", "", "", layout.reason))
             continue
         rate_text = "none" if report.max_rate is None else f"{report.max_rate:.3g}"
-        between = "" if report.tpot_s is None else time_cell(report.tpot_s.mean)
+        tpot = "" if report.tpot_s is None else time_cell(report.tpot_s.mean)
         first = time_cell(report.ttft_s.mean)
-        cells = (layout_name(layout), str(layout.replicas), rate_text, first, between)
+        cells = (layout_name(layout), str(layout.replicas), rate_text, first, tpot)
         rows.append((*cells, layout.reason or "the best"))
     numbers = columns[1:5]
     return Table(caption="Ranked layouts", columns=columns, rows=rows, numbers=numbers)

@@ -101,8 +101,8 @@ def _figures(report: RunReport) -> Iterator[tuple[str, str, str]]:
         yield "Waiting for stages", format_time(waits_s), _percent(waits_s, step_s)
     if report.energy_j is not None:
         parts = report.energy
-        spent = "while it computes" if parts is None else energy_shares(parts)
-        yield "Energy a device", format_energy(report.energy_j), spent
+        energy_note = "while it computes" if parts is None else energy_shares(parts)
+        yield "Energy a device", format_energy(report.energy_j), energy_note
     if report.energy is not None:
         power = f"of {report.energy.power_limit_w:g} W"
         clock = f"clock {100 * report.energy.clock:.1f} % of boost"
@@ -113,10 +113,10 @@ def _headroom(report: RunReport) -> str:
     if report.memory_capacity_bytes is None:
         return ""
     free = report.memory_capacity_bytes - report.peak_memory_bytes
-    has = format_quantity(report.memory_capacity_bytes, "B")
+    capacity = format_quantity(report.memory_capacity_bytes, "B")
     if free < 0:
-        return f"{format_quantity(-free, 'B')} more than its {has}"
-    return f"of {has}, {format_quantity(free, 'B')} free"
+        return f"{format_quantity(-free, 'B')} more than its {capacity}"
+    return f"of {capacity}, {format_quantity(free, 'B')} free"
 
 
 def _percent(part_s: float, step_s: float) -> str:

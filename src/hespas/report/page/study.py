@@ -73,8 +73,8 @@ def _answer(studied: Studied, candidates: Candidates) -> Iterator[Cards | Table]
 
 def _shown_figures(studied: Studied) -> list[str]:
     goal = [name for name, _ in studied.study.goal.metrics]
-    usual = ("step_time_s", "tokens_per_s_per_device", "mfu", "peak_memory_bytes")
-    return list(dict.fromkeys((*goal, *usual)))
+    common_figures = ("step_time_s", "tokens_per_s_per_device", "mfu", "peak_memory_bytes")
+    return list(dict.fromkeys((*goal, *common_figures)))
 
 
 def _title(name: str) -> str:
@@ -108,25 +108,25 @@ def _with_unit(name: str, unit: Unit) -> str:
 def _trade_offs(studied: Studied, candidates: Candidates) -> Iterator[Chart]:
     names = [name for name, _ in studied.study.goal.metrics]
     names += [name for name in ("peak_memory_bytes", "step_time_s") if name not in names]
-    up, along = names[:2]
+    y_name, x_name = names[:2]
     points = [
         (row, y, x)
         for row in candidates.predicted
-        if (y := row.figures.get(up)) is not None and (x := row.figures.get(along)) is not None
+        if (y := row.figures.get(y_name)) is not None and (x := row.figures.get(x_name)) is not None
     ]
     if len(points) < 2:
         return
-    goal = Goal(metrics=tuple((name, GOALS[name]) for name in (up, along)))
+    goal = Goal(metrics=tuple((name, GOALS[name]) for name in (y_name, x_name)))
     front = fronts([goal.keys(row.figures) for row, _, _ in points])
-    up_unit = _unit(up, [y for _, y, _ in points])
-    along_unit = _unit(along, [x for _, _, x in points])
+    y_unit = _unit(y_name, [y for _, y, _ in points])
+    x_unit = _unit(x_name, [x for _, _, x in points])
     values = [
         {
             "name": candidates.name(row),
-            "x": along_unit.of(x),
-            "y": up_unit.of(y),
-            "x_text": figure_text(along, x),
-            "y_text": figure_text(up, y),
+            "x": x_unit.of(x),
+            "y": y_unit.of(y),
+            "x_text": figure_text(x_name, x),
+            "y_text": figure_text(y_name, y),
             "front": "behind it" if rank else "on the front",
             "status": row.fidelity or row.status.value,
             "link": f"#{_anchor(row)}",
@@ -135,8 +135,8 @@ def _trade_offs(studied: Studied, candidates: Candidates) -> Iterator[Chart]:
     ]
     axis = {"axis": {"labelOverlap": True, "tickCount": 8}, "scale": {"zero": False}}
     places = {
-        "x": quantitative("x", _with_unit(along, along_unit), **axis),
-        "y": quantitative("y", _with_unit(up, up_unit), **axis),
+        "x": quantitative("x", _with_unit(x_name, x_unit), **axis),
+        "y": quantitative("y", _with_unit(y_name, y_unit), **axis),
     }
     line = {
         "transform": [{"filter": "datum.front === 'on the front'"}],
@@ -144,7 +144,7 @@ def _trade_offs(studied: Studied, candidates: Candidates) -> Iterator[Chart]:
         "encoding": {**places, "order": {"field": "x"}},
     }
     fields = {"name": "candidate", "status": "status"}
-    fields |= {"y_text": _title(up), "x_text": _title(along)}
+    fields |= {"y_text": _title(y_name), "x_text": _title(x_name)}
     circles = {
         "mark": {"type": "point", "filled": True, "size": 70, "cursor": "pointer"},
         "encoding": {
@@ -157,7 +157,7 @@ def _trade_offs(studied: Studied, candidates: Candidates) -> Iterator[Chart]:
     }
     best = sum(not rank for rank in front)
     yield layered_chart(
-        f"{_title(up)} against {_title(along)}",
+        f"{_title(y_name)} against {_title(x_name)}",
         f"{best} of {len(points)} candidates are better than every other in one of the two: the "
         "line. Click a candidate to find it in the table.",
         values,

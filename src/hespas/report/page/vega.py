@@ -118,8 +118,7 @@ def quantitative(field: str, title: str | None, **more: Any) -> dict[str, Any]:
 
 def across(field: str, unit: Unit, **more: Any) -> dict[str, Any]:
     """Return a horizontal encoding by time, ending at the maximum."""
-    scale = {"nice": False, **more.pop("scale", {})}
-    return quantitative(field, f"time ({unit.name})", scale=scale, **more)
+    return quantitative(field, f"time ({unit.name})", scale={"nice": False}, **more)
 
 
 def nominal(field: str, title: str | None, **more: Any) -> dict[str, Any]:

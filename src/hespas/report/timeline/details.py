@@ -13,6 +13,7 @@ from hespas.prediction.result import Prediction
 from hespas.price.driver import Priced, Rounds, Step
 from hespas.price.estimate import Bound, OpEstimate
 from hespas.program.program import Op
+from hespas.report.text import plain_number
 from hespas.report.timeline.write import Argument, Arguments
 from hespas.split.names import OperationNames, operation_names
 from hespas.split.regions import Compute, LoopRound, Region, operations_of
@@ -189,14 +190,14 @@ def _loop(step: Rounds, op: Op, body: tuple[Piece, ...]) -> Piece:
     if step.count <= MOST_ROUNDS:
         rounds = [numbered(number) for number in range(1, step.count + 1)]
     else:
-        between = Piece(
+        middle_rounds = Piece(
             name=f"rounds 2 to {step.count - 1}, each as the first",
             duration_ps=step.round_ps * (step.count - 2),
             category="round",
             place=place,
             arguments={"rounds": step.count - 2},
         )
-        rounds = [numbered(1), between, numbered(step.count)]
+        rounds = [numbered(1), middle_rounds, numbered(step.count)]
     return Piece(
         name=op.instruction or op.kind,
         duration_ps=step.duration_ps,
@@ -225,15 +226,11 @@ def _source(op: Op) -> dict[str, Argument]:
 
 def _figures(cost: OpEstimate) -> dict[str, Argument]:
     figures: dict[str, Argument] = {
-        "flops": _whole_number(cost.flops),
-        "bytes": _whole_number(cost.bytes_moved),
+        "flops": plain_number(cost.flops),
+        "bytes": plain_number(cost.bytes_moved),
     }
     limits = _limits(cost.bound, cost.time_s)
     return figures | ({"limit": limits} if limits else {})
-
-
-def _whole_number(number: float) -> int | float:
-    return int(number) if number == int(number) else number
 
 
 def _limits(bound: Bound, time_s: float) -> str:

@@ -95,20 +95,20 @@ def _shown_classes(
         if has_pieces and needed > slices_left:
             break
         # The inside of a task stands on the tracks of layers too.
-        inside = 0 if details is None else 2 * sum(map(details.size, nodes))
-        has_pieces[number] = needed + inside <= slices_left
-        slices_left -= needed + (inside if has_pieces[number] else 0)
+        piece_slices_count = 0 if details is None else 2 * sum(map(details.size, nodes))
+        has_pieces[number] = needed + piece_slices_count <= slices_left
+        slices_left -= needed + (piece_slices_count if has_pieces[number] else 0)
     return dict(sorted(has_pieces.items()))
 
 
 def _notes(timeline: Timeline, shown: Mapping[int, bool], most_slices: int) -> Iterator[str]:
-    without = [timeline.classes[number].devices for number in shown if not shown[number]]
-    if without:
-        device_texts = ", ".join(map(short_devices_text, without[:3]))
-        more = f" and {len(without) - 3} more classes" if len(without) > 3 else ""
+    unexpanded = [timeline.classes[number].devices for number in shown if not shown[number]]
+    if unexpanded:
+        device_texts = ", ".join(map(short_devices_text, unexpanded[:3]))
+        others_text = f" and {len(unexpanded) - 3} more classes" if len(unexpanded) > 3 else ""
         yield (
-            f"what is inside of tasks of {device_texts}{more} is not shown: a timeline has up to "
-            f"{most_slices:,} slices"
+            f"what is inside of tasks of {device_texts}{others_text} is not shown: a timeline has "
+            f"up to {most_slices:,} slices"
         )
     left_out = len(timeline.classes) - len(shown)
     if left_out:
@@ -167,12 +167,12 @@ def _memory(timed: Iterable[Timed], details: ProgramDetails) -> Iterator[Counter
     Tasks that start after later ones of the program are ignored.
     """
     points: list[tuple[int, int]] = []
-    reached = -1
+    latest_task = -1
     for task, (start_ps, _) in timed:
         size_bytes = details.memory_bytes(task.id)
-        if size_bytes is None or task.id <= reached:
+        if size_bytes is None or task.id <= latest_task:
             continue
-        reached = task.id
+        latest_task = task.id
         if points and points[-1][0] == start_ps:
             points.pop()
         if not points or points[-1][1] != size_bytes:
@@ -385,7 +385,7 @@ def _arrows(prediction: PipelinePrediction) -> dict[tuple[_Key, _Key], int]:
 def _stage_tracks(
     prediction: PipelinePrediction, stage: int, arrows: dict[tuple[_Key, _Key], int]
 ) -> Iterator[Track]:
-    where = devices_text(prediction.cut.devices_of(stage))
+    devices = devices_text(prediction.cut.devices_of(stage))
     starts: dict[Action, list[int]] = {}
     ends: dict[Action, list[int]] = {}
     for ((source, need), (target, action)), number in arrows.items():
@@ -405,17 +405,19 @@ def _stage_tracks(
         )
         for action, (start, end) in prediction.times.passes[stage].items()
     ]
-    around = prediction.stages[stage]
-    update = _plain_slice("optimiser", around.update, "optimiser")
-    yield Track(name=f"stage {stage}: {where}", slices=(*passes, update))
-    exchanged = [
+    stage_times = prediction.stages[stage]
+    update = _plain_slice("optimiser", stage_times.update, "optimiser")
+    yield Track(name=f"stage {stage}: {devices}", slices=(*passes, update))
+    exchanges = [
         _plain_slice(name, interval, "communication")
-        for name, interval in around.gathers
+        for name, interval in stage_times.gathers
         if interval[1] > interval[0]
     ]
-    exchanged += [_plain_slice(name, interval, "communication") for name, interval in around.sums]
-    if exchanged:
-        yield Track(name=f"stage {stage}: data parallel", slices=tuple(exchanged))
+    exchanges += [
+        _plain_slice(name, interval, "communication") for name, interval in stage_times.sums
+    ]
+    if exchanges:
+        yield Track(name=f"stage {stage}: data parallel", slices=tuple(exchanges))
 
 
 def _name(action: Action) -> str:

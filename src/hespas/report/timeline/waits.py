@@ -94,20 +94,20 @@ def waits_of(partners: Partners, number: int) -> Iterator[Slice]:
         for task in tasks.values()
         if isinstance(task, ComputeTask) and not task.is_on_host
     )
-    reached = 0
+    covered_ps = 0
     for (start_ps, end_ps), task_id in computing:
-        if start_ps > reached:
+        if start_ps > covered_ps:
             last = last_before(device_class, needed[task_id], start_ps)
             reason = "its turn" if last is None else tasks[last].name
-            yield _wait(reached, start_ps, reason)
-        reached = max(reached, end_ps)
-    if reached < device_class.finish_ps:
+            yield _wait(covered_ps, start_ps, reason)
+        covered_ps = max(covered_ps, end_ps)
+    if covered_ps < device_class.finish_ps:
         last = max(tasks, key=lambda task_id_of_class: device_class.nodes[task_id_of_class][1])
-        yield _wait(reached, device_class.finish_ps, tasks[last].name)
-        reached = device_class.finish_ps
-    if reached < timeline.finish_ps:
+        yield _wait(covered_ps, device_class.finish_ps, tasks[last].name)
+        covered_ps = device_class.finish_ps
+    if covered_ps < timeline.finish_ps:
         slowest = short_devices_text(timeline.slowest.devices)
-        yield _wait(reached, timeline.finish_ps, f"the end of {slowest}")
+        yield _wait(covered_ps, timeline.finish_ps, f"the end of {slowest}")
 
 
 TaskOfClass = tuple[int, int]
@@ -226,8 +226,8 @@ def flows_of(partners: Partners, shown: Iterable[int]) -> Flows:
     classes = partners.timeline.classes
     count = 0
     for source, target in dict.fromkeys(_pairs(partners, frozenset(shown))):
-        begun = classes[source[0]].nodes[source[1]][0]
-        if begun >= classes[target[0]].nodes[target[1]][0]:
+        source_start_ps = classes[source[0]].nodes[source[1]][0]
+        if source_start_ps >= classes[target[0]].nodes[target[1]][0]:
             continue
         count += 1
         starts[source] = (*starts.get(source, _NONE), count)
@@ -244,9 +244,11 @@ def _pairs(partners: Partners, shown: frozenset[int]) -> Iterator[tuple[TaskOfCl
         for task_id, task in tasks.items():
             if not isinstance(task, CollectiveTask | SendTask | ReceiveTask):
                 continue
-            before = last_before(device_class, needed[task_id], device_class.nodes[task_id][0])
-            if before is not None:
-                yield (number, before), (number, task_id)
+            earlier_task = last_before(
+                device_class, needed[task_id], device_class.nodes[task_id][0]
+            )
+            if earlier_task is not None:
+                yield (number, earlier_task), (number, task_id)
             if task_id in waiting:
                 yield (number, task_id), (number, waiting[task_id])
             send = partners.send_of(number, task) if isinstance(task, ReceiveTask) else None
@@ -262,8 +264,8 @@ def _first_waiting(
 ) -> dict[int, int]:
     """Return the dependent of each task that starts first."""
     first: dict[int, int] = {}
-    for task, before in needed.items():
-        for needed_task in before:
+    for task, needed_tasks in needed.items():
+        for needed_task in needed_tasks:
             earliest = first.get(needed_task)
             if earliest is None or nodes[task] < nodes[earliest]:
                 first[needed_task] = task

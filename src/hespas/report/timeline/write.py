@@ -312,14 +312,14 @@ def perfetto_packets(chart: Chart) -> Iterator[bytes]:
         yield _track(uuid, process.name, _number(_Descriptor.RANK, number) + _ORDERED)
         for rank, track in enumerate((*process.counters, *process.tracks)):
             uuid += 1
-            inside = _number(_Descriptor.PARENT, parent) + _number(_Descriptor.RANK, rank)
+            position = _number(_Descriptor.PARENT, parent) + _number(_Descriptor.RANK, rank)
             match track:
                 case Counter():
                     counter = _bytes(_Descriptor.COUNTER, _number(_UNIT, _UNIT_BYTES))
-                    yield _track(uuid, track.name, inside + counter)
+                    yield _track(uuid, track.name, position + counter)
                     yield from _values(uuid, track)
                 case Track():
-                    yield _track(uuid, track.name, inside)
+                    yield _track(uuid, track.name, position)
                     yield from _slices(uuid, track, texts)
 
 
