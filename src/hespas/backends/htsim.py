@@ -89,7 +89,7 @@ def run_htsim(job: Job, system: System, directory: Path, options: ProgramOptions
     result = ExternalResult(
         engine="htsim",
         devices={},
-        whole_ns=round(1e3 * max(map(float, ends)) + matrix.computation_ps / PS_PER_NS),
+        step_ns=round(1e3 * max(map(float, ends)) + matrix.computation_ps / PS_PER_NS),
         notes=(*programs.notes, *_notes(matrix, switch)),
         log=log,
     )
@@ -183,7 +183,8 @@ def _computation_ps(ranks: Sequence[Sequence[Action]]) -> int:
     different = next((rank for rank, own in enumerate(runs) if own != runs[0]), None)
     if different is not None:
         raise SimulationError(
-            f"device {different} computes at other times than device 0, which no trigger says",
+            f"device {different} computes at other times than device 0, and htsim's triggers wait "
+            "for messages alone",
             hint="use a back end that plays computation: --backend sst, or hespas",
         )
     return sum(runs[0]) if runs else 0

@@ -81,7 +81,7 @@ def check_plays_messages(system: System) -> str:
     name = option_of_astra_sim(system)
     if name is not None:
         raise SimulationError(
-            f"{name} is set, which no message says",
+            f"{name} is set, which messages between ranks cannot express",
             location=system.name,
             hint="use --backend astra-sim, or hespas' own model of it: --model astra-sim",
         )

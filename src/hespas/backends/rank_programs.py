@@ -151,9 +151,9 @@ class _Writer:
     def _collective(self, task: CollectiveTask, graph: TaskGraph) -> None:
         is_recorded = task.recorded_ps is not None and task.kind is not CollectiveKind.BROADCAST
         if is_recorded or task.involved_dimensions is not None:
-            reason = "recorded" if is_recorded else "along some dimensions alone"
+            reason = "recorded" if is_recorded else "along some dimensions only"
             raise SimulationError(
-                f"{task.name} is {reason}, which no message says",
+                f"{task.name} is {reason}, which messages between ranks cannot express",
                 location=graph.name,
                 hint="simulate it by hespas: --backend hespas",
             )

@@ -73,7 +73,7 @@ def run_sst(job: Job, system: System, directory: Path, options: ProgramOptions) 
     result = ExternalResult(
         engine=PROGRAM,
         devices={},
-        whole_ns=simulated_ns(log.read_text(errors="replace"), str(log)),
+        step_ns=simulated_ns(log.read_text(errors="replace"), str(log)),
         notes=(*programs.notes, "SST does not say when single devices end"),
         log=log,
     )
@@ -88,7 +88,7 @@ def simulated_ns(text: str, location: str) -> int:
     """
     times = _TIME.findall(text)
     if not times:
-        raise ToolError("SST said no simulated time", location=location, hint="read its log")
+        raise ToolError("SST printed no simulated time", location=location, hint="read its log")
     number, unit = times[-1]
     time_ns = float(number) * _NS[unit]
     if not time_ns < _CLOCK_ENDS_NS:

@@ -367,5 +367,5 @@ def _check_files(files: Mapping[str, str], answer_file: str | None) -> None:
             )
     for name, inner_name in permutations([*names, LOG_NAME], 2):
         if PurePosixPath(inner_name).is_relative_to(name):
-            message = f"files or answer_file name {name!r}, and {inner_name!r} is to stand there"
-            raise refusal(message, "give them names apart")
+            message = f"files or answer_file name {name!r}, where {inner_name!r} is written"
+            raise refusal(message, "give them different names")

@@ -292,7 +292,7 @@ def _metavar(declared: Option, kinds: tuple[type, ...]) -> str | None:
     return "N" if kinds == (int,) else None
 
 
-def given_options(values: object) -> Iterator[tuple[Option, object]]:
+def changed_options(values: object) -> Iterator[tuple[Option, object]]:
     """Yield a dataclass's options with non-default values, nested ones included."""
     own = _own_options(type(values))
     for field in dataclasses.fields(cast("Any", values)):
@@ -302,7 +302,7 @@ def given_options(values: object) -> Iterator[tuple[Option, object]]:
             if value != (default() if callable(default) else default):
                 yield own[field.name], value
         elif is_dataclass(value):
-            yield from given_options(value)
+            yield from changed_options(value)
 
 
 def changed(values: object) -> tuple[str, ...]:
@@ -315,7 +315,7 @@ def changed(values: object) -> tuple[str, ...]:
     >>> changed(Painting(layers=2))
     ('layers',)
     """
-    return tuple(option.name for option, _ in given_options(values))
+    return tuple(option.name for option, _ in changed_options(values))
 
 
 def check_options(values: object) -> None:
@@ -323,15 +323,15 @@ def check_options(values: object) -> None:
 
     Dataclasses call it from ``__post_init__``.
     """
-    changed_options = list(given_options(values))
-    for option, value in changed_options:
+    changes = list(changed_options(values))
+    for option, value in changes:
         option.check(value)
-    _check_exclusive([option for option, _ in changed_options])
+    _check_exclusive([option for option, _ in changes])
 
 
 def check_needs(values: object) -> None:
     """Raise `ConfigError` for options that lack an option they need."""
-    values_by_name = {option.name: value for option, value in given_options(values)}
+    values_by_name = {option.name: value for option, value in changed_options(values)}
     check_effects([Layer(values=values_by_name)], options_in(type(values)))
 
 
@@ -343,7 +343,7 @@ def refuse_unused(
     ``absent`` maps uses to whether they are absent, or to the detail of their text. ``remedy``
     replaces the hints of the uses.
     """
-    for option, _ in given_options(values):
+    for option, _ in changed_options(values):
         for use in option.applies_to:
             if absent.get(use, False) is not False:
                 raise ConfigError(

@@ -283,7 +283,7 @@ def last_words(log: Path) -> str:
     if fatal:
         return fatal[-1][:600]
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return " | ".join(lines[-_LAST_LINES:])[-600:] or "it said nothing"
+    return " | ".join(lines[-_LAST_LINES:])[-600:] or "it printed nothing"
 
 
 @contextmanager
@@ -418,7 +418,9 @@ class Worker:
             return dict(json.loads(answer))
         except (ValueError, TypeError) as error:
             self._end()
-            raise ToolError(f"{self.name} answered nonsense", location=str(self.log)) from error
+            raise ToolError(
+                f"{self.name} answered with text that is not a JSON object", location=str(self.log)
+            ) from error
 
     def _death_error(self, process: subprocess.Popen[bytes]) -> ToolError:
         with suppress(subprocess.TimeoutExpired):

@@ -373,7 +373,7 @@ def _waits(execution: Execution, block: Block) -> str:
         if cause is None or cause.is_done:
             return "; ".join(reasons)
         block = cause
-    return f"{'; '.join(reasons)}; so nothing goes on"
+    return f"{'; '.join(reasons)}; so none of them continues"
 
 
 def _reason_for_wait(execution: Execution, block: Block) -> tuple[str, Block | None]:

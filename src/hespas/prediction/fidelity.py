@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from hespas.base.fields import changed, given_options, refuse_unused
+from hespas.base.fields import changed, changed_options, refuse_unused
 from hespas.base.frozen import frozen
 from hespas.compile.options import COMBINING, COMPILER, PIPELINING
 from hespas.errors import ConfigError, HardwareError, ToolError, option, spelled
@@ -81,7 +81,7 @@ def planned(source: bytes, options: PredictOptions) -> Plan:
         case Fidelity.AUTO if of_compiler:
             plan = _automatic(options)
             needs_compiler = any(
-                COMPILER in each.applies_to for each, _ in given_options(choice.options)
+                COMPILER in each.applies_to for each, _ in changed_options(choice.options)
             )
             if plan.fidelity is WITHOUT_COMPILER and not needs_compiler:
                 return plan

@@ -340,16 +340,16 @@ def _simulate_sharing(job: Job, system: System, choice: ModelChoice) -> Timeline
         joined = joined_job(programs, shared.device_count, location=shared.name)
         return _of_devices(simulate_job(joined, shared, choice), job, own)
 
-    with_others, alone = simulated(job), simulated(idle)
+    contended, alone = simulated(job), simulated(idle)
     sharing = (
         f"network: {jobs.count} jobs share {shared.device_count} devices ({jobs.placement.value}), "
         "and run the same step from the same moment on"
     )
     by_itself = (
         f"network: alone on the same devices, {job.graphs[0].name} takes "
-        f"{format_time(alone.step_time_s)} rather than {format_time(with_others.step_time_s)}"
+        f"{format_time(alone.step_time_s)} rather than {format_time(contended.step_time_s)}"
     )
-    return replace(with_others, assumptions=(sharing, by_itself, *with_others.assumptions))
+    return replace(contended, assumptions=(sharing, by_itself, *contended.assumptions))
 
 
 def _of_devices(timeline: Timeline, job: Job, devices: tuple[int, ...]) -> Timeline:

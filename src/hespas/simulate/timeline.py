@@ -337,7 +337,7 @@ class DeviceFigures:
 class ExternalResult:
     """The figures of every device from another simulator.
 
-    ``whole_ns`` is the step time if only that is reported. ``notes`` list what the translation
+    ``step_ns`` is the step time if only that is reported. ``notes`` list what the translation
     lost; ``log`` is the simulator's own.
     """
 
@@ -345,13 +345,13 @@ class ExternalResult:
     devices: Mapping[int, DeviceFigures]
     notes: tuple[str, ...] = ()
     log: Path | None = None
-    whole_ns: int | None = None
+    step_ns: int | None = None
 
     @property
     def finish_ns(self) -> int:
         """When the last device ends: the duration of the step."""
         ends = [figures.finish_ns for figures in self.devices.values()]
-        return max(ends) if self.whole_ns is None else self.whole_ns
+        return max(ends) if self.step_ns is None else self.step_ns
 
     def as_json(self) -> dict[str, object]:
         """Return the JSON object of ``hespas simulate``, with equal keys.

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from hespas.app.state import command_of, copies_of, options_of, python_of, runs_code, study_file_of
-from hespas.base.fields import given_options
+from hespas.base.fields import changed_options
 from hespas.errors import ConfigError
 from hespas.study.space import candidates_of
 from hespas.study.study import study_of
@@ -27,7 +27,7 @@ STATE: dict[str, Any] = {
 
 
 def test_a_state_is_the_options_of_its_command() -> None:
-    given = {option.name: value for option, value in given_options(options_of(STATE))}
+    given = {option.name: value for option, value in changed_options(options_of(STATE))}
     assert str(given["mesh"]) == "fsdp=4,tp=2"
     assert given["batch"] == 2
     assert given["set"] == {"product_dtype": "f8"}

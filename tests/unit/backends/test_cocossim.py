@@ -270,9 +270,9 @@ def test_an_answer_file_that_is_not_there_is_named() -> None:
         ({"cycles_pattern": "(c"}, "cycles_pattern is '\\(c': missing"),
         ({"answer_file": "/out.txt"}, "'/out.txt' is no name beneath"),
         ({"files": {"../dram.ini": "dram.ini"}}, "'../dram.ini' is no name beneath"),
-        ({"files": {"log.txt": "dram.ini"}}, "'log.txt' is to stand there"),
-        ({"files": {"a": "dram.ini"}, "answer_file": "a/out"}, "'a/out' is to stand there"),
-        ({"files": {"a": "dram.ini", "a/b": "dram.ini"}}, "'a/b' is to stand there"),
+        ({"files": {"log.txt": "dram.ini"}}, "where 'log.txt' is written"),
+        ({"files": {"a": "dram.ini"}, "answer_file": "a/out"}, "where 'a/out' is written"),
+        ({"files": {"a": "dram.ini", "a/b": "dram.ini"}}, "where 'a/b' is written"),
         ({"files": {"dram.ini": "dram.ini"}}, "dram.ini: cannot be read: No such file"),
     ],
 )

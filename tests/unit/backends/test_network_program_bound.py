@@ -79,7 +79,7 @@ def test_ranks_that_wait_for_each_other_are_an_error() -> None:
 def test_an_answer_is_refused_where_rounding_does_not_explain_it(
     answer_ns: int, is_refused: bool
 ) -> None:
-    result = ExternalResult(engine="sst", devices={}, whole_ns=answer_ns)
+    result = ExternalResult(engine="sst", devices={}, step_ns=answer_ns)
     if not is_refused:
         assert check_answer(result, US) is result
         return

@@ -143,9 +143,9 @@ def test_times_of_every_unit(said: str) -> None:
 
 
 BROKEN = {
-    "all is well": "said no simulated time",
-    "simulated time: nan us": "said no simulated time",
-    "simulated time: 1.2.3 us": "said no simulated time",
+    "all is well": "printed no simulated time",
+    "simulated time: nan us": "printed no simulated time",
+    "simulated time: 1.2.3 us": "printed no simulated time",
     "simulated time: 18.4467 Ms": "clock ran to its end",
     "simulated time: 18446744073709551615 ps": "clock ran to its end",
 }

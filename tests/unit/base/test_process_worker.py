@@ -53,7 +53,7 @@ def test_after_a_time_out_it_starts_again(worker: Worker) -> None:
 
 
 def test_nonsense_is_refused(worker: Worker) -> None:
-    with pytest.raises(ToolError, match="probe answered nonsense"):
+    with pytest.raises(ToolError, match="probe answered with text that is not a JSON object"):
         worker.ask({"do": "babble"}, time_s=30)
 
 

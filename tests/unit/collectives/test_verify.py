@@ -137,7 +137,7 @@ def test_steps_that_wait_for_each_other_are_named() -> None:
 
     assert "rank 0, threadblock 0, step 0 waits for a message of rank 1 on channel 0" in found
     assert "rank 1, threadblock 0, step 0 waits for a message of rank 0 on channel 0" in found
-    assert "so nothing goes on" in found
+    assert "so none of them continues" in found
 
 
 def test_threadblocks_that_wait_for_each_other_are_named() -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
-from hespas.base.fields import given_options
+from hespas.base.fields import changed_options
 from hespas.base.frozen import frozen
 from hespas.base.version import __version__
 from hespas.hardware.cluster import Cluster
@@ -156,7 +156,7 @@ def _given_options(options: PredictOptions) -> dict[str, Any]:
     """
     return {
         given.name: _json_value(value)
-        for given, value in given_options(options)
+        for given, value in changed_options(options)
         if given.name not in _WITHOUT_EFFECT
     }
 

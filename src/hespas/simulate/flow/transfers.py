@@ -211,14 +211,14 @@ class _InFlight:
     """A transfer in flight.
 
     ``delay_ps`` and ``work`` are the remainder of the current piece as of ``since_ps``, and
-    ``steps_left`` counts the steps of the phase that follow it. ``wake_ps`` is the time of the
+    ``remaining_steps`` counts the steps of the phase that follow it. ``wake_ps`` is the time of the
     event that counts; -1 without one.
     """
 
     number: int
     transfer: Transfer
     end: Callable[[], None]
-    steps_left: int
+    remaining_steps: int
     state: _State = _State.NEW
     since_ps: int = 0
     wake_ps: int = -1
@@ -250,7 +250,7 @@ class _InFlight:
         if not self.transfer.phases:
             return 0
         piece_ps = self.delay_ps + self._work_ps()
-        steps_ps = self.steps_left * self.current.step_ps
+        steps_ps = self.remaining_steps * self.current.step_ps
         return piece_ps + steps_ps + self.transfer.after_ps[self.phase]
 
     def _work_ps(self) -> int:
@@ -265,8 +265,10 @@ class _InFlight:
             passed_ps -= self.delay_ps + self._work_ps()
             self.delay_ps = self.work = 0
             step_ps = self.current.step_ps
-            steps = min(self.steps_left, passed_ps // step_ps) if step_ps else self.steps_left
-            self.steps_left -= steps
+            steps = (
+                min(self.remaining_steps, passed_ps // step_ps) if step_ps else self.remaining_steps
+            )
+            self.remaining_steps -= steps
             passed_ps -= steps * step_ps
             if not self.take_piece(1):
                 return
@@ -278,14 +280,16 @@ class _InFlight:
     def take_piece(self, most_steps: int | None = None) -> bool:
         """Begin the next piece; return False after the last."""
         phases = self.transfer.phases
-        while not self.steps_left:
+        while not self.remaining_steps:
             if self.phase + 1 >= len(phases):
                 return False
             self.phase += 1
-            self.steps_left = self.current.count
+            self.remaining_steps = self.current.count
         phase = self.current
-        steps = min(self.steps_left, phase.steps_per_piece if most_steps is None else most_steps)
-        self.steps_left -= steps
+        steps = min(
+            self.remaining_steps, phase.steps_per_piece if most_steps is None else most_steps
+        )
+        self.remaining_steps -= steps
         self.delay_ps = steps * phase.delay_ps
         self.work = steps * phase.work
         return True

@@ -272,7 +272,7 @@ def schedule_named(name: str, *, stages: int, micro_batches: int) -> Schedule:
     """
     chunks = chunks_named(name)
     if min(stages, micro_batches) < 1:
-        raise ConfigError(f"{stages} stages and {micro_batches} micro-batches are no pipeline")
+        raise ConfigError(f"{stages} stages and {micro_batches} micro-batches are not a pipeline")
     if chunks > 1 and micro_batches % stages:
         below, above = micro_batches // stages * stages, -(-micro_batches // stages) * stages
         raise ConfigError(
@@ -386,7 +386,7 @@ def _action(word: str, location: str) -> Action:
     match = _WORD.fullmatch(word)
     if match is None:
         raise ConfigError(
-            f"{word[:40]!r} is no pass", location=location, hint="write F0, B0 or W0, or F0.1"
+            f"{word[:40]!r} is not a pass", location=location, hint="write F0, B0 or W0, or F0.1"
         )
     return Action(Pass(match[1]), int(match[2]), int(match[3] or 0))
 

@@ -13,8 +13,8 @@ from hespas.tasks.pipelining.schedule import load_schedule, read_schedule
     [
         ("", "no stage has a pass"),
         ("# nothing", "no stage has a pass"),
-        ("F0 B0 X1", "mine:1: 'X1' is no pass"),
-        ("F0 B0\nF0 B0 F", "mine:2: 'F' is no pass"),
+        ("F0 B0 X1", "mine:1: 'X1' is not a pass"),
+        ("F0 B0\nF0 B0 F", "mine:2: 'F' is not a pass"),
         ("F0 B0\nF0", "stage 1 lacks B0; give every stage F0 to F0, B0 to B0"),
         ("F0 F0 B0", "stage 0 has F0 2 times"),
         ("F0 B0\nF0 B0 W0", "stage 1 has W0"),
