@@ -107,16 +107,8 @@ def _symbol(text: str) -> str:
     return read_symbols(text)[0]
 
 
-def _default_none(_: OpRecord) -> None:
-    return None
-
-
 def _default_ones(record: OpRecord) -> tuple[int, ...]:
     return (1,) * _rank(record)
-
-
-def _no_padding(record: OpRecord) -> tuple[tuple[int, int], ...]:
-    return ((0, 0),) * _rank(record)
 
 
 def _dimensions(name: str) -> Reader:
@@ -128,7 +120,7 @@ def _dimension(name: str) -> Reader:
 
 
 def _layout(name: str) -> _Field:
-    return _Field(name, lambda text: read_dense_integers(text)[1], _default_none)
+    return _Field(name, lambda text: read_dense_integers(text)[1], lambda _: None)
 
 
 def _window_field(name: str) -> _Field:
@@ -182,9 +174,8 @@ def _dot_general(record: OpRecord) -> DotAttrs:
 
 
 def _plain_dot(record: OpRecord) -> DotAttrs:
-    last = _rank(record) - 1
-    numbers = f"lhs_contracting_dimensions = [{last}], rhs_contracting_dimensions = [0]"
-    return _dot(record, numbers)
+    contracting = {"lhs_contracting": (_rank(record) - 1,), "rhs_contracting": (0,)}
+    return msgspec.structs.replace(_dot(record, ""), **contracting)
 
 
 def _ragged_dot(record: OpRecord) -> DotAttrs:
@@ -217,8 +208,12 @@ def _convolution(record: OpRecord) -> ConvolutionAttrs:
     input_batch, input_feature, input_spatial = _dimension_numbers(match[1], "b", "f")
     kernel_input, kernel_output, kernel_spatial = _dimension_numbers(match[2], "i", "o")
     output_batch, output_feature, output_spatial = _dimension_numbers(match[3], "b", "f")
-    texts, ones = record.attributes, f"array<i64: {', '.join('1' * len(input_spatial))}>"
+    texts, rank = record.attributes, len(input_spatial)
     padding = texts.get("padding")
+
+    def window(name: str) -> tuple[int, ...]:
+        return read_integers(texts[name]) if name in texts else (1,) * rank
+
     return ConvolutionAttrs(
         input_batch=input_batch,
         input_feature=input_feature,
@@ -229,10 +224,10 @@ def _convolution(record: OpRecord) -> ConvolutionAttrs:
         output_batch=output_batch,
         output_feature=output_feature,
         output_spatial=output_spatial,
-        strides=read_integers(texts.get("window_strides", ones)),
-        padding=_pairs(padding) if padding else ((0, 0),) * len(input_spatial),
-        lhs_dilation=read_integers(texts.get("lhs_dilation", ones)),
-        rhs_dilation=read_integers(texts.get("rhs_dilation", ones)),
+        strides=window("window_strides"),
+        padding=_pairs(padding) if padding else ((0, 0),) * rank,
+        lhs_dilation=window("lhs_dilation"),
+        rhs_dilation=window("rhs_dilation"),
         feature_group_count=read_integer(texts.get("feature_group_count", "1")),
         batch_group_count=read_integer(texts.get("batch_group_count", "1")),
         precision=_precision(record),
@@ -327,7 +322,7 @@ _WINDOW = _fields_reader(
     strides=_window_field("window_strides"),
     base_dilation=_window_field("base_dilations"),
     window_dilation=_window_field("window_dilations"),
-    padding=_Field("padding", _pairs, _no_padding),
+    padding=_Field("padding", _pairs, lambda record: ((0, 0),) * _rank(record)),
 )
 
 READERS: Mapping[str, Reader] = {

@@ -133,8 +133,7 @@ def _exchange(op: Op, program: Program) -> _Exchange | None:
     if op.kind != "ragged_all_to_all" or not isinstance(op.attrs, CollectiveAttrs):
         return None
     lengths = [tensor_of(operand).shape[0] for operand in op.operands[:2]]
-    groups = op.attrs.groups.listed()
-    devices = max(map(len, groups), default=0) or program.declared_devices or 1
+    devices = op.attrs.groups.group_size or program.declared_devices or 1
     return _Exchange(devices=devices, rows=min(lengths), room=max(lengths))
 
 

@@ -41,6 +41,11 @@ class ListedGroups(msgspec.Struct, frozen=True, kw_only=True):
 
     groups: tuple[tuple[int, ...], ...]
 
+    @property
+    def group_size(self) -> int:
+        """The size of the largest group; 0 for all devices."""
+        return max(map(len, self.groups), default=0)
+
     def listed(self) -> tuple[tuple[int, ...], ...]:
         """Return the groups, each a tuple of numbers."""
         return self.groups

@@ -22,7 +22,6 @@ from hespas.frontend.hlo.attributes import (
     COLLECTIVE_PREFIXES,
     OPCODES,
     collective_of,
-    group_size,
     replica_groups,
 )
 from hespas.frontend.hlo.instructions import fusion
@@ -207,7 +206,7 @@ def _read_reduce_scatter(
     reduced = tuple(leaves(fresh_tree(reader.types.read(collective.shape))))
     if not len(operands) == len(results) == len(reduced):
         return False
-    size = group_size(replica_groups(collective))
+    size = replica_groups(collective).group_size
     pairs = zip(reduced, results, strict=True)
     dimensions = [_scattered_dimension(full.type, part.type, size) for full, part in pairs]
     if None in dimensions:

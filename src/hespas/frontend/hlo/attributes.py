@@ -375,17 +375,10 @@ def collective_of(
         texts[_DIMENSION_NAMES[opcode]] = integer_text(dimension)
     if opcode == "all-to-all" and dimension is not None:
         texts["concat_dimension"] = integer_text(dimension)
-        texts["split_count"] = integer_text(group_size(groups))
+        texts["split_count"] = integer_text(groups.group_size)
     if mode is GroupMode.FLATTENED_IDS:
         texts["use_global_device_ids"] = "unit"
     return attrs, listed(texts)
-
-
-def group_size(groups: ReplicaGroups) -> int:
-    """Return the largest group's size; 0 for all devices."""
-    if isinstance(groups, FoldedGroups):
-        return groups.group_size
-    return max(map(len, groups.groups), default=0)
 
 
 def _groups_text(groups: ReplicaGroups) -> str:
@@ -393,7 +386,7 @@ def _groups_text(groups: ReplicaGroups) -> str:
     if isinstance(groups, FoldedGroups):
         dimensions, permutation = list(groups.dimensions), list(groups.permutation)
         return f'"{dimensions}T{permutation} in {groups.group_size}"'
-    width = group_size(groups)
+    width = groups.group_size
     padded = [(*group, *(-1,) * (width - len(group))) for group in groups.groups]
     return rows_text(padded, width)
 

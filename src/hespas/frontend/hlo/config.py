@@ -8,10 +8,11 @@ from typing import Any, cast
 
 from hespas.base.figures import whole_number
 
+_COLLECTIVE, _TPU_WINDOW = "collective_backend_config", "window_config"
 # Fields about scheduling and the compiler's estimates; they change no kernel.
 _BOOKKEEPING = frozenset(
     {
-        "collective_backend_config",
+        _COLLECTIVE,
         "device_type",
         "force_earliest_schedule",
         "operation_queue_id",
@@ -36,7 +37,6 @@ _TPU_BOOKKEEPING = frozenset(
     }
 )
 
-_TPU_WINDOW = "window_config"
 _CYCLES = "estimated_cycles"
 _CYCLES_BYTES = _CYCLES.encode()
 # The compiler's value for no estimate, as for some transposes on TPUv7x.
@@ -59,6 +59,12 @@ def decoded(source: bytes) -> Config | None:
         return cast("Config", json.loads(source))
     except (ValueError, RecursionError):
         return None
+
+
+def _section(source: bytes, name: str) -> Config:
+    """Return a part of a configuration, or an empty one."""
+    section = (decoded(source) or NO_CONFIG).get(name)
+    return cast("Config", section) if isinstance(section, dict) else NO_CONFIG
 
 
 @lru_cache(maxsize=16384)
@@ -91,8 +97,7 @@ def trip_count(source: bytes) -> int | None:
 
 def is_synchronous(source: bytes) -> bool:
     """Return whether a started collective blocks."""
-    collective = (decoded(source) or NO_CONFIG).get("collective_backend_config")
-    return isinstance(collective, dict) and cast("Config", collective).get("is_sync") is True
+    return _section(source, _COLLECTIVE).get("is_sync") is True
 
 
 _STRATEGIES = {
@@ -110,10 +115,7 @@ def collective_kernel(source: bytes) -> str:
     >>> collective_kernel(b'{"collective_backend_config":{"kernel_strategy":"KERNEL_STRATEGY_"}}')
     ''
     """
-    collective = (decoded(source) or NO_CONFIG).get("collective_backend_config")
-    if not isinstance(collective, dict):
-        return ""
-    return _STRATEGIES.get(str(cast("Config", collective).get("kernel_strategy")), "")
+    return _STRATEGIES.get(str(_section(source, _COLLECTIVE).get("kernel_strategy")), "")
 
 
 def estimated_cycles(source: bytes) -> int | None:
@@ -124,13 +126,11 @@ def estimated_cycles(source: bytes) -> int | None:
     """
     if _CYCLES_BYTES not in source:
         return None
-    window = cast("Config", (decoded(source) or NO_CONFIG).get(_TPU_WINDOW, NO_CONFIG))
-    cycles = window.get(_CYCLES)
+    cycles = _section(source, _TPU_WINDOW).get(_CYCLES)
     number = whole_number(str(cycles)) if isinstance(cycles, int | str) else None
     return None if number is None or number >= _UNKNOWN_CYCLES else number
 
 
 def fusion_kind(source: bytes) -> str:
     """Return the generator of a fusion's kernel (``__triton``), or ""."""
-    fusion = (decoded(source) or NO_CONFIG).get("fusion_backend_config")
-    return str(cast("Config", fusion).get("kind", "")) if isinstance(fusion, dict) else ""
+    return str(_section(source, "fusion_backend_config").get("kind", ""))

@@ -29,25 +29,18 @@ from hespas.xla.hlo.schema import enum_names
 Tree = Value | tuple["Tree", ...]
 """An instruction's result: one value, or a tuple of trees."""
 
+_FLOATS = (
+    "4E2M1FN 6E2M3FN 6E3M2FN 8E3M4 8E4M3 8E4M3B11FNUZ 8E4M3FN 8E4M3FNUZ 8E5M2 8E5M2FNUZ 8E8M0FNU "
+    "16 32 64"
+)
 _ELEMENTS = {
     "PRED": "i1",
     "BF16": "bf16",
     "C64": "complex<f32>",
     "C128": "complex<f64>",
-    "F8E5M2": "f8E5M2",
-    "F8E4M3": "f8E4M3",
-    "F8E4M3FN": "f8E4M3FN",
-    "F8E4M3B11FNUZ": "f8E4M3B11FNUZ",
-    "F8E3M4": "f8E3M4",
-    "F8E5M2FNUZ": "f8E5M2FNUZ",
-    "F8E4M3FNUZ": "f8E4M3FNUZ",
-    "F8E8M0FNU": "f8E8M0FNU",
-    "F6E2M3FN": "f6E2M3FN",
-    "F6E3M2FN": "f6E3M2FN",
-    "F4E2M1FN": "f4E2M1FN",
     **{f"S{bits}": f"i{bits}" for bits in (2, 4, 8, 16, 32, 64)},
     **{f"U{bits}": f"ui{bits}" for bits in (2, 4, 8, 16, 32, 64)},
-    **{f"F{bits}": f"f{bits}" for bits in (16, 32, 64)},
+    **{f"F{form}": f"f{form}" for form in _FLOATS.split()},
 }
 
 
