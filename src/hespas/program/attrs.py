@@ -301,9 +301,10 @@ class EventAttrs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HostWaitAttrs(msgspec.Struct, frozen=True, kw_only=True):
-    """``host_wait``: the stream to wait for; None for all."""
+    """``host_wait``: the event or the stream to wait for; None for all streams."""
 
     stream: int | None = None
+    event: int | None = None
 
 
 Attrs = (

@@ -135,12 +135,13 @@ class WaitEvent(msgspec.Struct, frozen=True, kw_only=True, tag="wait_event"):
 
 
 class HostWait(msgspec.Struct, frozen=True, kw_only=True, tag="host_wait"):
-    """Block the host on a stream; None means all.
+    """Block the host on an event or a stream; on all streams if both are None.
 
     ``reason`` is the call that blocks.
     """
 
     stream: int | None = None
+    event: int | None = None
     reason: str = ""
     place: str = ""
 

@@ -24,6 +24,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from functools import lru_cache
+from itertools import chain
 from typing import TypeVar
 
 from msgspec.structs import replace
@@ -335,7 +336,7 @@ class _Schedule:
                 self.waits_of[self.stream] = self.waits_for
                 self.stream, self.waits_for = op.stream, self.waits_of.get(op.stream, ())
             if isinstance(op.attrs, HostWaitAttrs):
-                self._host_waits(op.attrs.stream)
+                self._host_waits(op.attrs)
             elif isinstance(op.attrs, EventAttrs):
                 self._event(op.kind, op.attrs.event)
             else:
@@ -352,14 +353,20 @@ class _Schedule:
         else:
             self._wait_for(self.events.get(event, ()))
 
-    def _host_waits(self, stream: int | None) -> None:
-        waits = {**self.waits_of, self.stream: self.waits_for}
-        chosen = waits if stream is None else {stream: waits.get(stream, ())}
-        awaited = {region for regions in chosen.values() for region in regions}
+    def _host_waits(self, wait: HostWaitAttrs) -> None:
+        awaited = set(self._awaited(wait))
         next_region = len(self.regions)
         self.host_waits[next_region] = tuple(
             sorted(awaited.union(self.host_waits.get(next_region, ())))
         )
+
+    def _awaited(self, wait: HostWaitAttrs) -> Iterable[int]:
+        if wait.event is not None:
+            return self.events.get(wait.event, ())
+        waits = {**self.waits_of, self.stream: self.waits_for}
+        if wait.stream is not None:
+            return waits.get(wait.stream, ())
+        return chain.from_iterable(waits.values())
 
     def _transfers_of(self, values: Iterable[Value]) -> tuple[int, ...]:
         numbers = {number for value in values for number in self.moved.get(value, ())}

@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.distributed.fsdp import FullyShardedDataParallel
+from torch.distributed.fsdp import _init_utils as fsdp_setup
 from torch.optim import optimizer as _optimizer
 from torch.utils import _foreach_utils
 from torch.utils.weak import WeakIdKeyDictionary
@@ -56,6 +58,7 @@ def install_fake_gpus(gpu: GpuDescription, streams: Streams, *, count: int) -> S
     FakeTensorMode.avoid_device_init = property(lambda self: True)
     torch.autograd.set_multithreading_enabled(False)
     torch.nn.Module._apply = _apply_to_fake
+    fsdp_setup._move_module_to_device = _move_module_to_gpu
     # Else optimisers update one parameter after the other.
     for module in (_foreach_utils, _optimizer):
         module._foreach_supported_types.append(FakeTensor)
@@ -186,6 +189,26 @@ def _apply_to_fake(module: Any, function: Callable[..., Any], recurse: bool = Tr
         if buffer is not None:
             module._buffers[name] = function(buffer)
     return module
+
+
+def _move_module_to_gpu(
+    module: Any, ignored_parameters: Any, ignored_buffers: Any, device: Any
+) -> None:
+    """Move a module that FSDP's first version wraps (``device_id``), but what it wrapped before.
+
+    torch would replace the data of tensors, which those of the host that have data forbid.
+    """
+    ignored = {id(tensor) for tensor in (*ignored_parameters, *ignored_buffers)}
+
+    def moved(tensor: Any) -> Any:
+        return tensor if device is None or id(tensor) in ignored else tensor.to(device)
+
+    waiting = [module]
+    while waiting:
+        current = waiting.pop()
+        if not isinstance(current, FullyShardedDataParallel):
+            _apply_to_fake(current, moved, recurse=False)
+            waiting.extend(current.children())
 
 
 def _see_resizes(streams: Streams) -> None:

@@ -42,6 +42,8 @@ from hespas.torch.tape import Tape, recorded_storages
 
 _PARAMETER, _GRADIENT, _OPTIMIZER_STATE = "parameter", "gradient", "optimizer_state"
 _GATHERED = "gathered_parameter"
+_GATHERED_FLAT = ("_full_param_padded", "_full_prec_full_param_padded", "_mp_shard")
+"""A FlatParameter's whole copies, and its shard in the type of products."""
 _BUFFER, _INPUT = "buffer", "input"
 """What storages are for."""
 
@@ -109,6 +111,8 @@ def _run(request: StepRequest, places: Places, groups: Groups) -> int | None:
         step()
         groups.end_step()
         places.name_modules()
+        for _, path, module in places.named_modules():
+            _mark_flat(tape, module, path)
         tape.start()
         step()
         _mark_lasting(tape, places)
@@ -175,7 +179,7 @@ def _refuse_extensions(places: Places) -> None:
 
 
 def _refuse_what_needs_a_gpu(places: Places) -> None:
-    """Make FSDP's first version and captured CUDA graphs errors."""
+    """Make captured CUDA graphs an error."""
 
     def refusal(what: str, hint: str) -> Callable[..., None]:
         def refuse(*_arguments: Any, **_options: Any) -> None:
@@ -183,10 +187,6 @@ def _refuse_what_needs_a_gpu(places: Places) -> None:
 
         return refuse
 
-    FullyShardedDataParallel.__init__ = refusal(
-        "FullyShardedDataParallel, FSDP's first version,",
-        "shard the same modules by torch.distributed.fsdp.fully_shard; it sends as much",
-    )
     torch.cuda.CUDAGraph.__new__ = refusal(
         "a CUDA graph",
         "call what it captures, and give --cuda-graphs",
@@ -255,6 +255,15 @@ def _mark_states(tape: Tape, optimizer: Any, names: Mapping[int, str]) -> None:
     for parameter, state in optimizer.state.items():
         for value in state.values():
             _mark(tape, value, _OPTIMIZER_STATE, names.get(id(parameter), ""))
+
+
+def _mark_flat(tape: Tape, module: Any, path: str) -> None:
+    """Mark what FSDP's first version gathers; a storage keeps its mark when it is resized."""
+    handle = module._handle if isinstance(module, FullyShardedDataParallel) else None
+    if handle is None:
+        return
+    for name in _GATHERED_FLAT:
+        _mark(tape, getattr(handle.flat_param, name, None), _GATHERED, clean_name(path))
 
 
 def _mark_parallel(tape: Tape, module: Any, path: str) -> None:

@@ -45,10 +45,10 @@ class Streams:
         """Let a stream wait for an event."""
         self.tape.add(WaitEvent(stream=stream, event=event))
 
-    def host_wait(self, stream: int | None, reason: str) -> None:
-        """Let the host wait for a stream, or for all."""
+    def host_wait(self, stream: int | None, reason: str, *, event: int | None = None) -> None:
+        """Let the host wait for an event, for a stream, or for all."""
         line = self.tape.place().line
-        self.tape.add(HostWait(stream=stream, reason=reason, place=line))
+        self.tape.add(HostWait(stream=stream, event=event, reason=reason, place=line))
 
 
 class Event:
@@ -71,8 +71,9 @@ class Event:
             self.streams.wait(of.stream_id, self.event_id)
 
     def synchronize(self) -> None:
-        """Let the host wait."""
-        self.streams.host_wait(None, "torch.cuda.Event.synchronize")
+        """Let the host wait; CUDA doesn't for an event that was never recorded."""
+        if self.event_id is not None:
+            self.streams.host_wait(None, "torch.cuda.Event.synchronize", event=self.event_id)
 
     def query(self) -> bool:
         """Return whether the event has happened."""

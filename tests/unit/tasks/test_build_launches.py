@@ -9,7 +9,7 @@ from hespas import predict
 from hespas.frontend.load import load_per_device
 from hespas.prediction.result import Prediction
 from hespas.program.program import Program
-from hespas.program.recorded import HostWait, RecordedStep, encode_recorded
+from hespas.program.recorded import HostWait, RecordedStep, RecordEvent, encode_recorded
 from hespas.tasks.build import regions_of_tasks
 from hespas.tasks.graph import is_host_launch
 from recorded_steps import Recorder, sharded_layers
@@ -54,6 +54,23 @@ def test_a_step_of_short_kernels_takes_as_long_as_their_launches_and_the_last_on
 def test_a_host_that_waits_for_each_kernel_hides_none() -> None:
     prediction = predicted(products(10, waits=True))
     assert prediction.step_time_s == pytest.approx(10 * LAUNCH_S + prediction.compute_s)
+
+
+def test_a_host_that_waits_for_an_event_does_not_wait_for_later_kernels() -> None:
+    def step(event: int | None) -> RecordedStep:
+        recorder = Recorder(world_size=1)
+        small, large = recorder.tensor(256, 256), recorder.tensor(8192, 8192)
+        recorder.product(small, small)
+        recorder.calls.append(RecordEvent(stream=0, event=0))
+        recorder.product(large, large)
+        recorder.calls.append(HostWait(event=event))
+        recorder.product(small, small)
+        return recorder.step()
+
+    after_event, after_all = predicted(step(0)), predicted(step(None))
+    assert after_event.step_time_s == pytest.approx(LAUNCH_S + after_event.compute_s, abs=LAUNCH_S)
+    assert after_all.step_time_s == pytest.approx(3 * LAUNCH_S + after_all.compute_s, rel=1e-3)
+    assert after_event.launch_wait_s < after_all.launch_wait_s - 0.9 * LAUNCH_S
 
 
 def test_a_host_that_is_ahead_costs_its_first_launch_alone() -> None:

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from hespas.errors import HespasError
-from hespas.program.recorded import CollectiveCall, RecordEvent, WaitEvent
+from hespas.program.recorded import CollectiveCall, HostWait, RecordEvent, WaitEvent
 from torch_steps import FSDP, NET, bytes_after, collectives, needs_torch, operations, record
 
 pytestmark = needs_torch
@@ -178,3 +178,45 @@ def train():
 def test_a_stage_of_a_pipeline_is_refused_by_name() -> None:
     with pytest.raises(HespasError, match=r"train.py:7: a stage of torch.distributed.pipelining"):
         record(_STAGE, devices=8)
+
+
+_FLAT = f"""{NET}
+import torch.distributed as dist
+from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecision
+from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+
+def train():
+    dist.init_process_group("nccl")
+    net = FullyShardedDataParallel(
+        Net({_WIDTH}, {_LAYERS}, {_VOCABULARY}),
+        auto_wrap_policy=ModuleWrapPolicy({{Block}}),
+        mixed_precision=MixedPrecision(param_dtype=torch.bfloat16, reduce_dtype=torch.float32),
+        device_id=torch.cuda.current_device(),
+        sync_module_states=True,
+        use_orig_params=True,
+    )
+    optimizer = torch.optim.AdamW(net.parameters(), fused=True)
+    def step():
+        ids = torch.randint(0, {_VOCABULARY}, (4, 128), device="cuda")
+        loss_of(net, ids).backward()
+        net.clip_grad_norm_(1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+    return step
+"""
+
+
+def test_fsdps_first_version_sends_as_much_as_the_second() -> None:
+    first, second = record(_FLAT, devices=_RANKS), record(FSDP, devices=_RANKS)
+    for kind in ("all_gather", "reduce_scatter"):
+        calls, others = (
+            [call for call in collectives(step) if call.kind == kind] for step in (first, second)
+        )
+        assert len(calls) == len(others)
+        assert sum(map(_elements, calls)) == pytest.approx(sum(map(_elements, others)))
+    held = bytes_after(first)
+    assert held["parameter"] == 4 * _PARAMETERS // _RANKS
+    assert held["gathered_parameter"] == 0
+    # The rate limiter waits for events, not for streams.
+    waits = [call for call in first.calls if isinstance(call, HostWait)]
+    assert waits and all(call.event is not None for call in waits)

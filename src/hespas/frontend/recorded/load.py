@@ -196,7 +196,7 @@ class _Reader:
             case WaitEvent():
                 self._order("wait_event", EventAttrs(event=call.event), call.stream)
             case HostWait():
-                self._order("host_wait", HostWaitAttrs(stream=call.stream))
+                self._order("host_wait", HostWaitAttrs(stream=call.stream, event=call.event))
             case _:
                 assert_never(call)
 
