@@ -69,7 +69,9 @@ def test_a_host_that_waits_for_an_event_does_not_wait_for_later_kernels() -> Non
 
     after_event, after_all = predicted(step(0)), predicted(step(None))
     assert after_event.step_time_s == pytest.approx(LAUNCH_S + after_event.compute_s, abs=LAUNCH_S)
-    assert after_all.step_time_s == pytest.approx(3 * LAUNCH_S + after_all.compute_s, rel=1e-3)
+    assert after_all.step_time_s == pytest.approx(
+        3 * LAUNCH_S + after_all.compute_s, abs=LAUNCH_S / 2
+    )
     assert after_event.launch_wait_s < after_all.launch_wait_s - 0.9 * LAUNCH_S
 
 

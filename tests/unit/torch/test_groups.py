@@ -219,4 +219,5 @@ def test_fsdps_first_version_sends_as_much_as_the_second() -> None:
     assert held["gathered_parameter"] == 0
     # The rate limiter waits for events, not for streams.
     waits = [call for call in first.calls if isinstance(call, HostWait)]
-    assert waits and all(call.event is not None for call in waits)
+    assert waits
+    assert all(call.event is not None for call in waits)
