@@ -23,7 +23,7 @@ from hespas.compile.packages import TOOLKIT, compiler_environment, known_flags, 
 from hespas.compile.recipe import RecipeFlags
 from hespas.compile.targets import GpuTarget
 from hespas.errors import ConfigError
-from hespas.xla.compile.messages import FlagsQuestion, FlagsTaken
+from hespas.xla.compile.messages import FlagsAnswer, FlagsQuestion
 
 _WRITES = re.compile(r"xla_dump_\w+|\w+_(?:dir|path|file|to)")
 _COMMAND_BUFFERS = "xla_gpu_enable_command_buffer"
@@ -49,7 +49,7 @@ def settled(job: Job) -> Settled:
         return Settled(job=job)
     left_out = {name: why for name in recipe.flags if (why := _reason_left_out(name, job))}
     flags = {name: value for name, value in recipe.flags.items() if name not in left_out}
-    answer = _ask_compiler(job, flags) if flags else FlagsTaken()
+    answer = _ask_compiler(job, flags) if flags else FlagsAnswer()
     for name in answer.bad:
         raise ConfigError(
             f"{recipe.flags[name]!r} is no value of the compiler's flag {name}",
@@ -76,7 +76,7 @@ def _reason_left_out(name: str, job: Job) -> str:
     return "they name files" if _WRITES.fullmatch(name) else ""
 
 
-def _ask_compiler(job: Job, flags: Mapping[str, str]) -> FlagsTaken:
+def _ask_compiler(job: Job, flags: Mapping[str, str]) -> FlagsAnswer:
     """Ask the compiler about flags, which takes a second or two."""
     with scratch_directory("flags") as home:
         question = FlagsQuestion(accelerator=job.request.accelerator, flags=flags)
@@ -86,7 +86,7 @@ def _ask_compiler(job: Job, flags: Mapping[str, str]) -> FlagsTaken:
         return ask(
             "hespas.xla.compile.flags",
             question,
-            FlagsTaken,
+            FlagsAnswer,
             name=f"the compiler for {job.target.name}",
             directory=home,
             limits=_LIMITS,

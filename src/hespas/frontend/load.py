@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 PARTITIONED = " (partitioned)"
 """The suffix of a program's name in messages about its partitioned text."""
-_LEFT_OUT = b"constant({...})"
+_ELIDED_CONSTANT = b"constant({...})"
 
 
 def read_source(path: Path) -> bytes:
@@ -163,7 +163,7 @@ def _read(
 
         loaded = read_hlo(parsed, name=name, options=options)
         # XLA's parser replaces numbers that the text leaves out by others.
-        is_whole = _LEFT_OUT not in source
+        is_whole = _ELIDED_CONSTANT not in source
     if isinstance(loaded, Unpartitioned) or not is_whole or MOSAIC.encode() not in source:
         return loaded
     from hespas.frontend.tables import with_tables  # noqa: PLC0415 - few have Mosaic's kernels

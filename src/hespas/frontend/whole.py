@@ -247,11 +247,11 @@ def order_in_attributes(text: str) -> DeviceOrder | None:
 
 _PARTITIONED_BY_XLA = "mhlo.spmd_"
 _MESHES = "xla.sdy.meshes"
-_MADE_UP = re.compile(r"axis_\d+")
+_GENERATED_AXIS = re.compile(r"axis_\d+")
 """XLA's names for the axes of meshes that it makes of device lists."""
 _MESH = re.compile(r"#?sdy\.mesh<.*?>")
 _MARK = b"hespas whole 1\n"
-_MAKERS = ("frontend", "program", "xla/hlo", "xla/mlir")
+_CODE_FOLDERS = ("frontend", "program", "xla/hlo", "xla/mlir")
 """The folders whose code decides what is read from a source."""
 
 
@@ -270,7 +270,7 @@ def cached_whole(source: bytes, *, name: str, directory: Path | None) -> Whole:
     cache = ContentCache(
         directory=directory, suffix=".whole", mark=_MARK, content_name="sources' meshes"
     )
-    key = sha256(sha256(source).digest() + f"{__version__} {code_digest(*_MAKERS)}".encode())
+    key = sha256(sha256(source).digest() + f"{__version__} {code_digest(*_CODE_FOLDERS)}".encode())
     content = cache.read(key.hexdigest())
     if content is not None:
         cached = msgspec.msgpack.decode(content, type=_CachedWhole)
@@ -353,9 +353,9 @@ def _hlo_meshes(message: Any) -> Iterator[Mesh]:
             if instruction.HasField("mesh_axes_replica_group_list"):
                 described = instruction.mesh_axes_replica_group_list.mesh
                 axes = tuple((axis.name, axis.size) for axis in described.axes)
-                is_own = all(_MADE_UP.fullmatch(name) for name, _ in axes)
+                is_generated = all(_GENERATED_AXIS.fullmatch(name) for name, _ in axes)
                 is_ordered = not described.device_ids and not described.HasField("iota_transform")
-                if is_ordered and not is_own:
+                if is_ordered and not is_generated:
                     yield Mesh(axes=axes)
 
 

@@ -351,7 +351,7 @@ _DOT_ALGORITHMS = {
     "ALG_DOT_F64_F64_F64": ("f64", "f64", 1),
 }
 # These multiply the operands' own types.
-_AS_OPERANDS = frozenset(
+_OPERAND_TYPED = frozenset(
     {
         "",
         "ALG_UNSET",
@@ -373,7 +373,7 @@ def dot_algorithm_text(name: str) -> str:
     >>> dot_algorithm_text("ALG_DOT_BF16_BF16_F32_X3").split(", ")[-2]
     'num_primitive_operations = 3'
     """
-    if name in _AS_OPERANDS:
+    if name in _OPERAND_TYPED:
         return ""
     if name not in _DOT_ALGORITHMS:
         raise UnsupportedError(f"dot algorithm {name} is not known")

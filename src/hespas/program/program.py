@@ -26,7 +26,7 @@ from hespas.program.recorded import Storage
 from hespas.program.scopes import place_text
 from hespas.program.types import TensorType, Type
 
-_OF_DEVICE = 0.8
+_MEMORY_SHARE = 0.8
 
 
 class OverlapLimit(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,7 +49,7 @@ def counted_bytes(device_bytes: int, held_bytes: int) -> float:
 
     ``held_bytes`` are those of the arguments and results.
     """
-    return _OF_DEVICE * device_bytes - held_bytes
+    return _MEMORY_SHARE * device_bytes - held_bytes
 
 
 def full_factor(device_bytes: int, counted: float, *, above: int) -> int | None:
@@ -63,7 +63,7 @@ def full_factor(device_bytes: int, counted: float, *, above: int) -> int | None:
     """
     if counted <= 0:
         return None
-    factor = int(100 * (1 + (1 - _OF_DEVICE) * device_bytes / counted) + 1e-9)
+    factor = int(100 * (1 + (1 - _MEMORY_SHARE) * device_bytes / counted) + 1e-9)
     return factor if factor > above else None
 
 

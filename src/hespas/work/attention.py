@@ -21,7 +21,7 @@ from hespas.work.library_config import attention_config, flash_config
 _PREFIX = "__cudnn$fmha"
 _MASKS = {"NO_MASK": False, "PADDING": False, "CAUSAL": True, "PADDING_CAUSAL": True}
 """cuDNN's masks, and whether they are causal."""
-_DECODED = 64
+_KEYS_PER_QUERY = 64
 """The fewest keys per query at which attention counts as decoding."""
 
 
@@ -63,7 +63,7 @@ class Attention:
     @property
     def is_decoding(self) -> bool:
         """Whether few queries read many keys, so reading dominates."""
-        return not self.is_backward and _DECODED * self.query_length <= self.key_length
+        return not self.is_backward and _KEYS_PER_QUERY * self.query_length <= self.key_length
 
     @property
     def only_rates(self) -> bool:

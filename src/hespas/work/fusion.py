@@ -193,7 +193,7 @@ class HostTraffic:
 
 
 NO_HOST_TRAFFIC = HostTraffic()
-_HOLDING = (Category.ASYNCHRONOUS, Category.CALL, Category.CONTROL)
+_CONTAINERS = (Category.ASYNCHRONOUS, Category.CALL, Category.CONTROL)
 
 
 def _moves_nothing(op: Op) -> bool:
@@ -202,7 +202,7 @@ def _moves_nothing(op: Op) -> bool:
     It passes values on, contains other operations, or communicates.
     """
     traits = op.traits
-    is_holding = traits.category in _HOLDING or is_communication_op(op)
+    is_holding = traits.category in _CONTAINERS or is_communication_op(op)
     return is_holding or traits.runs_nothing or traits.relabels
 
 

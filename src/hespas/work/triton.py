@@ -27,7 +27,7 @@ _FUNCTION_NAMES = (
     "acos asin atan atan2 cbrt cos cosh erf exp exp2 expm1 log log10 log1p log2 powf rsqrt sin "
     "sinh sqrt tan tanh"
 )
-_FREE_NAMES = (
+_UNCOUNTED_NAMES = (
     "addptr advance assert bitcast broadcast cat expand_dims fp_to_fp gather get_num_programs "
     "get_program_id histogram int_to_ptr join make_range make_tensor_descriptor make_tensor_ptr "
     "print ptr_to_int reduce.return reshape return scan.return splat split trans unsplat"
@@ -41,8 +41,8 @@ _FUNCTIONS = {f"math.{name}" for name in _FUNCTION_NAMES.split()} | {
     "tt.extern_elementwise",
     "tt.precise_sqrt",
 }
-_NOTHING = {f"tt.{name}" for name in _FREE_NAMES.split()}
-_PLAIN = ("arith.", "scf.", "cf.", "ub.", "math.")
+_UNCOUNTED = {f"tt.{name}" for name in _UNCOUNTED_NAMES.split()}
+_UNCOUNTED_DIALECTS = ("arith.", "scf.", "cf.", "ub.", "math.")
 """Dialects whose other operations compute integers, select or convert."""
 
 
@@ -94,7 +94,7 @@ def _work(inner: TritonOp, kernel: TritonKernel, op: Op) -> Work:
     rule = _RULES.get(inner.name)
     if rule is not None:
         return rule(inner) * inner.count
-    if inner.name in _NOTHING or inner.name.startswith(_PLAIN):
+    if inner.name in _UNCOUNTED or inner.name.startswith(_UNCOUNTED_DIALECTS):
         return Work()
     raise _no_model_error(op, f"operation {inner.name} of kernel {kernel.name} has no model")
 

@@ -13,7 +13,7 @@ from hespas.compile.recipe import parse_recipe
 from hespas.compile.settle import settled
 from hespas.compile.targets import find_target
 from hespas.errors import ConfigError
-from hespas.xla.compile.messages import FlagsTaken
+from hespas.xla.compile.messages import FlagsAnswer
 
 TPU = """
 xla_tpu_scoped_vmem_limit_kib=98304
@@ -103,8 +103,8 @@ def test_a_recipe_is_part_of_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(keys) == 3
     assert job_key(replace(JOB, set_flags={"xla_a_b": "1"})) == job_key(JOB)
 
-    def all_of_them(*_: object) -> FlagsTaken:
-        return FlagsTaken()
+    def all_of_them(*_: object) -> FlagsAnswer:
+        return FlagsAnswer()
 
     monkeypatch.setattr(settle, "_ask_compiler", all_of_them)
     made = settled(replace(JOB, recipe=first))

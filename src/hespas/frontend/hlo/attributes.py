@@ -99,7 +99,7 @@ def _flag(path: str) -> Text:
     return lambda instruction: str(attrgetter(path)(instruction)).lower()
 
 
-def _name(path: str, printed: str) -> Text:
+def _text_enum(path: str, printed: str) -> Text:
     """Print an enumeration stored as text; empty text stays empty."""
 
     def text(instruction: Any) -> str:
@@ -273,7 +273,7 @@ def _no_reading(_: Any) -> Reading:
 
 COLLECTIVE_PREFIXES = ("all-", "collective-", "reduce-scatter", "ragged-all-to-all")
 """The beginnings of opcodes of collectives."""
-_BOTH_WITH_CHANNEL = frozenset({"all-gather", "all-reduce", "reduce-scatter"})
+_REPLICAS_AND_PARTITIONS = frozenset({"all-gather", "all-reduce", "reduce-scatter"})
 """With a channel, their groups are of replicas and partitions; all others' are of partitions."""
 
 
@@ -336,7 +336,7 @@ def _group_mode(instruction: Any, opcode: str) -> GroupMode:
         return GroupMode.FLATTENED_IDS
     if instruction.channel_id <= 0:
         return GroupMode.CROSS_REPLICA
-    if opcode in _BOTH_WITH_CHANNEL:
+    if opcode in _REPLICAS_AND_PARTITIONS:
         return GroupMode.CROSS_REPLICA_AND_PARTITION
     return GroupMode.CROSS_PARTITION
 
@@ -410,7 +410,7 @@ class Opcode(msgspec.Struct, frozen=True, kw_only=True):
 
 
 # Spelled as in StableHLO, except for hyphens.
-_ALIKE = (
+_STABLEHLO_KINDS = (
     "abs add after-all and atan2 batch-norm-grad batch-norm-inference batch-norm-training "
     "bitcast-convert cbrt ceil clamp complex convert cosine count-leading-zeros divide "
     "dynamic-update-slice exponential exponential-minus-one floor imag infeed is-finite log "
@@ -429,7 +429,7 @@ _MHLO = frozenset(_XLA_ONLY.split()) | {
     "rng-get-and-update-state",
     "scaled-dot",
 }
-_OTHER_KINDS = {
+_RENAMED_KINDS = {
     "broadcast": "broadcast_in_dim",
     "dot": "dot_general",
     "opt-barrier": "optimization_barrier",
@@ -442,8 +442,8 @@ _TEXTS: dict[str, dict[str, Text]] = {
     "broadcast": {"broadcast_dimensions": _DIMENSIONS},
     "cholesky": {"lower": _flag("cholesky_options.lower")},
     "compare": {
-        "compare_type": _name("comparison_type", "comparison_type"),
-        "comparison_direction": _name("comparison_direction", "comparison_direction"),
+        "compare_type": _text_enum("comparison_type", "comparison_type"),
+        "comparison_direction": _text_enum("comparison_direction", "comparison_direction"),
     },
     "concatenate": {"dimension": _single_dimension},
     "dot": _DOT_TEXTS,
@@ -545,7 +545,7 @@ _READERS: dict[str, Reader] = {
 
 
 def _opcode(opcode: str) -> Opcode:
-    kind, texts = _OTHER_KINDS.get(opcode, opcode.replace("-", "_")), _TEXTS.get(opcode)
+    kind, texts = _RENAMED_KINDS.get(opcode, opcode.replace("-", "_")), _TEXTS.get(opcode)
     read = _READERS.get(opcode)
     if read is None:
         read = partial(_reading, kind=kind, texts=texts) if texts else _no_reading
@@ -553,7 +553,8 @@ def _opcode(opcode: str) -> Opcode:
 
 
 OPCODES = {
-    opcode: _opcode(opcode) for opcode in (*f"{_ALIKE} {_XLA_ONLY}".split(), *_TEXTS, *_READERS)
+    opcode: _opcode(opcode)
+    for opcode in (*f"{_STABLEHLO_KINDS} {_XLA_ONLY}".split(), *_TEXTS, *_READERS)
 }
 """The opcodes that are one operation, with its name and the reader of its attributes."""
 

@@ -163,7 +163,7 @@ def _divides(sharding: Any) -> bool:
 
 
 _REDUCTIONS = frozenset({"all_reduce", "reduce_scatter"})
-_FARTHEST = 64
+_MOST_SEARCHED = 64
 """The most values to search for operations that have a name."""
 
 
@@ -249,7 +249,7 @@ class _Neighbours:
         scopes: set[str] = set()
         pending = list(op.operands if self.backwards else op.results)
         seen = set(pending)
-        while pending and len(seen) <= _FARTHEST:
+        while pending and len(seen) <= _MOST_SEARCHED:
             value = pending.pop()
             next_values = [*self.equivalents.get(value, ())]
             for neighbour in self.ops.get(value, ()):

@@ -93,7 +93,7 @@ class Locations:
 
 
 # Fields about an instruction's name and origin.
-_LEFT_OUT = (
+_NAME_FIELDS = (
     "id",
     "name",
     "metadata",
@@ -104,7 +104,7 @@ _LEFT_OUT = (
     "sharding",
     "statistics_viz",
 )
-_END = -1
+_OPERANDS_END = -1
 """Separates the operands of instructions; no instruction has this number."""
 
 
@@ -138,11 +138,11 @@ class Originals:
         for position, inner in enumerate(copy.instructions):
             positions[inner.id] = position
             operands += inner.operand_ids
-            operands.append(_END)
+            operands.append(_OPERANDS_END)
             if inner.called_computation_ids:
                 called.append((position, *map(self.original, inner.called_computation_ids)))
             clear = inner.ClearField
-            for name in _LEFT_OUT:
+            for name in _NAME_FIELDS:
                 clear(name)
         operands.append(computation.root_id)
         content = copy.SerializeToString(deterministic=True)

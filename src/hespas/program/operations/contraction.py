@@ -29,7 +29,7 @@ from hespas.program.work import Work, flop_counts
 if TYPE_CHECKING:
     from hespas.program.program import Op
 
-_OF_F32 = {"HIGHEST": "f32_highest", "HIGH": "f32_high"}
+_F32_TYPES = {"HIGHEST": "f32_highest", "HIGH": "f32_high"}
 """The product type of f32 for each precision, the highest first."""
 
 Shape = tuple[int, ...]
@@ -195,7 +195,7 @@ def multiplier_of(
     if element.kind is NumberKind.COMPLEX:
         return Multiplier(type_name=name, flops=8)
     if name == "f32":
-        name = next((_OF_F32[level] for level in _OF_F32 if level in precision), "tf32")
+        name = next((_F32_TYPES[level] for level in _F32_TYPES if level in precision), "tf32")
     return Multiplier(type_name=name, flops=2)
 
 
@@ -203,7 +203,7 @@ def _algorithm_multiplier(algorithm: str, element: ElementType) -> Multiplier:
     types = _ALGORITHM_TYPE.findall(algorithm)
     passes = _ALGORITHM_PASSES.search(algorithm)
     name: str = types[0] if types else arithmetic_type(element)
-    name = _OF_F32["HIGHEST"] if name == "f32" else name
+    name = _F32_TYPES["HIGHEST"] if name == "f32" else name
     return Multiplier(type_name=name, flops=2 * int(passes[1] if passes else 1))
 
 

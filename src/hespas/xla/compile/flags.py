@@ -13,8 +13,8 @@ from pathlib import Path
 from hespas.base.question import serve
 from hespas.xla.compile.messages import (
     Accelerator,
+    FlagsAnswer,
     FlagsQuestion,
-    FlagsTaken,
     GpuHosts,
     TpuSlice,
 )
@@ -31,17 +31,17 @@ _PROGRAM = b"""module @probe {
 """
 
 
-def check_flags(question: FlagsQuestion, _: Path) -> FlagsTaken:
+def check_flags(question: FlagsQuestion, _: Path) -> FlagsAnswer:
     """Try all flags at once, then one by one."""
     compiler = _Compiler(question.accelerator)
     flags = question.flags
     if compiler.refusal(flags) is None:
-        return FlagsTaken()
+        return FlagsAnswer()
     refusals = {name: compiler.refusal({name: value}) for name, value in flags.items()}
     messages = {name: message for name, message in refusals.items() if message is not None}
     unknown = tuple(name for name, message in messages.items() if NO_FLAG.search(message))
     bad = tuple(name for name, message in messages.items() if BAD_VALUE.search(message))
-    return FlagsTaken(unknown=unknown, bad=bad)
+    return FlagsAnswer(unknown=unknown, bad=bad)
 
 
 class _Compiler:

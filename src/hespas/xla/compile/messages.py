@@ -87,7 +87,7 @@ class FlagsQuestion(msgspec.Struct, frozen=True, kw_only=True):
     flags: Mapping[str, str]
 
 
-class FlagsTaken(msgspec.Struct, frozen=True, kw_only=True):
+class FlagsAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """The flags that a compiler lacks or refuses."""
 
     unknown: tuple[str, ...] = ()

@@ -31,7 +31,7 @@ _PARTITIONED = "mhlo.spmd_parameters_shardings"
 # XLA writes these attributes when it turns a partitioned HLO module into StableHLO, and reads none
 # of them.
 _FRONTEND = "mhlo.frontend_attributes"
-_LEFT_OVER = (
+_UNREAD_ATTRIBUTES = (
     "mhlo.cross_program_prefetches",
     _ALIASES,
     "mhlo.is_dynamic",
@@ -98,7 +98,7 @@ def prepare(
         _separate_channels(contents.collectives, ir)
         _declare_aliases(module, ir)
         _declare_meshes(module, ir)
-        for attribute in _LEFT_OVER:
+        for attribute in _UNREAD_ATTRIBUTES:
             if attribute in operation.attributes:
                 del operation.attributes[attribute]
         if was_partitioned:

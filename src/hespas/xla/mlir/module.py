@@ -48,13 +48,13 @@ class _Bindings:
     context: Any
 
 
-_HELD = (signal.SIGINT, signal.SIGTERM)
+_HELD_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 @contextmanager
 def signals_held() -> Generator[None]:
     """Hold signals back, which would crash a loading library."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _HELD)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _HELD_SIGNALS)
     try:
         yield
     finally:
@@ -401,7 +401,7 @@ def holds_locations(source: bytes) -> bool:
 RAGGED_DOT = "chlo.ragged_dot"
 _RAGGED = b"ragged_dot"
 """Stands in bytecode too, where the dialect stands elsewhere."""
-_KEPT = "stablehlo.custom_call"
+_CUSTOM_CALL = "stablehlo.custom_call"
 _TARGET = "call_target_name"
 _PASSES = "builtin.module(func.func(chlo-legalize-to-stablehlo))"
 
@@ -422,9 +422,9 @@ def legalise_chlo(module: MlirModule, source: bytes) -> None:
         # The pass leaves calls alone.
         for op in operations_in(root, {RAGGED_DOT}):
             target = {_TARGET: ir.StringAttr.get(RAGGED_DOT)}
-            _replace_op(ir, op, _KEPT, target | _attributes(op))
+            _replace_op(ir, op, _CUSTOM_CALL, target | _attributes(op))
         run_passes(module, _PASSES)
-        for op in operations_in(root, {_KEPT}):
+        for op in operations_in(root, {_CUSTOM_CALL}):
             if op.attributes[_TARGET].value != RAGGED_DOT:
                 continue
             attributes = {name: value for name, value in _attributes(op).items() if name != _TARGET}

@@ -64,7 +64,7 @@ DEFAULT_LIMITS = Limits(time_s=1800)
 _PARTITIONED_BY_XLA = "mhlo.spmd_"
 _ANNOTATIONS = (b"sdy.sharding", b"mhlo.sharding", b"sdy.manual_computation", b"@Sharding")
 _MARK = b"hespas partitioned 2\n"
-_MAKERS = ("xla/partition", "xla/mlir")
+_CODE_FOLDERS = ("xla/partition", "xla/mlir")
 """The folders whose code decides how a program is partitioned."""
 _NUMBER = re.compile(r"\d+")
 
@@ -148,7 +148,7 @@ def partition_module(
 
 def _key(source: bytes, request: PartitionRequest) -> str:
     """Return the cache key of a partitioned program."""
-    versions = (__version__, installed_version("jaxlib"), code_digest(*_MAKERS))
+    versions = (__version__, installed_version("jaxlib"), code_digest(*_CODE_FOLDERS))
     parts = (sha256(source).digest(), msgspec.json.encode(request), versions)
     return sha256(msgspec.msgpack.encode(parts)).hexdigest()
 

@@ -27,24 +27,24 @@ from hespas.xla.compile.worker import compile_options, memory_analysis, status_e
 from hespas.xla.hlo.schema import message_class
 from hespas.xla.run import messages
 
-_LARGEST = 1 / 16
-_DISTINCT = 1 << 16
-_INTEGERS = 100
-_OF_FEW_BITS = ("int2", "uint2", "int4", "uint4")
+_LARGEST_FLOAT = 1 / 16
+_DISTINCT_FLOATS = 1 << 16
+_INTEGER_COUNT = 100
+_NARROW_INTEGERS = ("int2", "uint2", "int4", "uint4")
 
 
-def made_input(shape: tuple[int, ...], kind: Any) -> Any:
+def synthetic_input(shape: tuple[int, ...], kind: Any) -> Any:
     """Return a deterministic array for an input.
 
     Numbers are not zeros, with which arithmetic takes less power: floating point is spread evenly
     over 0 to 1/16, integers count from 0 to 99 over and over, and single integers, such as counts
     of steps, are 1. They are small enough to be valid indices; XLA clamps others.
 
-    >>> made_input((4,), "int32").tolist(), made_input((), "int64").tolist()
+    >>> synthetic_input((4,), "int32").tolist(), synthetic_input((), "int64").tolist()
     ([0, 1, 2, 3], 1)
-    >>> made_input((2, 2), "bool").tolist()
+    >>> synthetic_input((2, 2), "bool").tolist()
     [[True, True], [True, True]]
-    >>> bool((made_input((300,), "float32") < 1 / 16).all())
+    >>> bool((synthetic_input((300,), "float32") < 1 / 16).all())
     True
     """
     numpy = import_module("numpy")
@@ -53,15 +53,15 @@ def made_input(shape: tuple[int, ...], kind: Any) -> Any:
     if dtype == numpy.bool_ or (is_whole and not shape):
         return numpy.ones(shape, dtype)
     if is_whole:
-        values = numpy.arange(2 if dtype.name in _OF_FEW_BITS else _INTEGERS)
+        values = numpy.arange(2 if dtype.name in _NARROW_INTEGERS else _INTEGER_COUNT)
     else:
-        count = max(1, min(_DISTINCT, prod(shape)))
-        values = numpy.random.default_rng(0).random(count) * _LARGEST
+        count = max(1, min(_DISTINCT_FLOATS, prod(shape)))
+        values = numpy.random.default_rng(0).random(count) * _LARGEST_FLOAT
     # Types that numpy doesn't know itself are repeated as they are.
     return numpy.resize(values.astype(dtype), shape)
 
 
-_SPELLED = {"true": True, "false": False}
+_BOOLEANS = {"true": True, "false": False}
 _CUSTOM_CALL = "custom call"
 _START_S = 300
 """How long processes wait for one another, in seconds; JAX's own default."""
@@ -104,10 +104,10 @@ class _Loaded:
         replicated = sharding.NamedSharding(mesh, sharding.PartitionSpec())
         return jax.make_array_from_single_device_arrays(shards[0].shape, replicated, list(shards))
 
-    def made(self, argument: int) -> Any:
+    def new_input(self, argument: int) -> Any:
         """Return an argument with new content."""
         jax = import_module("jax")
-        content = made_input(*self.arguments[argument])
+        content = synthetic_input(*self.arguments[argument])
         return self.placed([jax.device_put(content, device) for device in self.local])
 
 
@@ -255,7 +255,7 @@ def _load_program(
     errors = import_module("jax.errors")
     internals = import_module("jaxlib._jax")
     overrides = {
-        name: _SPELLED.get(value.casefold(), value) for name, value in request.flags.items()
+        name: _BOOLEANS.get(value.casefold(), value) for name, value in request.flags.items()
     }
     options = compile_options(prepared, devices, overrides=overrides)
     begin = perf_counter()
@@ -364,7 +364,7 @@ def _run(request: messages.StepRequest, loaded: _Loaded) -> tuple[tuple[float, .
     durations: list[float] = []
     remade = 0
     try:
-        arguments = [loaded.made(index) for index in range(len(loaded.arguments))]
+        arguments = [loaded.new_input(index) for index in range(len(loaded.arguments))]
         for argument in arguments:
             argument.block_until_ready()
         for _ in range(request.warm_up + request.steps):
@@ -403,7 +403,7 @@ def _renew(loaded: _Loaded, arguments: list[Any], outputs: list[list[Any]]) -> i
         if shards and (tuple(shards[0].shape), shards[0].dtype) == (shape, kind):
             arguments[index] = loaded.placed(shards)
         else:
-            arguments[index] = loaded.made(index)
+            arguments[index] = loaded.new_input(index)
             arguments[index].block_until_ready()
             remade += 1
     return remade

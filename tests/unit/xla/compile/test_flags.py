@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hespas.xla.compile import flags
-from hespas.xla.compile.messages import FlagsQuestion, FlagsTaken, TpuSlice
+from hespas.xla.compile.messages import FlagsAnswer, FlagsQuestion, TpuSlice
 
 NONE = "INVALID_ARGUMENT: No such compile option: 'xla_none'"
 BAD = "INVALID_ARGUMENT: Failed to parse 'x' into flag xla_bad: "
@@ -30,6 +30,6 @@ def test_refusals_are_told_apart_and_other_failures_are_none(
         accelerator=TpuSlice(generation="v6e", topology="4x4"),
         flags={"xla_good": "1", "xla_none": "1", "xla_bad": "x", "xla_odd": "1"},
     )
-    assert flags.check_flags(question, Path()) == FlagsTaken(
+    assert flags.check_flags(question, Path()) == FlagsAnswer(
         unknown=("xla_none",), bad=("xla_bad",)
     )
