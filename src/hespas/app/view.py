@@ -264,7 +264,6 @@ def _change(row: ExplainRow) -> Change:
 
 
 def _stages(report: RunReport) -> list[list[str]]:
-    """Return the table of stages, headings first, if any."""
     if report.pipeline is None:
         return []
     head = ["stage", "layers", "forward", "backward", "computes", "waits", "memory"]

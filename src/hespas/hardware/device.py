@@ -97,14 +97,8 @@ class TensorCore(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 def faster(core: TensorCore, factor: float) -> TensorCore:
     """Return TensorCores with scaled throughput of vector units."""
-    return structs.replace(
-        core,
-        arithmetic=core.arithmetic * factor,
-        functions=core.functions * factor,
-        lanes=core.lanes * factor,
-        loads=core.loads * factor,
-        stores=core.stores * factor,
-    )
+    units = ("arithmetic", "functions", "lanes", "loads", "stores")
+    return structs.replace(core, **{name: getattr(core, name) * factor for name in units})
 
 
 _TABLE_OF_TYPE = {

@@ -98,12 +98,6 @@ def microarchitecture_at(
     >>> other.fused_lanes / gpu.fused_lanes, other.memory_lanes / gpu.memory_lanes, other.launch_s
     (2.0, 1.0, 0.0)
     """
-    return structs.replace(
-        gpu,
-        logic_lanes=gpu.logic_lanes * arithmetic,
-        fused_lanes=gpu.fused_lanes * arithmetic,
-        special_lanes=gpu.special_lanes * arithmetic,
-        double_lanes=gpu.double_lanes * arithmetic,
-        issue_lanes=gpu.issue_lanes * arithmetic,
-        launch_s=gpu.launch_s * launch,
-    )
+    pipes = ("logic_lanes", "fused_lanes", "special_lanes", "double_lanes", "issue_lanes")
+    rates = {name: getattr(gpu, name) * arithmetic for name in pipes}
+    return structs.replace(gpu, **rates, launch_s=gpu.launch_s * launch)

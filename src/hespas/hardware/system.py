@@ -303,8 +303,6 @@ class _SystemFile(
 class _RemoteMemoryFile(
     Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="kebab"
 ):
-    """``remote_memory.json``."""
-
     memory_type: RemoteMemoryKind
     remote_mem_latency: NotNegative | None = None
     remote_mem_bw: Positive | None = None

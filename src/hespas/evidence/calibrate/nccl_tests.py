@@ -179,7 +179,6 @@ def _point(line: str, location: str) -> Point:
 
 
 def _check_results(path: Path, results: Mapping[int, str]) -> None:
-    """Raise `MeasurementError` if nccl-tests reports wrong results."""
     wrong = [number for number, line in results.items() if _wrong_results(line)]
     if wrong:
         listed = ", ".join(str(number) for number in wrong)

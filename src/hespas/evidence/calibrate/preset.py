@@ -127,7 +127,6 @@ def _files(calibration: Calibration, name: str) -> dict[str, bytes]:
 
 
 def _node_files(calibration: Calibration) -> dict[str, bytes]:
-    """Return the node's files: those of the base, with factors."""
     config = device_file(calibration.node)
     home = node_directory(calibration.node)
     files = {

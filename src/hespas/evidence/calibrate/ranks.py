@@ -54,7 +54,6 @@ def read_ranks(path: Path) -> Variation:
 
 
 def _times(path: Path) -> dict[str, dict[str, float]]:
-    """Return the times of each rank by step."""
     by_rank: dict[str, dict[str, float]] = defaultdict(dict)
     table = read_table(path, needed=_HEADER, renamed=str.lower, error=MeasurementError)
     for line in table.lines:

@@ -294,7 +294,6 @@ def _mlperf_options(line: Line, model: _Model) -> dict[str, str]:
 
 
 def _megatron_bridge_options(line: Line, model: _Model) -> dict[str, str]:
-    """Return how Megatron-Bridge runs a step."""
     tensor, stages, context = _count(line, "tp"), _count(line, "pp"), _count(line, "cp")
     parts = _count(line, "devices") // (tensor * stages * context)
     # Its recipes give experts no tensor parallelism.

@@ -31,8 +31,8 @@ from hespas.report.page.vega import (
     across,
     capacity_rule,
     coloured,
+    drawn_chart,
     large_unit,
-    layered_chart,
     nominal,
     palette,
     quantitative,
@@ -127,7 +127,7 @@ def icicle_chart(report: RunReport) -> Chart:
             "text": {"field": "name"},
         },
     }
-    return layered_chart(
+    return drawn_chart(
         f"By phase and module, in {unit.name}",
         "From top to bottom: the step, its phases, and the modules of each. "
         "Click a block to see what is inside of it.",
@@ -247,7 +247,7 @@ def _roofline(kernels: Sequence[KernelTimeRow], peaks: Peaks) -> Chart:
             "stroke": {"value": PALETTE[7]},
         },
     }
-    return layered_chart(
+    return drawn_chart(
         "Kernels on the roofline",
         "Each circle is a group of equal kernels, its area the time that they take together. "
         "The lines are what memory and the peak rate of each type allow. Kernels that only "
@@ -277,7 +277,7 @@ def _bandwidths(kernels: Sequence[KernelTimeRow], peaks: Peaks) -> Chart:
     axis = {"scale": {"type": "log"}, "axis": {"format": "~s"}}
     across = quantitative("bytes", "bytes of one launch", **axis)
     bandwidth_axis = quantitative("reached", f"bandwidth ({unit.name})")
-    return layered_chart(
+    return drawn_chart(
         "Memory bandwidth that kernels reach",
         "By what one launch reads and writes; areas are times. The dashed line is the "
         f"memory's peak, {format_quantity(peaks.bytes_per_s, 'B/s')}; what lies above it is "
@@ -376,7 +376,7 @@ def _stage_parts(
         for row in pipeline.stages
     ]
     times = _bars(pipeline, stage_times, unit, format_time)
-    yield layered_chart(
+    yield drawn_chart(
         f"What a device of each stage does over the step, in {unit.name}",
         "; ".join(sentences).capitalize() + ".",
         times,
@@ -389,7 +389,7 @@ def _stage_parts(
     if report.memory_capacity_bytes is not None:
         layers.append(capacity_rule("x", size.of(report.memory_capacity_bytes)))
         line = " The dashed line is the device's capacity."
-    yield layered_chart(
+    yield drawn_chart(
         f"What the memory of each stage is for, in {size.name}",
         f"Of one device, where it is fullest.{line}",
         _bars(pipeline, stage_memory, size, lambda held: format_quantity(held, "B")),

@@ -12,8 +12,8 @@ from hespas.report.page.vega import (
     Chart,
     Unit,
     coloured,
+    drawn_chart,
     large_unit,
-    layered_chart,
     palette,
     quantitative,
     tooltips,
@@ -185,7 +185,7 @@ def _throughput(
             "tooltip": tooltips(**fields, efficiency="efficiency (%)"),
         },
     }
-    return layered_chart(
+    return drawn_chart(
         f"Throughput by devices, in {unit.name}",
         "The dashed lines are what the smallest number of devices would scale to.",
         values,
@@ -209,7 +209,7 @@ def _efficiency(values: Sequence[Mapping[str, object]], along: object, hue: obje
             "tooltip": tooltips(series="of", devices="devices", efficiency="efficiency (%)"),
         },
     }
-    return layered_chart(
+    return drawn_chart(
         "Efficiency: throughput of a device against that of the smallest number, in per cent",
         "At 100 a device does as much as it did among the fewest.",
         values,

@@ -17,10 +17,9 @@ from hespas.report.page.vega import (
     Unit,
     across,
     coloured,
-    layered_chart,
+    drawn_chart,
     palette,
     quantitative,
-    specification,
     time_unit,
     tooltips,
 )
@@ -148,7 +147,6 @@ def _times(report: ServingReport) -> Table:
 
 
 def _stages(report: ServingReport) -> Iterator[Section]:
-    """Yield the stages of a pipeline as a table."""
     if not report.stages:
         return
     columns = ("stage", "layers", "weights, GB a device", "blocks", "decodes in", "receives in")
@@ -195,12 +193,13 @@ def _rates(report: ServingReport) -> Iterator[Chart]:
             "color": coloured("of", None, palette(["mean", "p99"])),
             "tooltip": tooltips(rate="requests/s", of="of", text="time"),
         }
-        yield Chart(
-            title=f"{name.split(',')[0].capitalize()} against rate, in {unit.name}",
-            description=f"{len(values)} rates up to {values[-1][0]:.3g} requests a second.",
-            specification=specification(
-                rows, height=_HEIGHT, mark={"type": "line", "point": True}, encoding=encoding
-            ),
+        yield drawn_chart(
+            f"{name.split(',')[0].capitalize()} against rate, in {unit.name}",
+            f"{len(values)} rates up to {values[-1][0]:.3g} requests a second.",
+            rows,
+            height=_HEIGHT,
+            mark={"type": "line", "point": True},
+            encoding=encoding,
         )
 
 
@@ -227,7 +226,7 @@ def _states(report: ServingReport) -> Iterator[Chart]:
         largest = max(int(row["value"]) for row in rows)
         if not largest:
             continue
-        yield layered_chart(
+        yield drawn_chart(
             title,
             f"At most {largest:,}, over {format_time(report.duration_s)}.",
             rows,
@@ -250,20 +249,18 @@ def _iterations(report: ServingReport) -> Chart:
     points = report.steps.tokens_s
     unit = time_unit(max(time_s for _, time_s in points))
     rows = [{"tokens": tokens, "time": unit.of(time_s)} for tokens, time_s in points]
-    return Chart(
-        title=f"An iteration by its new tokens, without attention, in {unit.name}",
-        description=f"{len(points)} predicted sizes; one left out is off by "
+    return drawn_chart(
+        f"An iteration by its new tokens, without attention, in {unit.name}",
+        f"{len(points)} predicted sizes; one left out is off by "
         f"{report.left_out_error:.1%} at most.",
-        specification=specification(
-            rows,
-            height=_HEIGHT,
-            mark={"type": "line", "point": True, "color": PALETTE[0]},
-            encoding={
-                "x": quantitative("tokens", "new tokens", scale={"type": "log"}),
-                "y": quantitative("time", unit.name),
-                "tooltip": tooltips(tokens="new tokens", time=unit.name),
-            },
-        ),
+        rows,
+        height=_HEIGHT,
+        mark={"type": "line", "point": True, "color": PALETTE[0]},
+        encoding={
+            "x": quantitative("tokens", "new tokens", scale={"type": "log"}),
+            "y": quantitative("time", unit.name),
+            "tooltip": tooltips(tokens="new tokens", time=unit.name),
+        },
     )
 
 
@@ -326,10 +323,11 @@ def _trade_offs(layouts: Sequence[Layout]) -> Iterator[Chart]:
             layout="layout", under_way="under way", user="to a user", device="of a device"
         ),
     }
-    yield Chart(
-        title="Tokens a second to a user and of a device",
-        description=f"{len(rows)} points of {len(hues)} layouts.",
-        specification=specification(
-            rows, height=2 * _HEIGHT, mark={"type": "point", "filled": True}, encoding=encoding
-        ),
+    yield drawn_chart(
+        "Tokens a second to a user and of a device",
+        f"{len(rows)} points of {len(hues)} layouts.",
+        rows,
+        height=2 * _HEIGHT,
+        mark={"type": "point", "filled": True},
+        encoding=encoding,
     )

@@ -30,12 +30,11 @@ from hespas.report.page.vega import (
     bar_chart,
     capacity_rule,
     coloured,
+    drawn_chart,
     large_unit,
-    layered_chart,
     nominal,
     palette,
     quantitative,
-    specification,
     time_unit,
     tooltips,
 )
@@ -212,14 +211,14 @@ def _timeline(report: RunReport) -> Iterator[Chart]:
             "tooltip": tooltips(name="what", text="lasts", track="track"),
         },
     }
-    yield Chart(
-        title=f"The slowest device, from the start of the step to its end, in {unit.name}",
-        description=(
-            f"{len(tracks)} tracks: {', '.join(tracks)}. What follows at once is drawn as one. "
-            "Hold Ctrl and turn the wheel to magnify, drag to move. hespas run --timeline writes "
-            "all of it for Perfetto."
-        ),
-        specification=specification(rows, height=30 * len(tracks), **mark),
+    yield drawn_chart(
+        f"The slowest device, from the start of the step to its end, in {unit.name}",
+        f"{len(tracks)} tracks: {', '.join(tracks)}. What follows at once is drawn as one. "
+        "Hold Ctrl and turn the wheel to magnify, drag to move. hespas run --timeline writes "
+        "all of it for Perfetto.",
+        rows,
+        height=30 * len(tracks),
+        **mark,
     )
 
 
@@ -335,7 +334,7 @@ def _memory_chart(report: RunReport, memory: MemoryDetails) -> Chart:
     if capacity is not None:
         layers.append(capacity_rule("y", size.of(capacity)))
         line = " The dashed line is the device's capacity."
-    return layered_chart(
+    return drawn_chart(
         f"Device memory over the step, in {size.name}",
         f"In use while operations run, without gaps between buffers.{line}",
         rows,

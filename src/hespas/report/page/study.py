@@ -14,8 +14,8 @@ from hespas.report.page.vega import (
     across,
     bar_chart,
     coloured,
+    drawn_chart,
     large_unit,
-    layered_chart,
     nominal,
     quantitative,
     time_unit,
@@ -156,7 +156,7 @@ def _trade_offs(studied: Studied, candidates: Candidates) -> Iterator[Chart]:
         },
     }
     best = sum(not rank for rank in front)
-    yield layered_chart(
+    yield drawn_chart(
         f"{_title(y_name)} against {_title(x_name)}",
         f"{best} of {len(points)} candidates are better than every other in one of the two: the "
         "line. Click a candidate to find it in the table.",
@@ -293,7 +293,7 @@ def _parallel(studied: Studied, candidates: Candidates) -> Iterator[Chart]:
         "mark": {"type": "text", "dx": 8, "align": "left", "fontSize": 12},
         "encoding": {**position, "text": {"field": "text"}},
     }
-    yield layered_chart(
+    yield drawn_chart(
         f"Which values go with which {title}",
         f"A line for each of the {len(rows)} best candidates.",
         values,
@@ -335,7 +335,7 @@ def _screened(candidates: Candidates) -> Iterator[Chart]:
         "mark": {"type": "point", "filled": True, "size": 70},
         "encoding": {**places, "tooltip": tooltip},
     }
-    yield layered_chart(
+    yield drawn_chart(
         "Step times with the modelled and with the real compiler",
         "On the line both are the same.",
         values,

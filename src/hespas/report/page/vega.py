@@ -99,16 +99,22 @@ def large_unit(largest: float, unit: str) -> Unit:
     return Unit(name=f"{prefix}{unit}", size=size)
 
 
-def specification(values: Values, *, height: int, **members: Any) -> dict[str, Any]:
-    """Return a chart's specification, as wide as its container."""
-    return {
+def drawn_chart(
+    title: str, description: str, rows: Values, *, height: int, **members: Any
+) -> Chart:
+    """Return a chart of rows, as wide as its container.
+
+    ``members`` of the specification are a mark and its encoding, or layers of these.
+    """
+    specification = {
         "$schema": SCHEMA,
         "width": "container",
         "height": height,
         "autosize": {"type": "fit-x", "contains": "padding"},
-        "data": {"values": list(values)},
+        "data": {"values": list(rows)},
         **members,
     }
+    return Chart(title=title, description=description, specification=specification)
 
 
 def quantitative(field: str, title: str | None, **more: Any) -> dict[str, Any]:
@@ -170,16 +176,7 @@ def bar_chart(
     if rows and "order" in rows[0]:
         encoding["order"] = {"field": "order"}
     encoding |= {"x": x, "y": y, "tooltip": tooltips(**tooltip)}
-    spec = specification(rows, height=height, mark=mark, encoding=encoding)
-    return Chart(title=title, description=description, specification=spec)
-
-
-def layered_chart(
-    title: str, description: str, rows: Values, *, height: int, layer: Sequence[Any], **members: Any
-) -> Chart:
-    """Return a chart of layers, which may have own ``data``."""
-    spec = specification(rows, height=height, layer=list(layer), **members)
-    return Chart(title=title, description=description, specification=spec)
+    return drawn_chart(title, description, rows, height=height, mark=mark, encoding=encoding)
 
 
 def capacity_rule(along: str, size: float) -> dict[str, Any]:
