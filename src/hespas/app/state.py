@@ -60,7 +60,7 @@ def options_of(state: State) -> PredictOptions:
     """Return the options of a state's prediction, else raise `ConfigError`.
 
     >>> options_of({"model": "llama3-8b", "cluster": "8xH100_80GB", "mesh": {"fsdp": 8},
-    ...             "fidelity": "fused"}).compile.asked.value
+    ...             "fidelity": "fused"}).compile.requested.value
     'fused'
     """
     options = _checked(state).options()

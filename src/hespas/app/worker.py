@@ -82,7 +82,7 @@ def _is_compiled(options: PredictOptions) -> bool:
     if options.is_pipeline:
         return False
     options = checks.checked(options)
-    if options.compile.asked not in {Fidelity.AUTO, Fidelity.COMPILED}:
+    if options.compile.requested not in {Fidelity.AUTO, Fidelity.COMPILED}:
         return False
     node = node_of(options.estimate)
     part = None if node is None else part_of(node)

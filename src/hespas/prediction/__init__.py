@@ -1,4 +1,4 @@
-"""From what is to run to a prediction: the one composition of all stages.
+"""The composition of all stages into a prediction.
 
 In come `hespas.prediction.options.PredictOptions`; out comes a
 `hespas.prediction.result.Prediction`, or of a model in stages with programs of their own a

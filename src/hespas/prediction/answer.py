@@ -1,4 +1,4 @@
-"""A pipeline of several programs: its step's time, and what led to it."""
+"""The prediction of a pipeline of several programs."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from hespas.tasks.pipelining.timing import Interval, Times
 
 @frozen
 class PartCost:
-    """A model's part: its passes, optimiser's step, and predictions of programs.
+    """The costs of a model's part, and its predictions.
 
-    ``update`` is what the optimiser's step takes, ``footprint`` what a device holds.
+    ``update`` is the time of the optimiser's step, ``footprint`` the memory of a device.
     """
 
     passes: PassCost
@@ -109,12 +109,12 @@ class PipelinePrediction:
 
     @cached_property
     def finish_ps(self) -> int:
-        """When the last stage has new weights: the duration of the step."""
-        return max(each.update[1] for each in self.stages)
+        """The end of the last stage's optimiser step."""
+        return max(stage.update[1] for stage in self.stages)
 
     @property
     def step_time_s(self) -> float:
-        """From the start to the last stage's end: computation and exposed time."""
+        """The duration of the step: computation and exposed time."""
         return self.finish_ps / PS_PER_S
 
     @cached_property
@@ -123,22 +123,24 @@ class PipelinePrediction:
         return max(range(self.cut.stages), key=lambda stage: (self.spent(stage).compute_ps, -stage))
 
     def spent(self, stage: int) -> Spent:
-        """Return what all passes and the optimiser's step of a stage take."""
-        found = Spent()
+        """Return the times of a stage's passes and optimiser step."""
+        total = Spent()
         for chunk, part in enumerate(self.cut.parts_of(stage)):
-            found += self.passes_of(stage, chunk) + self.costs[part].update
-        return found
+            total += self.passes_of(stage, chunk) + self.costs[part].update
+        return total
 
     def passes_of(self, stage: int, chunk: int) -> Spent:
         """Return a chunk's pass times, less what other passes hide."""
         passes = self.costs[self.cut.parts_of(stage)[chunk]].passes
-        one = passes.forward + passes.backward + passes.weights
+        per_micro_batch = passes.forward + passes.backward + passes.weights
         hidden = sum(
             hidden_ps
             for action, hidden_ps in self.times.hidden_ps[stage].items()
             if action.chunk == chunk
         )
-        return one.times(self.cut.schedule.micro_batches).less(Spent(exchange_ps=hidden))
+        return per_micro_batch.times(self.cut.schedule.micro_batches).less(
+            Spent(exchange_ps=hidden)
+        )
 
     @property
     def compute_s(self) -> float:
@@ -163,12 +165,12 @@ class PipelinePrediction:
 
     @property
     def launch_wait_s(self) -> float:
-        """The time in which its passes wait for the host to launch kernels."""
+        """The time its passes wait for the host's launches."""
         return self.spent(self.busiest).launch_ps / PS_PER_S
 
     @property
     def bubble(self) -> float:
-        """The share of time before the last pass in which stages are idle."""
+        """The stages' idle share before the last pass."""
         return self.times.bubble
 
     def ends_ps(self, stage: int) -> int:
@@ -176,91 +178,83 @@ class PipelinePrediction:
         return max(end for _, end in self.times.passes[stage].values())
 
     def waiting_ps(self, stage: int) -> int:
-        """Return a stage's waiting before its last pass, for weights and stages."""
+        """Return how long a stage waits before its last pass."""
         return self.ends_ps(stage) - self.times.busy_ps(stage)
 
     @property
     def memory_capacity_bytes(self) -> int | None:
-        """The memory of a device; None where that is not known."""
+        """The memory of a device, if known."""
         return None if self.device is None else self.device.memory_capacity_bytes
 
     @property
     def peak_memory_bytes(self) -> int:
-        """The memory that the stage needs that needs most."""
-        return max(each.peak_bytes for each in self.memories)
+        """The most device memory that a stage needs."""
+        return max(memory.peak_bytes for memory in self.memories)
 
     @property
     def host_memory_bytes(self) -> int:
-        """The same of the host's memory."""
-        return max(each.host_bytes for each in self.memories)
+        """The most host memory that a stage needs."""
+        return max(memory.host_bytes for memory in self.memories)
 
     @property
     def checkpoint_bytes(self) -> int:
         """All stages' weights and moments, each held once along ``data``."""
-        parts = self.devices // self.cut.stages // self.cut.mesh.size("data")
-        held = parts * sum(memory.state_bytes for memory in self.memories)
-        return held * STATES // states_held(self.cut)
+        shards = self.devices // self.cut.stages // self.cut.mesh.size("data")
+        state_bytes = shards * sum(memory.state_bytes for memory in self.memories)
+        return state_bytes * STATES // states_held(self.cut)
 
     @property
     def assumed(self) -> tuple[Assumed, ...]:
-        """What was taken for granted, each once, and what it decides."""
+        """The distinct assumptions, and what each decides."""
         of_parts = (
-            one
-            for cost in self.costs.values()
-            for each in (cost.prediction, cost.update_prediction)
-            for one in each.assumed
+            assumption for prediction in self._predictions() for assumption in prediction.assumed
         )
-        found: dict[str, Assumed] = {}
-        for one in (*map(assumed, self.notes), *of_parts):
-            found.setdefault(one.text, one)
-        return tuple(found.values())
+        distinct: dict[str, Assumed] = {}
+        for assumption in (*map(assumed, self.notes), *of_parts):
+            distinct.setdefault(assumption.text, assumption)
+        return tuple(distinct.values())
+
+    def _predictions(self) -> Iterator[Prediction]:
+        for cost in self.costs.values():
+            yield from (cost.prediction, cost.update_prediction)
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """The sentences of what was taken for granted."""
-        return tuple(each.text for each in self.assumed)
+        """The sentences of the assumptions."""
+        return tuple(assumption.text for assumption in self.assumed)
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """The warnings of the parts, and stages that do not fit."""
+        """The parts' warnings, and stages that do not fit."""
         of_parts = (
             text
             for cost in self.costs.values()
             for text in cost.prediction.estimates.total.warnings
         )
-        overlap = (
-            text
-            for cost in self.costs.values()
-            for each in (cost.prediction, cost.update_prediction)
-            for text in each.overlap_warnings
-        )
+        overlap = (text for part in self._predictions() for text in part.overlap_warnings)
         listed = [*of_parts, *self.part_warnings, *self._too_large(), *overlap]
         return tuple(dict.fromkeys(listed))
 
     def _too_large(self) -> Iterator[str]:
-        """Say which stages don't fit, by how much, and what would."""
+        """Say which stages don't fit, and a remedy."""
         capacity = self.memory_capacity_bytes
         if capacity is None:
             return
-        large = [
-            (memory.peak_bytes - capacity, stage)
-            for stage, memory in enumerate(self.memories)
-            if memory.peak_bytes > capacity
-        ]
+        large = [item for item in enumerate(self.memories) if item[1].peak_bytes > capacity]
         if not large:
             return
-        lacking, stage = max(large, key=lambda each: (each[0], -each[1]))
-        memory = self.memories[stage]
-        others = f", and {len(large) - 1} other stages lack less" if len(large) > 1 else ""
+        stage, memory = max(large, key=lambda item: item[1].peak_bytes)
+        smaller = f", and {len(large) - 1} other stages lack less" if len(large) > 1 else ""
         # A warning names options as models do; the command line spells those of errors.
-        would = spelled(remedy(self.cut, memory, capacity), str)
+        hint = spelled(remedy(self.cut, memory, capacity), str)
         yield (
             f"stage {stage} needs {format_quantity(memory.peak_bytes, 'B')} of device memory, "
-            f"{format_quantity(lacking, 'B')} more than there is{others}; {would}"
+            f"{format_quantity(memory.peak_bytes - capacity, 'B')} more than there is{smaller}; "
+            f"{hint}"
         )
 
     def messages(self, stage: int) -> int:
-        """Return how many messages a stage sends to other stages."""
+        """Count the messages that a stage sends to others."""
         schedule = self.cut.schedule
         return sum(
             schedule.receiver(stage, action) not in {None, stage}

@@ -1,4 +1,4 @@
-"""What is refused: before the program is read, and after."""
+"""Refuse options that contradict each other or have no effect."""
 
 from __future__ import annotations
 
@@ -77,8 +77,8 @@ def checked(options: PredictOptions, *, needs_program: bool = True) -> PredictOp
     part_warnings(node_of(options.estimate), system)
     if options.long_run.goodput:
         node = node_of(options.estimate)
-        named = node.name if isinstance(node, Device) else Path(node).name if node else ""
-        failure_interval(options.long_run, named)
+        device_label = node.name if isinstance(node, Device) else Path(node).name if node else ""
+        failure_interval(options.long_run, device_label)
     _check_method(options)
     device = device_of(options.estimate)
     absent = {PEAK_RATES: device is None, POWER: device is None or device.tdp_w is None}
@@ -93,20 +93,14 @@ def checked(options: PredictOptions, *, needs_program: bool = True) -> PredictOp
             refuse_unused(options.step, {OPEN_FLOPS: source.name})
             if options.program.model.part is None:
                 refuse_unused(options.estimate, {RECORDED: True}, location=source.name)
-            return _as_served(options, source, system)
+            from hespas.prediction.served import as_served  # noqa: PLC0415 - of use to models alone
+
+            return as_served(options, source, target_of(options, system))
     return options
 
 
-def _as_served(
-    options: PredictOptions, source: ModelSource, system: System | None
-) -> PredictOptions:
-    from hespas.prediction.served import as_served  # noqa: PLC0415 - of use to models alone
-
-    return as_served(options, source, target_of(options, system))
-
-
 def _check_stages(options: PredictOptions) -> None:
-    """Refuse what is about stages where the mesh has none."""
+    """Refuse options of stages for a mesh without any."""
     for name in options.pipeline.overlap:
         check_overlap(name, name)
     mesh, part = options.program.model.mesh, options.program.model.part
@@ -158,7 +152,7 @@ def _check_all_to_alls(source: ModelSource, stated: str) -> None:
 
 
 def check_experts(source: ModelSource, options: PredictOptions) -> None:
-    """Refuse to hide all-to-alls under shared experts for a model without either."""
+    """Refuse overlap with experts that a model lacks."""
     if not options.pipeline.hides(Overlap.EXPERTS):
         return
     from hespas.models.language import has_shared_experts  # noqa: PLC0415 - of use to models alone
@@ -167,7 +161,7 @@ def check_experts(source: ModelSource, options: PredictOptions) -> None:
     if not has_shared_experts(source.settings):
         raise ConfigError(f"{stated}: {source.name} has no shared experts", hint="drop it")
     _check_all_to_alls(source, stated)
-    if options.compile.asked is Fidelity.EXPORTED:
+    if options.compile.requested is Fidelity.EXPORTED:
         raise ConfigError(
             f"{stated} with {options.compile.words}: operations that do not wait for each other "
             "overlap anyway",
@@ -185,7 +179,7 @@ def _check_devices(devices: int | None, system: System) -> None:
 
 
 def _check_method(options: PredictOptions) -> None:
-    """Refuse unknown devices and methods, and options that they don't use."""
+    """Refuse unknown devices, unknown methods and unused options."""
     estimate = options.estimate
     if estimate.method is None:
         device_of(estimate)
@@ -199,22 +193,22 @@ def _check_method(options: PredictOptions) -> None:
 
 
 def check_priced(options: PredictOptions) -> None:
-    """Raise `ConfigError` if a device is needed to price a program."""
-    named = options.estimate.method
-    needed = named is None or method_named(named).device_use is DeviceUse.NEEDED
+    """Refuse to price a program without a needed device."""
+    method = options.estimate.method
+    needed = method is None or method_named(method).device_use is DeviceUse.NEEDED
     if needed and device_of(options.estimate) is None:
         raise no_device(options.estimate)
 
 
 def check_is_alone(options: PredictOptions, system: System | None) -> None:
-    """Refuse a model on several devices without a system before it is exported."""
+    """Refuse a model on several devices without a system."""
     source = source_of(options, system)
     if system is None and isinstance(source, ModelSource) and source.mesh.device_count > 1:
         raise no_system(source.mesh.device_count, f"{source.name} on the mesh {source.mesh}")
 
 
 def no_system(needed: int, location: str) -> ConfigError:
-    """Return the error for a missing system, naming presets that fit."""
+    """Return the error for a missing system, with remedies."""
     presets = ", ".join(presets_that_fit(needed)) or f"no preset has {needed} devices"
     return ConfigError(
         f"the program communicates among {needed} devices, but no system is given",
@@ -225,11 +219,12 @@ def no_system(needed: int, location: str) -> ConfigError:
 
 
 def check_effects(loaded: Loaded, options: PredictOptions) -> None:
-    """Raise `ConfigError` for options about what the program doesn't have."""
-    program, given, used = loaded.program, options.program, loaded.used
+    """Refuse options about what the program doesn't have."""
+    program, used = loaded.program, loaded.used
+    trip_counts, branch_weights = options.program.trip_counts, options.program.branch_weights
     absent = {
-        LOOPS: "" in given.trip_counts and "" not in used.trip_counts,
-        BRANCHES: "" in given.branch_weights and "" not in used.branch_weights,
+        LOOPS: "" in trip_counts and "" not in used.trip_counts,
+        BRANCHES: "" in branch_weights and "" not in used.branch_weights,
         SCHEDULE: not program.is_scheduled,
         RECORDED: not program.is_recorded and not _is_launched_part(options),
         COMPILED: not program.is_scheduled,
@@ -254,7 +249,7 @@ def _is_launched_part(options: PredictOptions) -> bool:
 
 
 def check_custom_calls(program: Program, stated: Mapping[str, CustomCallCost]) -> None:
-    """Raise `CostError` for custom calls of unknown work, naming the option."""
+    """Refuse custom calls of unknown work, naming the option."""
     for op in all_ops(program):
         if not isinstance(op.attrs, CustomCallAttrs):
             continue
@@ -270,17 +265,17 @@ def check_custom_calls(program: Program, stated: Mapping[str, CustomCallCost]) -
 
 
 def check_changed_links(options: NetworkOptions, system: System, tasks: TaskGraph) -> None:
-    """Raise `ConfigError` for other bandwidths of links along which nothing is sent."""
+    """Refuse changed links along which nothing is sent."""
     if not options.link_bandwidth:
         return
-    whole = (tuple(range(tasks.device_count)),)
+    all_devices = (tuple(range(tasks.device_count)),)
     tables: set[GroupTable] = set()
     for task in tasks.tasks:
         if isinstance(task, SendTask):
             tables.add(task.pairs)
         if isinstance(task, CollectiveTask):
             number = task.group_table
-            tables.add(whole if number is None else tasks.group_tables[number])
+            tables.add(all_devices if number is None else tasks.group_tables[number])
     sizes = [dimension.size for dimension in interconnect_of(system).dimensions]
     for change in options.link_bandwidth:
         stride, size = prod(sizes[: change.dimension]), sizes[change.dimension]

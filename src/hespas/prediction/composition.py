@@ -1,4 +1,4 @@
-"""The stages, composed: from options to a prediction, whole or one by one."""
+"""Compose the stages, from options to a prediction."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ log = logging.getLogger("hespas")
 
 @frozen
 class Prepared:
-    """A program, divided, with the system it runs on: what several predictions share.
+    """A divided program and its system, to predict on.
 
     ``modules`` are its distinct regions. ``system`` is None where none is given.
     """
@@ -95,7 +95,7 @@ def predict(
 def prepare(
     options: PredictOptions, *, program: Program | None = None, source: bytes | None = None
 ) -> Prepared:
-    """Load a program, fit it to its system, and split it.
+    """Load a program, settle its devices, and split it.
 
     Options that can be refused without the program are refused before it is read.
     """
@@ -117,7 +117,7 @@ def divide_whole(program: Program, options: PredictOptions, system: System | Non
 def load_settled(
     options: PredictOptions, *, program: Program | None = None, source: bytes | None = None
 ) -> tuple[System | None, Program]:
-    """Return the system and the program on its devices, loaded if not given."""
+    """Return the system, and the program on its devices."""
     system = system_of(options.network)
     if program is None:
         check_priced(options)
@@ -128,18 +128,18 @@ def load_settled(
 
 
 def prepare_alone(options: PredictOptions) -> Prepared:
-    """Load and divide a program for work that needs no system.
+    """Load and divide a program without a system.
 
     Raises `ConfigError` where another fidelity is asked for.
     """
-    if options.compile.asked not in {None, Fidelity.AUTO}:
+    if options.compile.requested not in {None, Fidelity.AUTO}:
         location = str(options.estimate.configuration or "")
         refuse_unused(options.compile, {PRICED_WHOLE: True}, location=location)
     return divide(load_alone(replace(options, compile=AS_GIVEN)), options)
 
 
 def load_alone(options: PredictOptions) -> Program:
-    """Load a program for work that needs no system, even if it communicates.
+    """Load a program without a system, even if it communicates.
 
     A system that is given says how many devices there are.
     """
@@ -158,7 +158,7 @@ def divide(
     system: System | None = None,
     most_rounds: int | None = None,
 ) -> Prepared:
-    """Cut a settled program into regions and find the distinct ones.
+    """Cut a settled program into regions; find the distinct ones.
 
     Loops of a scheduled program have ``most_rounds`` where that is given.
     """
@@ -174,7 +174,7 @@ def divide(
 
 
 def _with_experts_beside(program: Program, options: PredictOptions) -> Program:
-    """Return a program whose shared experts run beside all-to-alls.
+    """Run a program's shared experts beside all-to-alls.
 
     Raises `ConfigError` for a program without them; a part of a model may have none.
     """
@@ -187,15 +187,15 @@ def _with_experts_beside(program: Program, options: PredictOptions) -> Program:
     # Modelled fusion, which few programs need.
     from hespas.lower.beside import with_experts_beside  # noqa: PLC0415
 
-    found = with_experts_beside(program)
-    if found is program and options.program.model.part is None:
+    overlapped = with_experts_beside(program)
+    if overlapped is program and options.program.model.part is None:
         raise ConfigError(
             f"{option('overlap')} {Overlap.EXPERTS.value}=on has no effect: no module of the "
             "program has both shared experts and all-to-alls",
             location=program.source,
             hint="drop it",
         )
-    return found
+    return overlapped
 
 
 def settle(program: Program, *, devices: int | None, system: System | None) -> Program:
@@ -229,20 +229,20 @@ def price(
     start_s = perf_counter()
     chosen = estimator or estimator_of(program, options)
     distinct, regions = len(prepared.modules.modules), len(prepared.graph.compute_regions)
-    what = f"{regions} regions, {distinct} of them distinct"
+    counts = f"{regions} regions, {distinct} of them distinct"
     if isinstance(store, MemoryStore) and program.is_scheduled and isinstance(chosen, Scalable):
         store = prices_of(options.estimate, prepared.modules) or store
-    with stage(Stage.ESTIMATE, what, kind=chosen.method, size=distinct, total=regions) as advance:
-        by = partial(
+    with stage(Stage.ESTIMATE, counts, kind=chosen.method, size=distinct, total=regions) as advance:
+        estimated = partial(
             estimate_graph,
             prepared.graph,
             prepared.modules,
             store=store,
             threads=options.estimate.threads,
         )
-        first = partial(by, progress=advance)
+        first = partial(estimated, progress=advance)
         sustained = options.estimate.power.clocks is Clocks.SUSTAINED
-        result = at_sustained_clock(chosen, first, by) if sustained else first(chosen)
+        result = at_sustained_clock(chosen, first, estimated) if sustained else first(chosen)
     saved = 100 * result.reuse.time_reduction
     log.info("estimated in %.3f s; reuse saved %.1f %%", perf_counter() - start_s, saved)
     return result
@@ -251,7 +251,7 @@ def price(
 def _steps_when_needed(
     prepared: Prepared, options: PredictOptions, estimator: Estimator | None
 ) -> Callable[[Compute], tuple[Step, ...] | None]:
-    """Return the pricing of a region's operations that its estimate adds up.
+    """Return a function that prices a region's operations.
 
     The ``estimator`` is what priced them; by default it is made from the options, when the first
     region is asked for. None for a method that prices regions as a whole.
@@ -272,12 +272,10 @@ def _steps_when_needed(
 
 
 def simulate(prepared: Prepared, tasks: TaskGraph, options: NetworkOptions) -> Timeline | None:
-    """Return when each device does what.
+    """Return the timeline of each class of devices.
 
-    None without a system, unless data moves to and from the host, or that launches one kernel after
-    another. The kernels of a compiled program
-    are simulated in rows where that is the same: where no device is a special one, and all kernels
-    are on one stream.
+    None without a system, unless data moves to and from the host, or the host launches each kernel.
+    Kernels of a compiled program that no device interrupts are simulated as one task.
     """
     if prepared.system is None:
         needs_time = prepared.graph.host_transfers or prepared.graph.program.is_recorded
@@ -301,7 +299,7 @@ def finish(
     *,
     change: Callable[[TaskGraph], TaskGraph] = lambda tasks: tasks,
 ) -> Prediction:
-    """Simulate what was priced, and gather everything that led to the prediction.
+    """Simulate the priced program, and return its prediction.
 
     ``change`` takes tasks away that another program of a pipeline runs.
     """
@@ -340,11 +338,11 @@ _FEW = 4
 
 
 def predict_folded(options: PredictOptions, *, whole_up_to: int = 0) -> Prediction:
-    """Predict one step as `predict` does, with few rounds of loops where possible.
+    """Predict one step with few rounds of its loops.
 
-    The figures of the step are the same; ``timeline``, ``tasks`` and ``graph`` have those rounds
-    of each loop. Takes a fraction of the time and memory for programs with long loops. Programs of
-    at most ``whole_up_to`` operations, loops unrolled, are simulated whole.
+    The step's figures are those of `predict`; ``timeline``, ``tasks`` and ``graph`` have those
+    rounds of each loop. Takes a fraction of the time and memory for programs with long loops.
+    Programs of at most ``whole_up_to`` operations, loops unrolled, are simulated whole.
     """
     options = checked(options)
     system, program = load_settled(options)
@@ -359,9 +357,9 @@ def predict_folded(options: PredictOptions, *, whole_up_to: int = 0) -> Predicti
         prediction = _priced(folded, options, store)
         if is_whole or prediction.timeline is None:
             return prediction
-        whole = _extended(prediction.timeline, folded.graph, prediction.tasks)
-        if whole is not None:
-            return replace(prediction, timeline=whole)
+        unfolded = _extended(prediction.timeline, folded.graph, prediction.tasks)
+        if unfolded is not None:
+            return replace(prediction, timeline=unfolded)
     return _priced(divide_whole(program, options, system), options, store)
 
 
@@ -380,17 +378,20 @@ def _repeats(graph: RegionGraph, regions: Mapping[int, int]) -> list[Repeat]:
     ordered = sorted(regions)
     of_region = [regions[task] for task in ordered]
 
-    def tasks(one: LoopRound) -> tuple[int, ...]:
-        first, last = bisect_left(of_region, one.first), bisect_right(of_region, one.last)
+    def tasks(iteration: LoopRound) -> tuple[int, ...]:
+        first, last = (
+            bisect_left(of_region, iteration.first),
+            bisect_right(of_region, iteration.last),
+        )
         return tuple(ordered[first:last])
 
-    found: list[Repeat] = []
+    repeats: list[Repeat] = []
     ended: dict[tuple[str, int, int], LoopRound] = {}
-    for one in graph.rounds:
-        ended[one.loop, one.number, one.last + 1] = one
-        if one.number == _FEW and one.count > _FEW:
-            third = ended[one.loop, _FEW - 1, one.first]
-            second = ended[one.loop, _FEW - 2, third.first]
-            count = one.count - _FEW + 1
-            found.append(Repeat(before=tasks(second), again=tasks(third), count=count))
-    return found
+    for iteration in graph.rounds:
+        ended[iteration.loop, iteration.number, iteration.last + 1] = iteration
+        if iteration.number == _FEW and iteration.count > _FEW:
+            third = ended[iteration.loop, _FEW - 1, iteration.first]
+            second = ended[iteration.loop, _FEW - 2, third.first]
+            count = iteration.count - _FEW + 1
+            repeats.append(Repeat(before=tasks(second), again=tasks(third), count=count))
+    return repeats

@@ -1,4 +1,4 @@
-"""Read the documented configuration file into values of options."""
+"""Read the documented configuration file into options."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _ESTIMATOR = "perf_estimator"
 
 @cache
 def configuration_form(kind: type = PredictOptions) -> type[msgspec.Struct]:
-    """Return a configuration file's form: the keys that ``kind``'s fields declare."""
+    """Return a configuration file's form, from the fields' keys."""
     keys = [
-        (each.key, cast("Any", each.form) | None, None)
-        for each in options_in(kind)
-        if each.key and "." not in each.key
+        (field.key, cast("Any", field.form) | None, None)
+        for field in options_in(kind)
+        if field.key and "." not in field.key
     ]
     return msgspec.defstruct(
         "Configuration",
@@ -36,15 +36,15 @@ def configuration_form(kind: type = PredictOptions) -> type[msgspec.Struct]:
 
 
 def read_configuration(path: str | Path, kind: type = PredictOptions) -> Layer:
-    """Return the values of ``kind``'s options in a JSON file, by name.
+    """Return the values of options in a JSON file.
 
     Raises `ConfigError` with the file and the JSON path for malformed JSON
     (``file:line:column``), an unknown or missing key, a wrong type, an impossible figure, and
     a method that there isn't.
     """
     location = str(path)
-    found = resolve_path(Path(path))
-    file: Any = decode(read_json(found), configuration_form(kind), location=location)
+    file_path = resolve_path(Path(path))
+    file: Any = decode(read_json(file_path), configuration_form(kind), location=location)
     read: dict[str, object] = {
         name: value for name in file.__struct_fields__ if (value := getattr(file, name)) is not None
     }
@@ -52,12 +52,12 @@ def read_configuration(path: str | Path, kind: type = PredictOptions) -> Layer:
     if isinstance(estimator, EstimatorKeys):
         read |= _estimator_keys(estimator, location)
     values = {
-        each.name: each.value(read[each.key]) for each in options_in(kind) if each.key in read
+        field.name: field.value(read[field.key]) for field in options_in(kind) if field.key in read
     }
     # A switch that is off is a switch that is not given.
     values = {name: value for name, value in values.items() if value is not False}
     if "hardware" in values:
-        values["configuration"] = found
+        values["configuration"] = file_path
     return Layer(values=values, location=location)
 
 

@@ -1,9 +1,10 @@
-"""Cut a model for a pipeline's stages, and refuse what can't be."""
+"""Cut a model for a pipeline's stages."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ from hespas.tasks.pipelining.schedule import Pass, Schedule, load_schedule, sche
 
 @frozen
 class Cut:
-    """A model, cut into parts, and the schedule of their stages.
+    """A model cut into parts, and their pipeline schedule.
 
     ``options`` are those of the whole, with the system loaded. ``source`` is the model with its
     settings; its mesh is that of one stage, ``mesh`` that of all devices, in the order in which its
@@ -49,25 +50,29 @@ class Cut:
     work: StepWork
 
     @property
+    def settings(self) -> Any:
+        """The settings of the model, typed by its family."""
+        return self.source.settings
+
+    @property
     def stages(self) -> int:
         """The number of stages."""
         return self.schedule.stages
 
     @property
     def offloads(self) -> bool:
-        """Whether what layers keep lies in the host's memory until the backward pass."""
+        """Whether activations wait in the host's memory between passes."""
         return offloads(self.source)
 
     @property
     def is_looped(self) -> bool:
-        """Whether a part's layers are a loop with one array of gradients."""
+        """Whether a part's layers are a loop."""
         return self.options.program.model.scan is True
 
     @property
     def micro_batch(self) -> int:
         """The sequences of one micro-batch of a data-parallel part."""
-        settings: Any = self.source.settings
-        return settings.batch // settings.accumulation
+        return self.settings.batch // self.settings.accumulation
 
     def parts_of(self, stage: int) -> tuple[Part, ...]:
         """Return the parts of a stage, by chunk."""
@@ -77,21 +82,20 @@ class Cut:
     def devices_of(self, stage: int) -> tuple[int, ...]:
         """Return the devices of a stage."""
         sizes = [size for _, size in self.mesh.axes]
-        at = self.mesh.names.index(PIPE)
-        stride = 1
-        for size in sizes[at + 1 :]:
-            stride *= size
-        count = self.mesh.device_count
-        return tuple(each for each in range(count) if each // stride % sizes[at] == stage)
+        axis = self.mesh.names.index(PIPE)
+        stride = prod(sizes[axis + 1 :])
+        return tuple(
+            device
+            for device in range(self.mesh.device_count)
+            if device // stride % sizes[axis] == stage
+        )
 
     def options_of(self, part: Part) -> PredictOptions:
-        """Return the options of a prediction of a program of a part."""
-        settings: Any = self.source.settings
-        given = self.options.program.model
+        """Return the options to predict a part's program with."""
         model = replace(
-            given,
-            mesh=settings.mesh,
-            batch=settings.batch,
+            self.options.program.model,
+            mesh=self.settings.mesh,
+            batch=self.settings.batch,
             global_batch=None,
             micro_batch=self.micro_batch,
             scan=self.is_looped,
@@ -100,21 +104,23 @@ class Cut:
         return replace(self.options, program=replace(self.options.program, model=model))
 
     def mesh_of(self, program: PartProgram) -> MeshAxes:
-        """Return the mesh axes that divide the arrays of a part's program."""
+        """Return the axes that divide a program's arrays."""
         return divided_by(self.mesh, program)
 
 
 def divided_by(mesh: MeshAxes, program: PartProgram) -> MeshAxes:
-    """Return the axes that divide a program's arrays; others replicate it.
+    """Return the axes that divide a program's arrays.
+
+    The arrays are replicated along the others.
 
     >>> mesh = MeshAxes(axes=(("pipe", 4), ("data", 2), ("fsdp", 2), ("tp", 8)))
     >>> str(divided_by(mesh, PartProgram.BOTH)), str(divided_by(mesh, PartProgram.UPDATE))
     ('tp=8', 'fsdp=2,tp=8')
     """
-    others = {PIPE, *REDUCED}
+    replicated = {PIPE, *REDUCED}
     if program is PartProgram.UPDATE:
-        others -= {*SHARED}
-    axes = tuple(axis for axis in mesh.axes if axis[0] not in others)
+        replicated -= {*SHARED}
+    axes = tuple(axis for axis in mesh.axes if axis[0] not in replicated)
     return MeshAxes(axes=axes or (("tp", 1),))
 
 
@@ -123,7 +129,7 @@ OFFLOAD = "offload"
 
 
 def cut_of(options: PredictOptions) -> Cut:
-    """Return how a model is cut.
+    """Cut a model for the stages of its pipeline.
 
     Raises `ConfigError` for what doesn't fit: stages that don't divide layers or micro-batches, a
     schedule that can't run, a model that can't be cut; and what `hespas.prediction.checks.checked`
@@ -158,7 +164,7 @@ def cut_of(options: PredictOptions) -> Cut:
         kind=kind_of(settings),
         tokens=samples * settings.sequence,
         samples=samples,
-        what="sequences",
+        sample_name="sequences",
         model_flops=options.step.model_flops or model_flops(settings),
     )
     return Cut(
@@ -173,13 +179,13 @@ def cut_of(options: PredictOptions) -> Cut:
 
 
 def _source(options: PredictOptions, system: System, mesh: MeshAxes) -> ModelSource:
-    """Return the model on the mesh of one stage, with its micro-batches settled."""
-    given = options.program.model
-    others = tuple(axis for axis in mesh.axes if axis[0] != PIPE)
-    inner = MeshAxes(axes=others or (("data", 1),))
+    """Return the model on one stage's mesh, with its micro-batches."""
+    requested = options.program.model
+    axes = tuple(axis for axis in mesh.axes if axis[0] != PIPE)
+    inner = MeshAxes(axes=axes or (("data", 1),))
     target = target_of(options, system)
 
-    def found(model: ModelOptions) -> ModelSource:
+    def on_stage(model: ModelOptions) -> ModelSource:
         source = find_source(
             str(options.program.file), model, devices=inner.device_count, target=target
         )
@@ -190,15 +196,15 @@ def _source(options: PredictOptions, system: System, mesh: MeshAxes) -> ModelSou
             )
         return source
 
-    model = replace(given, mesh=inner)
-    if given.micro_batch is None and given.micro_batches is None:
+    model = replace(requested, mesh=inner)
+    if requested.micro_batch is None and requested.micro_batches is None:
         # One sequence each.
-        model = replace(model, micro_batches=found(model).settings.batch)
-    return found(model)
+        model = replace(model, micro_batches=on_stage(model).settings.batch)
+    return on_stage(model)
 
 
 def offloads(source: ModelSource) -> bool:
-    """Return whether what a model's layers keep lies in the host's memory."""
+    """Return whether activations wait in the host's memory."""
     return source.texts.get("remat") == OFFLOAD
 
 
@@ -219,18 +225,18 @@ def _schedule(options: PredictOptions, stages: int, micro_batches: int) -> Sched
     if not Path(name).is_file():
         return schedule_named(name, stages=stages, micro_batches=micro_batches)
     schedule = load_schedule(Path(name))
-    for what, wanted, has in (
+    for noun, needed, count in (
         ("stages", stages, schedule.stages),
         ("micro-batches", micro_batches, schedule.micro_batches),
     ):
-        if wanted != has:
+        if needed != count:
             hint = (
-                f"write {wanted} lines, or give {option('mesh')} {PIPE}={has}"
-                if what == "stages"
-                else f"give {option('micro_batches')} {has}, or write passes of {wanted}"
+                f"write {needed} lines, or give {option('mesh')} {PIPE}={count}"
+                if noun == "stages"
+                else f"give {option('micro_batches')} {count}, or write passes of {needed}"
             )
             raise ConfigError(
-                f"the schedule has {has} {what}, and there are {wanted}", location=name, hint=hint
+                f"the schedule has {count} {noun}, and there are {needed}", location=name, hint=hint
             )
     return schedule
 
@@ -268,19 +274,20 @@ def _parts(
 
 
 def shared_layers(layers: int, parts: int) -> tuple[int, ...]:
-    """Return each part's layers: equal, or as equal as with the embedding and the head.
+    """Return each part's layers: equal, or as equal as possible.
 
-    These stand for a layer each, as in Megatron-Core where it accounts for both, and in torchtitan
-    (``generate_llm_fqn_per_model_part`` of distributed/pipeline_parallel.py), which gives the
-    remaining layers to the first parts. Raises `ConfigError` where a part would have none.
+    The embedding and the head count as a layer each, as in Megatron-Core where it accounts for
+    both, and in torchtitan (``generate_llm_fqn_per_model_part`` of
+    distributed/pipeline_parallel.py), which gives the remaining layers to the first parts. Raises
+    `ConfigError` where a part would have none.
 
     >>> shared_layers(32, 4), shared_layers(126, 16)[:2], shared_layers(61, 8)
     ((8, 8, 8, 8), (7, 8), (7, 8, 8, 8, 8, 8, 8, 6))
     """
     if layers % parts == 0:
         return (layers // parts,) * parts
-    each, rest = divmod(layers + 2, parts)
-    counts = [each + (part < rest) for part in range(parts)]
+    count, remainder = divmod(layers + 2, parts)
+    counts = [count + (part < remainder) for part in range(parts)]
     counts[0] -= 1
     counts[-1] -= 1
     if min(counts) > 0:
@@ -298,48 +305,51 @@ STATES = 3
 
 
 def stage_memory(cut: Cut, footprints: Mapping[Part, Footprint], stage: int) -> Footprint:
-    """Return the memory of a stage, when its micro-batches in flight hold most."""
+    """Return a stage's memory when its activations need most."""
     parts = [footprints[part] for part in cut.parts_of(stage)]
     splits = cut.schedule.splits_backward
     last = Pass.WEIGHTS if splits else Pass.BACKWARD
-    held = kept = on_host = most_on_host = 0
-    most, count, in_flight, working = -1, 0, 0, 0
+    held_bytes = kept_bytes = host_bytes = most_host_bytes = 0
+    most_bytes, count, in_flight, working_bytes = -1, 0, 0, 0
     for action in cut.schedule.order[stage]:
         part = parts[action.chunk]
         if action.kind is Pass.FORWARD:
-            held += part.kept_bytes
-            on_host += part.host_bytes
+            held_bytes += part.kept_bytes
+            host_bytes += part.host_bytes
             count += 1
         if splits and action.kind is Pass.BACKWARD:
             # Gradients of weights need again what came back from the host.
-            held += part.host_bytes
-            on_host -= part.host_bytes
-        in_flight, most_on_host = max(in_flight, count), max(most_on_host, on_host)
-        if held + part.working_bytes > most:
-            most, kept, working = held + part.working_bytes, held, part.working_bytes
+            held_bytes += part.host_bytes
+            host_bytes -= part.host_bytes
+        in_flight, most_host_bytes = max(in_flight, count), max(most_host_bytes, host_bytes)
+        if held_bytes + part.working_bytes > most_bytes:
+            most_bytes, kept_bytes, working_bytes = (
+                held_bytes + part.working_bytes,
+                held_bytes,
+                part.working_bytes,
+            )
         if action.kind is last:
-            held -= part.kept_bytes
+            held_bytes -= part.kept_bytes
             if splits:
-                held -= part.host_bytes
+                held_bytes -= part.host_bytes
             else:
-                on_host -= part.host_bytes
+                host_bytes -= part.host_bytes
             count -= 1
     return Footprint(
-        weight_bytes=sum(each.weight_bytes for each in parts),
-        frozen_bytes=sum(each.frozen_bytes for each in parts),
-        gradient_bytes=sum(each.gradient_bytes for each in parts),
-        state_bytes=sum(each.state_bytes for each in parts),
-        kept_bytes=kept,
-        working_bytes=working,
+        weight_bytes=sum(part.weight_bytes for part in parts),
+        frozen_bytes=sum(part.frozen_bytes for part in parts),
+        gradient_bytes=sum(part.gradient_bytes for part in parts),
+        state_bytes=sum(part.state_bytes for part in parts),
+        kept_bytes=kept_bytes,
+        working_bytes=working_bytes,
         in_flight=in_flight,
-        host_bytes=most_on_host,
+        host_bytes=most_host_bytes,
     )
 
 
 def weight_size_bytes(cut: Cut) -> int:
     """Return the bytes of one weight, as passes hold it."""
-    settings: Any = cut.source.settings
-    return TYPE_BYTES[settings.dtype]
+    return TYPE_BYTES[cut.settings.dtype]
 
 
 def summed_bytes(cut: Cut, weight_bytes: int) -> int:
@@ -347,31 +357,28 @@ def summed_bytes(cut: Cut, weight_bytes: int) -> int:
 
     Megatron-Core sums those of 16-bit weights in f32 by default.
     """
-    settings: Any = cut.source.settings
-    return weight_bytes * TYPE_BYTES[settings.gradient_dtype] // weight_size_bytes(cut)
+    return weight_bytes * TYPE_BYTES[cut.settings.gradient_dtype] // weight_size_bytes(cut)
 
 
 def states_held(cut: Cut) -> int:
-    """Return how many arrays the optimiser holds per weight array: moments and weights.
+    """Count the optimiser's arrays for each array of weights.
 
-    Weights of the type that passes have are those of the passes, and are held once.
+    The optimiser holds no copy of weights that have the type of its states.
     """
-    settings: Any = cut.source.settings
-    return STATES - 1 if settings.state_dtype == settings.dtype else STATES
+    return STATES - 1 if cut.settings.state_dtype == cut.settings.dtype else STATES
 
 
 def state_sizes(cut: Cut) -> tuple[int, int]:
-    """Return bytes per element of optimiser states and of summed gradients."""
-    settings: Any = cut.source.settings
-    return TYPE_BYTES[settings.state_dtype], TYPE_BYTES[settings.gradient_dtype]
+    """Return the bytes of a state and a summed gradient."""
+    return TYPE_BYTES[cut.settings.state_dtype], TYPE_BYTES[cut.settings.gradient_dtype]
 
 
 def least_memory(cut: Cut, *, remat: str | None = None) -> tuple[Footprint, ...]:
-    """Return each stage's minimum memory, from the shapes of its arrays.
+    """Return a lower bound of each stage's memory, from shapes.
 
-    No stage's prediction is less. With ``remat`` it is that of another policy.
+    ``remat`` overrides the model's policy.
     """
-    settings: Any = cut.source.settings
+    settings = cut.settings
     if remat is not None:
         texts = {**cut.source.texts, "remat": remat}
         settings = replace(cut.source, texts=texts).settings
@@ -395,15 +402,14 @@ def _least(cut: Cut, part: Part, kept_bytes: int) -> Footprint:
 
 
 def frozen_bytes(cut: Cut, part: Part) -> int:
-    """Return the bytes of a device's frozen weights, rounded copies included."""
-    settings: Any = cut.source.settings
-    is_tuned = isinstance(settings, LanguageModel) and bool(settings.lora_modules)
+    """Return a device's bytes of frozen weights, rounded copies included."""
+    is_tuned = isinstance(cut.settings, LanguageModel) and bool(cut.settings.lora_modules)
     return _argument_bytes(cut, part, PartProgram.BOTH, 1) if is_tuned else 0
 
 
 def expert_bytes(cut: Cut, part: Part) -> int:
     """Return a device's share of a part's expert weights."""
-    if cut.mesh.size(*expert_axes(cut.source.settings)) == 1:
+    if cut.mesh.size(*expert_axes(cut.settings)) == 1:
         return 0
     return _argument_bytes(cut, part, PartProgram.BOTH, 0, along=EXPERT)
 
@@ -419,16 +425,12 @@ def _argument_bytes(
 
 
 def check_fits(cut: Cut) -> None:
-    """Raise `ConfigError` if a stage can't fit, unless the user allows it."""
+    """Refuse stages that can't fit, unless the user allows them."""
     device = device_of_memory(cut.options.estimate)
-    if device is None or cut.options.pipeline.ignore_memory:
+    capacity = None if device is None else device.memory_capacity_bytes
+    if device is None or capacity is None or cut.options.pipeline.ignore_memory:
         return
-    capacity = device.memory_capacity_bytes
-    if capacity is None:
-        return
-    memories = least_memory(cut)
-    stage = max(range(cut.stages), key=lambda each: (memories[each].peak_bytes, -each))
-    memory = memories[stage]
+    stage, memory = max(enumerate(least_memory(cut)), key=lambda item: item[1].peak_bytes)
     if memory.peak_bytes <= capacity:
         return
     parts = {
@@ -448,23 +450,22 @@ def check_fits(cut: Cut) -> None:
 
 def remedy(cut: Cut, memory: Footprint, capacity_bytes: int) -> str:
     """Suggest changes that make a stage fit, the cheapest first."""
-    whole_bytes = memory.held_bytes + memory.gradient_bytes
-    if whole_bytes > capacity_bytes:
-        times = -(-(whole_bytes + memory.state_bytes) // capacity_bytes)
+    weight_bytes = memory.held_bytes + memory.gradient_bytes
+    if weight_bytes > capacity_bytes:
+        times = -(-(weight_bytes + memory.state_bytes) // capacity_bytes)
         return (
             f"divide its weights by {times} or more: more stages ({cut.stages} now), or a larger tp"
         )
-    if memory.state_bytes > max(capacity_bytes - whole_bytes, memory.kept_bytes):
+    if memory.state_bytes > max(capacity_bytes - weight_bytes, memory.kept_bytes):
         return "an axis fsdp, or a larger one, divides the optimiser's states"
     if cut.schedule.name == "gpipe":
         return f"{option('schedule')} 1f1b keeps fewer micro-batches"
-    now, again = (_most_bytes(least_memory(cut, remat=remat)) for remat in (None, "full"))
-    if again < now and again <= capacity_bytes:
+    now, recomputed = (
+        max(stage.peak_bytes for stage in least_memory(cut, remat=remat))
+        for remat in (None, "full")
+    )
+    if recomputed < now and recomputed <= capacity_bytes:
         return f"{option('remat')} full keeps less of a micro-batch"
     if cut.schedule.chunks > 1:
         return "fewer chunks a stage, or a larger tp or context, keep less of micro-batches"
     return "more stages, or a larger tp or context, divide what it keeps of micro-batches"
-
-
-def _most_bytes(memories: Sequence[Footprint]) -> int:
-    return max(each.peak_bytes for each in memories)

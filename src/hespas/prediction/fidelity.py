@@ -20,20 +20,20 @@ from hespas.split.options import SplitStrategy
 from hespas.xla.hlo.forms import is_hlo
 
 WITHOUT_COMPILER = Fidelity.FUSED
-"""What stands for the compiled program where it can't be had."""
+"""The fidelity where nothing compiles the program."""
 
 _ABSENT = {
     Fidelity.FUSED: (COMPILER,),
     Fidelity.LIBRARY: (COMPILER, COMBINING),
     Fidelity.EXPORTED: (COMPILER, COMBINING, PIPELINING),
 }
-"""What options of a compilation apply to that a fidelity has not."""
+"""The uses of compile options that a fidelity lacks."""
 _LINE = re.compile(r"[0-9]+")
 
 
 @frozen
 class Plan:
-    """What is done to a program once it is read.
+    """The treatment of a program that is read.
 
     ``fidelity`` is never `Fidelity.AUTO`; None takes the program as it is given. ``node`` is the
     part to compile for. ``reason`` says why a program is not compiled, where nobody asked for
@@ -47,19 +47,17 @@ class Plan:
 
     @property
     def note(self) -> str:
-        """What the reason adds to the assumptions; empty where there is none."""
+        """The assumption that states the reason, if any."""
         text = f"the program is not compiled first: {self.reason}" if self.reason else ""
         return spelled(text, str)
 
 
 def planned(source: bytes, options: PredictOptions) -> Plan:
-    """Decide what is done to a program.
+    """Plan what is done to a program.
 
-    ``source`` is what its file holds. HLO is taken as it is, and so is a recorded step of PyTorch:
-    nothing compiles them again. StableHLO
-    is compiled where it is asked for, or where it may be and the compiler of the node is
-    installed. Raises `ConfigError` for options without effect on what is asked for, and for a
-    compilation without a node.
+    ``source`` is the content of its file. HLO and recorded steps of PyTorch are not compiled again.
+    StableHLO is compiled on request, or where it may be and the node's compiler is installed.
+    Raises `ConfigError` for options without effect, and for a compilation without a node.
 
     >>> planned(b"module {}", PredictOptions()).note
     'the program is not compiled first: no node is given'
@@ -73,15 +71,15 @@ def planned(source: bytes, options: PredictOptions) -> Plan:
         already = "HLO already" if is_hlo(source) else "a recorded step of PyTorch"
         absent = dict.fromkeys(_ABSENT[Fidelity.EXPORTED], f"a program that is {already}")
         refuse_unused(choice.options, absent, location=file)
-        is_left = choice.asked in {None, Fidelity.AUTO, Fidelity.COMPILED}
-        return Plan(fidelity=None if is_left else choice.asked)
-    match choice.asked:
+        is_unchanged = choice.requested in {None, Fidelity.AUTO, Fidelity.COMPILED}
+        return Plan(fidelity=None if is_unchanged else choice.requested)
+    match choice.requested:
         case Fidelity.COMPILED:
             return Plan(fidelity=Fidelity.COMPILED, node=_node_for(choice.words, options))
         case Fidelity.AUTO if of_compiler:
             plan = _automatic(options)
             needs_compiler = any(
-                COMPILER in each.applies_to for each, _ in changed_options(choice.options)
+                COMPILER in field.applies_to for field, _ in changed_options(choice.options)
             )
             if plan.fidelity is WITHOUT_COMPILER and not needs_compiler:
                 return plan
@@ -89,9 +87,9 @@ def planned(source: bytes, options: PredictOptions) -> Plan:
         case Fidelity.AUTO:
             return _automatic(options)
         case _:
-            absent = dict.fromkeys(_ABSENT[choice.asked or Fidelity.EXPORTED], choice.words)
+            absent = dict.fromkeys(_ABSENT[choice.requested or Fidelity.EXPORTED], choice.words)
             refuse_unused(choice.options, absent, location=file)
-            return Plan(fidelity=choice.asked)
+            return Plan(fidelity=choice.requested)
 
 
 def fallen_back(reason: str) -> Plan:
@@ -100,25 +98,24 @@ def fallen_back(reason: str) -> Plan:
 
 
 def _node_for(words: str, options: PredictOptions) -> str:
-    named = _named(options.estimate)
-    if named is None:
+    node = _node_name(options.estimate)
+    if node is None:
         raise ConfigError(
             f"{words} compiles for a node", hint=f"give {option('node')}, a preset's name"
         )
-    return named
+    return node
 
 
 def _automatic(options: PredictOptions) -> Plan:
     if options.program.kernels is not None:
         return Plan(fidelity=None)
-    for_exported = needs_operations(options)
-    if for_exported:
-        return Plan(fidelity=Fidelity.EXPORTED, reason=for_exported)
-    node = _named(options.estimate)
+    reason = needs_operations(options)
+    if reason:
+        return Plan(fidelity=Fidelity.EXPORTED, reason=reason)
+    node, estimate = _node_name(options.estimate), options.estimate
     if node is None:
-        given = options.estimate
-        described = given.node or given.hardware or given.peak_flops
-        return fallen_back("its node is no preset" if described else "no node is given")
+        is_described = estimate.node or estimate.hardware or estimate.peak_flops
+        return fallen_back("its node is no preset" if is_described else "no node is given")
     reason = _by_line(options) or why_not_compiled(node)
     if reason:
         return fallen_back(reason)
@@ -137,24 +134,29 @@ def needs_operations(options: PredictOptions) -> str:
 
 
 def _by_line(options: PredictOptions) -> str:
-    """Return the option that names lines of the exported program, or ""."""
-    given = {
+    """Return the option that names the program's lines, or ""."""
+    options_by_line = {
         "trip_count": options.program.trip_counts,
         "branch_weights": options.program.branch_weights,
     }
-    for name, values in given.items():
+    for name, values in options_by_line.items():
         if any(_LINE.fullmatch(key) for key in values):
             return f"{option(name)} names a line of it"
     return ""
 
 
 def why_not_compiled(node: str) -> str:
-    """Return why nothing compiles for a node; empty where its compiler is installed.
+    """Return why nothing compiles for a node, or "".
 
     ``node`` is a preset's name, or a path.
     """
+    # Programs that are compiled already need not wait for it.
+    from hespas.compile.packages import compiler_versions  # noqa: PLC0415
+    from hespas.compile.targets import find_target  # noqa: PLC0415
+
     try:
-        _compiler_of(node)
+        load_device(node)
+        compiler_versions(find_target(node))
     except HardwareError as error:
         return error.message
     except ToolError as error:
@@ -162,17 +164,7 @@ def why_not_compiled(node: str) -> str:
     return ""
 
 
-def _compiler_of(node: str) -> None:
-    """Raise `HardwareError` where nothing compiles for a node, `ToolError` without its compiler."""
-    # Programs that are compiled already need not wait for it.
-    from hespas.compile.packages import compiler_versions  # noqa: PLC0415
-    from hespas.compile.targets import find_target  # noqa: PLC0415
-
-    load_device(node)
-    compiler_versions(find_target(node))
-
-
-def _named(options: EstimateOptions) -> str | None:
+def _node_name(options: EstimateOptions) -> str | None:
     """Return the node's name or path, if it has one."""
     node = options.node
     if node is None and isinstance(options.hardware, NodeHardware):

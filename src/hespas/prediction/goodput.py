@@ -1,4 +1,4 @@
-"""Closed forms of a failing run with checkpoints, and its options.
+"""Closed forms of a failing run with checkpoints.
 
 A run trains for an interval, saves a checkpoint while it waits, and goes on. Failures come at
 random (a Poisson process, every ``failure_interval_s`` on average); one throws away what was done
@@ -50,7 +50,7 @@ TOKENS = Use(": the tokens of a step are not known", f"give {option('tokens')}")
 
 @frozen
 class GoodputOptions:
-    """A run of many steps on devices that fail. Times in seconds."""
+    """The options of a long run; times are in seconds."""
 
     GROUP: ClassVar[Group] = Group.LONG_RUN
 
@@ -151,7 +151,7 @@ _ROUNDS = 200
 
 @frozen
 class LongRun:
-    """A run on all devices of a system. Times in seconds.
+    """A run on all devices; times are in seconds.
 
     ``failure_interval_s`` is the mean time between failures of all devices together, infinite where
     nothing fails. ``start_s`` is from a failure until the program runs again, ``load_s`` loads the
@@ -173,16 +173,16 @@ class LongRun:
 
     @property
     def restart_s(self) -> float:
-        """From a failure until training goes on, if nothing fails again."""
+        """The time to restart, if nothing fails again."""
         return self.start_s + self.load_s
 
 
 @frozen
 class Goodput:
-    """Shares of a long run's time, which add to 1, and failures.
+    """Shares of a long run's time, and its failures.
 
-    ``productive`` is training that is kept; ``lost`` training (and saving) that a failure threw
-    away.
+    The shares add up to 1. ``productive`` is training that counts; ``lost`` is training and saving
+    that a failure undid.
     """
 
     productive: float
@@ -195,7 +195,7 @@ class Goodput:
 
 
 def goodput_of(run: LongRun) -> Goodput:
-    """Return what a run's time goes to, on average over a long time.
+    """Return the expected shares of a long run's time.
 
     >>> calm = LongRun(
     ...     failure_interval_s=float("inf"), start_s=60, load_s=60, save_s=10, interval_s=90
@@ -232,7 +232,7 @@ def goodput_of(run: LongRun) -> Goodput:
 
 
 def waiting_share(run: LongRun) -> float:
-    """Return the share of time without spares, by Erlang's B formula.
+    """Return the share of time without spares (Erlang B).
 
     >>> run = LongRun(
     ...     failure_interval_s=9, start_s=0, load_s=0, save_s=1, interval_s=1, spares=0, repair_s=9
@@ -250,7 +250,7 @@ def waiting_share(run: LongRun) -> float:
 
 
 def best_interval_s(*, failure_interval_s: float, save_s: float) -> float:
-    """Return the interval between checkpoints with which most of the time is progress.
+    """Return the checkpoint interval of the most progress.
 
     It solves ``(1 - t/M) e^(t/M) = e^(-d/M)``, where the derivative of the expected time for each
     second of progress is zero; Young's ``sqrt(2 d M)`` is its limit for short saves. Infinite where
@@ -274,7 +274,10 @@ def best_interval_s(*, failure_interval_s: float, save_s: float) -> float:
 
 @frozen
 class FailureRate:
-    """The mean time between interruptions by one device, its share of the machine included."""
+    """The mean time between interruptions by one device.
+
+    It includes the device's share of the machine.
+    """
 
     device_interval_s: float
     source: str
@@ -300,7 +303,7 @@ CHECKPOINT_BYTES_PER_S = 2e12 / 16_000
 CHECKPOINT_SOURCE = (
     "2 TB/s sustained for some 16,000 devices (Llama 3, arXiv 2407.21783, section 3.3.1)"
 )
-"""What one device of a large cluster writes to its storage, all of them at once."""
+"""The checkpoint bandwidth of one device of a large cluster, all writing at once."""
 
 
 def known_failures(device: str) -> FailureRate | None:
@@ -313,18 +316,20 @@ def known_failures(device: str) -> FailureRate | None:
 
 
 def failure_interval(options: GoodputOptions, device: str) -> FailureRate | None:
-    """Return a device's failure interval, given or published; None with hazards.
+    """Return a device's failure interval, given or published.
 
-    Raises `ConfigError` where nothing does.
+    With hazards there is none.
+
+    Raises `ConfigError` for a part of unknown failures.
     """
     if options.hazards is not None:
         return None
     if options.device_failure_interval is not None:
         return FailureRate(device_interval_s=options.device_failure_interval, source="")
-    known = known_failures(device)
-    if known is None:
+    published = known_failures(device)
+    if published is None:
         raise ConfigError(
             f"how often {device or 'the device'} fails is not known",
             hint=f"give {option('device_failure_interval')}, as in 50000h for one device",
         )
-    return known
+    return published

@@ -1,6 +1,7 @@
-"""What interrupts a long run: causes with their rates, unequal nodes, infant mortality, retries.
+"""The hazards of a long run.
 
-A file (YAML or JSON) or a preset's name describes them; `Hazards` has them for a number of devices.
+They are causes with their rates, unequal nodes, infant mortality, and retries. A file (YAML or
+JSON) or a preset's name describes them; `Hazards` has them for a number of devices.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ Share = Annotated[float, Meta(gt=0, lt=1)]
 
 
 class Per(Enum):
-    """What a cause strikes: its rate is that of one of them."""
+    """The unit that a cause's rate is of."""
 
     DEVICE = "device"
     NODE = "node"
@@ -55,14 +56,14 @@ class CauseEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Observed(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where and for how long the ``events`` of causes were counted."""
+    """The devices and days in which ``events`` were counted."""
 
     devices: Count
     days: Positive
 
 
 class Unequal(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A share of nodes that causes a larger share of node failures."""
+    """A few nodes that cause most of the failures."""
 
     nodes: Share
     failures: Share
@@ -76,14 +77,17 @@ class Infant(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Retries(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A restart succeeds with the probability ``success``; a failed one takes ``interval_s``."""
+    """Restarts, which succeed with the probability ``success``.
+
+    A failed one takes ``interval_s``.
+    """
 
     success: Annotated[float, Meta(gt=0, le=1)]
     interval_s: Positive
 
 
 class HazardsFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A file of hazards; ``source`` is what its figures were read from."""
+    """A file of hazards; ``source`` is that of its figures."""
 
     source: Text
     causes: Annotated[list[CauseEntry], Meta(min_length=1)]
@@ -96,7 +100,9 @@ class HazardsFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 @frozen
 class Cause:
-    """A cause on a whole run: ``interval_s`` is the mean time between its events.
+    """A cause on a whole run.
+
+    ``interval_s`` is the mean time between its events.
 
     ``nodes`` are away afterwards; ``restart_s`` None is the run's own.
     """
@@ -123,7 +129,7 @@ class Hazards:
 
     @property
     def interval_s(self) -> float:
-        """The mean time between interruptions of any cause, without infant mortality."""
+        """The mean time between interruptions, without infant mortality."""
         rate = sum(1.0 / cause.interval_s for cause in self.causes)
         return 1.0 / rate if rate else inf
 
@@ -170,7 +176,7 @@ def _check(cause: CauseEntry, file: HazardsFile, location: str) -> None:
 
 
 def hazards_of(file: HazardsFile, *, devices: int, node_devices: int | None) -> Hazards:
-    """Return the hazards of a run on a number of devices.
+    """Return the hazards of a run's devices.
 
     ``node_devices`` are those of a node where the file does not say it; `ConfigError` where neither
     does.

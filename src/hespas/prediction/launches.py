@@ -1,4 +1,4 @@
-"""How long a device waits for a host that launches each kernel by itself.
+"""Launch waits of a device whose host launches each kernel.
 
 Where nothing compiles a framework's modules and no CUDA graph holds them, Python launches kernels
 one after another, ahead of the device as far as the device is slower. A host that needs a number
@@ -30,18 +30,18 @@ _RANK = 3
 
 
 def launches_each(options: PredictOptions) -> bool:
-    """Return whether a host launches each kernel of a pipeline's passes."""
+    """Return whether a host launches each kernel of passes."""
     software = options.program.model.software
     is_by_module = software is not None and software_named(software).runs_by_module
-    return is_by_module and options.compile.asked is Fidelity.LIBRARY
+    return is_by_module and options.compile.requested is Fidelity.LIBRARY
 
 
 @frozen
 class Launch:
-    """What one task of a device asks of its host.
+    """A task's launches by the host of its device.
 
-    The device is at it for ``duration_ps``, after ``count`` launches. ``waits`` says that the host
-    waits for the device before.
+    The task runs for ``duration_ps`` after ``count`` launches. With ``waits`` the host first waits
+    for the device.
     """
 
     duration_ps: int
@@ -50,7 +50,7 @@ class Launch:
 
 
 def launch_of(op: Op, name: Named, duration_ps: int) -> Launch:
-    """Return what a kernel or a collective asks of the host."""
+    """Return the launches of a kernel or a collective."""
     counts_tokens = name.phase is Phase.FORWARD and _DISPATCH in name.path
     return Launch(
         duration_ps=duration_ps,
@@ -70,7 +70,7 @@ def _experts(op: Op) -> int:
 
 
 def launch_waits_ps(launches: Sequence[Launch], host_launch_ps: int) -> list[int]:
-    """Return how long the device waits before each task of a repeated sequence.
+    """Return the device's wait before each task of a cycle.
 
     The host is as far ahead at its start as it is at its end.
 

@@ -34,11 +34,7 @@ from hespas.hardware.system import System
 from hespas.models.software import software_named
 from hespas.prediction.checks import check_effects
 from hespas.prediction.fidelity import Plan, fallen_back, planned
-from hespas.prediction.machines import (
-    compiled_directory,
-    device_of,
-    made_directory,
-)
+from hespas.prediction.machines import compiled_directory, device_of, made_directory
 from hespas.prediction.options import (
     NOT_COMPILED_AGAIN,
     UNCOMPILED,
@@ -61,12 +57,12 @@ from hespas.program.program import (
     with_kernels,
 )
 from hespas.program.scopes import merged_layers, read_scope
-from hespas.sources.options import ModelOptions
 from hespas.sources.source import FileSource, ModelSource, platform_of
 from hespas.sources.workload import Workload, export_cache, read_workload
 from hespas.work.gemm import gemms
 
 log = logging.getLogger("hespas")
+IN_GRAPHS = "host launches: CUDA graphs launch all kernels, and the host takes no part"
 Flops = Counter[str]
 """FLOPs of matrix products by module path."""
 
@@ -78,7 +74,7 @@ _MOST_THREADS = 1024
 def load(
     options: PredictOptions, *, source: bytes | None = None, system: System | None = None
 ) -> Program:
-    """Read the program with the requested fidelity, by default the best available.
+    """Read the program with the requested or best available fidelity.
 
     ``source`` is what its file holds, where that was read before. The program's devices are not
     settled yet. Raises `ProgramError` for a file that can't be read or is no program,
@@ -89,14 +85,14 @@ def load(
     if options.estimate.method is not None:
         refuse_unused(options, method_named(options.estimate.method).absent)
     kernels = None if kernels_file is None else read_kernels(kernels_file)
-    named = None
+    origin = None
     if source is None:
-        named = source_of(options, system)
-        if not isinstance(named, FileSource):
+        origin = source_of(options, system)
+        if not isinstance(origin, FileSource):
             _plan_of(_EXPORTED, options, system)
         directory = made_directory(options.estimate)
-        kept = None if directory is None else export_cache(directory)
-        workload = read_workload(named, kept=kept)
+        cache = None if directory is None else export_cache(directory)
+        workload = read_workload(origin, kept=cache)
     else:
         workload = Workload(name=str(file), content=source)
     content = workload.content
@@ -112,14 +108,15 @@ def load(
         program = msgspec.structs.replace(program, assumptions=assumptions)
     if program.fidelity == "compiled" and plan.fidelity is Fidelity.COMPILED:
         # A model of the zoo says its mesh and its batch itself.
-        is_known = isinstance(named, ModelSource)
-        whole = Whole() if is_known else _whole(content, options)
-        program = msgspec.structs.replace(program, whole=whole)
+        source_facts = (
+            Whole() if isinstance(origin, ModelSource) else _source_facts(content, options)
+        )
+        program = msgspec.structs.replace(program, whole=source_facts)
     if workload.tokens is not None:
-        whole = msgspec.structs.replace(
+        source_facts = msgspec.structs.replace(
             program.whole, tokens=workload.tokens, model_flops=workload.model_flops
         )
-        program = msgspec.structs.replace(program, whole=whole)
+        program = msgspec.structs.replace(program, whole=source_facts)
     if program.recorded is not None:
         program = _launched(program, program.recorded, options.estimate)
     log.info("read %s", program.source)
@@ -130,10 +127,10 @@ def load(
 
 
 def _launched(program: Program, recorded: Recorded, options: EstimateOptions) -> Program:
-    """Return a recorded program whose kernels are launched as the options say."""
+    """Return a recorded program with launches as the options say."""
     if options.cuda_graphs:
         recorded = msgspec.structs.replace(recorded, host_launch_s=0.0, in_graphs=True)
-        note = "host launches: CUDA graphs launch all kernels, and the host takes no part"
+        note = IN_GRAPHS
     elif options.host_launch_s is not None:
         recorded = msgspec.structs.replace(recorded, host_launch_s=options.host_launch_s)
         note = f"host launches: one takes {format_time(options.host_launch_s)}, as given"
@@ -147,17 +144,17 @@ def _launched(program: Program, recorded: Recorded, options: EstimateOptions) ->
     return msgspec.structs.replace(program, recorded=recorded, assumptions=assumptions)
 
 
-def _whole(content: bytes, options: PredictOptions) -> Whole:
+def _source_facts(content: bytes, options: PredictOptions) -> Whole:
     directory = made_directory(options.estimate)
     return cached_whole(content, name=str(options.program.file), directory=directory)
 
 
 _EXPORTED = b"module {}"
-"""What stands for a program that is yet to be exported: StableHLO."""
+"""A placeholder for StableHLO that is not exported yet."""
 
 
 def _plan_of(content: bytes, options: PredictOptions, system: System | None) -> Plan:
-    """Return what is done to a program; refuse impossible compilations early."""
+    """Plan a program's compilation; refuse impossible ones early."""
     plan = planned(content, options)
     if plan.fidelity is not Fidelity.COMPILED:
         return plan
@@ -172,7 +169,10 @@ def _plan_of(content: bytes, options: PredictOptions, system: System | None) -> 
 
 
 def read_kernels(file: Path) -> CompiledKernels:
-    """Return what ``hespas compile --kernels`` wrote; `ProgramError` for anything else."""
+    """Read what ``hespas compile --kernels`` wrote.
+
+    Raises `ProgramError` for anything else.
+    """
     try:
         kernels = decode_kernels(file.read_bytes())
     except OSError as error:
@@ -194,7 +194,7 @@ def read_kernels(file: Path) -> CompiledKernels:
 
 
 def _loaded(content: bytes, plan: Plan, options: PredictOptions, system: System | None) -> Loaded:
-    """Return the program as planned, or its allowed fallback if compilation fails."""
+    """Return the program as planned, or its allowed fallback."""
     if plan.fidelity is Fidelity.COMPILED:
         try:
             return _compiled(content, plan.node, options, system)
@@ -207,7 +207,7 @@ def _loaded(content: bytes, plan: Plan, options: PredictOptions, system: System 
     if program.is_scheduled:
         refuse_unused(options.compile, {UNCOMPILED: plan.fidelity is not None})
         return loaded
-    match options.compile.asked:
+    match options.compile.requested:
         case Fidelity.COMPILED:
             raise ProgramError(
                 "is HLO that no compiler scheduled",
@@ -228,7 +228,7 @@ def _loaded(content: bytes, plan: Plan, options: PredictOptions, system: System 
 
 
 def _with_replication(program: Program, needed: Flops | None) -> Program:
-    """Return a program with a warning where its devices repeat computation.
+    """Warn about computation that the program's devices repeat.
 
     ``needed`` are the FLOPs of the undivided program; None where they are not known.
     """
@@ -255,57 +255,40 @@ def _fused(
     device = device_of(options.estimate)
     capacity_bytes = None if is_tpu or device is None else device.memory_capacity_bytes
     refuse_unused(options.compile, {GPU_MEMORY: capacity_bytes is None})
-    part = options.program.model.part
-    if part is not None:
+    model = options.program.model
+    if model.part is not None:
         from hespas.prediction.passes import without_sums  # noqa: PLC0415 - pipelines alone
 
-        program = without_sums(program, part)
+        program = without_sums(program, model.part)
     if not is_tpu:
         program = expanded(program, has_grouped_products=of_libraries)
     writer = Writer.LIBRARY if of_libraries else Writer.TPU if is_tpu else Writer.GPU
-    made = fused(
+    software = None if model.software is None else software_named(model.software)
+    types = [model.settings.get(name, "") for name in ("product_dtype", "expert_product_dtype")]
+    result = fused(
         program,
         options.compile.options,
         writer=writer,
         device=device,
         capacity_bytes=capacity_bytes,
         compute_capability=None if target is None else compute_capability(target),
-        devices_per_host=_devices_per_host(system),
-        by_module=_runs_by_module(options.program.model.software),
-        copied_over=_copied_over(options.program.model.software, program),
-        scales_tensors=_scales_tensors(options.program.model, is_hopper=turns_8_bits(device)),
+        devices_per_host=system.dimensions[0].size if system and system.dimensions else None,
+        by_module=software is not None and software.runs_by_module,
+        copied_over=_fsdp_groups(program)
+        if software is not None and software.copies_shards
+        else frozenset(),
+        scales_tensors=software is not None
+        and software.scales_tensors(types, is_hopper=turns_8_bits(device)),
     )
     log.info("fused in %.3f s", perf_counter() - start_s)
-    return made
+    return result
 
 
-def _runs_by_module(software: str | None) -> bool:
-    return software is not None and software_named(software).runs_by_module
-
-
-def _scales_tensors(model: ModelOptions, *, is_hopper: bool) -> bool:
-    """Return whether a framework rounds operands by a scale of the whole tensor."""
-    if model.software is None:
-        return False
-    types = [model.settings.get(name, "") for name in ("product_dtype", "expert_product_dtype")]
-    return software_named(model.software).scales_tensors(types, is_hopper=is_hopper)
-
-
-def _copied_over(software: str | None, program: Program) -> frozenset[frozenset[int]]:
-    """Return the groups among which FSDP copies shards, if any."""
+def _fsdp_groups(program: Program) -> frozenset[frozenset[int]]:
     mesh = program.whole.mesh
-    if software is None or not software_named(software).copies_shards:
-        return frozenset()
-    sizes = dict(mesh)
-    if sizes.get(_FSDP, 1) < 2:
+    if dict(mesh).get(_FSDP, 1) < 2:
         return frozenset()
     return frozenset(map(frozenset, groups_along(mesh, (_FSDP,))))
-
-
-def _devices_per_host(system: System | None) -> int | None:
-    """Return how many devices share a system's first dimension; None without one."""
-    sizes = [each.size for each in system.dimensions] if system else []
-    return sizes[0] if sizes else None
 
 
 def _read(content: bytes, options: PredictOptions, *, false_first: bool = False) -> Loaded:
@@ -346,11 +329,11 @@ def _compiled(content: bytes, node: str, options: PredictOptions, system: System
         overlap=compiled.overlap,
         compiler_versions=compiled.versions,
     )
-    needed = None if options.program.model.part else _kept_flops(content, options)
+    needed = None if options.program.model.part else _cached_flops(content, options)
     return replace(loaded, program=_with_replication(program, needed))
 
 
-def _kept_flops(content: bytes, options: PredictOptions) -> Flops | None:
+def _cached_flops(content: bytes, options: PredictOptions) -> Flops | None:
     """Return `undivided_flops` of sharded StableHLO, which is parsed once."""
 
     def needed() -> Flops | None:
@@ -366,9 +349,9 @@ def _kept_flops(content: bytes, options: PredictOptions) -> Flops | None:
         content_name="sources' FLOPs",
     )
     key = sha256(sha256(content).digest() + code_digest(*_READERS).encode()).hexdigest()
-    known = files.read(key)
-    if known is not None:
-        flops = msgspec.msgpack.decode(known, type=dict[str, int] | None)
+    cached = files.read(key)
+    if cached is not None:
+        flops = msgspec.msgpack.decode(cached, type=dict[str, int] | None)
         return None if flops is None else Flops(flops)
     flops = needed()
     files.write(key, msgspec.msgpack.encode(flops))
@@ -376,7 +359,7 @@ def _kept_flops(content: bytes, options: PredictOptions) -> Flops | None:
 
 
 _READERS = ("frontend", "program", "work", "xla/mlir")
-"""The folders whose code decides the FLOPs of a source."""
+"""Folders of code that the FLOPs of a source depend on."""
 
 
 def with_experts(program: Program, options: PredictOptions, system: System | None) -> Program:
@@ -397,7 +380,7 @@ def with_experts(program: Program, options: PredictOptions, system: System | Non
 
 
 def with_origin_noted(program: Program, options: PredictOptions) -> Program:
-    """Return the program, with a note if it was made for another part."""
+    """Note in a program that another part was its target."""
     node = options.estimate.node
     if program.fidelity not in {"compiled", "recorded"} or not isinstance(node, str | Path):
         return program
@@ -414,7 +397,7 @@ _FSDP = "fsdp"
 
 
 def undivided_flops(program: Program | None) -> Flops | None:
-    """Return the FLOPs of the products of all devices, by module.
+    """Return all devices' FLOPs of products, by module.
 
     None without a program, where a part is written for single devices, or a loop's rounds are not
     known.
@@ -424,32 +407,32 @@ def undivided_flops(program: Program | None) -> Flops | None:
     return product_flops(program)
 
 
-def replication_warning(whole: Flops, local: Program) -> str:
-    """Return which matrix products devices repeat, and how often; empty where they don't.
+def replication_warning(needed: Flops, local: Program) -> str:
+    """Describe matrix products that devices repeat; empty for none.
 
-    ``whole`` are the FLOPs of all devices, ``local`` is the program of one. Nothing is said where a
-    loop's rounds are not known.
+    ``needed`` are the FLOPs of all devices, ``local`` is the program of one; loops of unknown
+    length have no warning.
     """
     devices = local.declared_devices or 1
-    one = product_flops(local) if devices > 1 and whole else None
-    if one is None:
+    own = product_flops(local) if devices > 1 and needed else None
+    if own is None:
         return ""
-    needed, executed = whole.total(), devices * one.total()
-    if executed <= _NOTABLE * needed:
+    executed, needed_total = devices * own.total(), needed.total()
+    if executed <= _NOTABLE * needed_total:
         return ""
     repeated = {
-        path: devices * flops - whole[path]
-        for path, flops in one.items()
-        if whole[path] and devices * flops > _NOTABLE * whole[path]
+        path: devices * flops - needed[path]
+        for path, flops in own.items()
+        if needed[path] and devices * flops > _NOTABLE * needed[path]
     }
     longest = sorted(repeated, key=lambda path: (-repeated[path], path))[:_SHOWN]
     where = ", ".join(
-        f"{path or _NO_NAME} {devices * one[path] / whole[path]:.3g} x" for path in longest
+        f"{path or _NO_NAME} {devices * own[path] / needed[path]:.3g} x" for path in longest
     )
     return (
         f"devices repeat computation: their matrix products have "
-        f"{format_quantity(executed, 'FLOP')} together, {executed / needed:.3g} x those of the "
-        f"undivided program{where and f' ({where})'}; a sharding constraint "
+        f"{format_quantity(executed, 'FLOP')} together, {executed / needed_total:.3g} x those of "
+        f"the undivided program{where and f' ({where})'}; a sharding constraint "
         "(jax.lax.with_sharding_constraint) divides them"
     )
 
@@ -457,37 +440,37 @@ def replication_warning(whole: Flops, local: Program) -> str:
 def product_flops(program: Program) -> Flops | None:
     """Return matrix-product FLOPs by module; None for unknown loops."""
     try:
-        return _of_block(program.main.body, program.functions, {})
+        return _block_flops(program.main.body, program.functions, {})
     except _UnknownLoopError:
         return None
 
 
 class _UnknownLoopError(Exception):
-    """The program does not say how often a loop runs."""
+    """The number of a loop's rounds is unknown."""
 
 
-def _of_block(block: Block, functions: Mapping[str, Function], known: dict[str, Flops]) -> Flops:
-    found: Flops = Counter()
+def _block_flops(
+    block: Block, functions: Mapping[str, Function], of_functions: dict[str, Flops]
+) -> Flops:
+    total: Flops = Counter()
     for op in block.operations:
         match op.attrs:
             case WhileAttrs(trip_count=count):
-                inner = _of_block(op.regions[-1], functions, known)
+                inner = _block_flops(op.regions[-1], functions, of_functions)
                 if inner and count is None:
                     raise _UnknownLoopError
-                found += _times(inner, count or 0)
+                total += Counter({path: (count or 0) * flops for path, flops in inner.items()})
             case CaseAttrs():
-                branches = [_of_block(region, functions, known) for region in op.regions]
-                found += max(branches, key=lambda each: each.total(), default=Flops())
+                branches = [_block_flops(region, functions, of_functions) for region in op.regions]
+                total += max(branches, key=lambda branch: branch.total(), default=Flops())
             case CallAttrs(callee=callee):
-                if callee not in known:
-                    known[callee] = _of_block(functions[callee].body, functions, known)
-                found += known[callee]
+                if callee not in of_functions:
+                    of_functions[callee] = _block_flops(
+                        functions[callee].body, functions, of_functions
+                    )
+                total += of_functions[callee]
             case _:
                 for product in gemms(op):
                     path = merged_layers(read_scope(op.scope).path)[:_DEPTH]
-                    found["/".join(path)] += product.flops
-    return found
-
-
-def _times(flops: Flops, count: int) -> Flops:
-    return Counter({path: count * each for path, each in flops.items()})
+                    total["/".join(path)] += product.flops
+    return total

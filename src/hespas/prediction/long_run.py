@@ -1,4 +1,4 @@
-"""A long run played for many seeds, failure by failure.
+"""Play a long run for many seeds, failure by failure.
 
 All seeds are played at once, event by event: a superposition of Poisson processes gives the next
 candidate, which is an interruption unless a thinning draw drops it (infant mortality that faded, a
@@ -12,20 +12,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from math import ceil, inf, sqrt
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
 
 from hespas.base.frozen import frozen
 from hespas.prediction.goodput import LongRun
 from hespas.prediction.hazards import Cause, Hazards
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    Floats: TypeAlias = NDArray[np.floating[Any]]
-    Flags: TypeAlias = NDArray[np.bool_]
-
+Floats: TypeAlias = NDArray[np.floating[Any]]
+Flags: TypeAlias = NDArray[np.bool_]
 CATEGORIES = ("productive", "saving", "lost", "starting", "loading", "waiting")
 _BATCH_CELLS = 4_000_000
 """Cells of the largest array of a batch of seeds: nodes that differ, or nodes in repair."""
@@ -45,7 +44,7 @@ class PlayedRuns:
 
     @property
     def goodput(self) -> Floats:
-        """The share of the time that is progress, of each seed."""
+        """Each seed's share of productive time."""
         return self.seconds["productive"] / self.run_s
 
     def share(self, category: str) -> float:
@@ -54,12 +53,10 @@ class PlayedRuns:
 
 
 def played(run: LongRun, hazards: Hazards, *, run_s: float, seeds: int, seed: int) -> PlayedRuns:
-    """Play a run of ``run_s`` seconds for each seed from ``seed`` on.
+    """Play a run for ``seeds`` seeds from ``seed`` on.
 
-    ``failure_interval_s`` of the run has no effect: the hazards say what fails.
+    The run takes ``run_s`` seconds; the hazards replace its ``failure_interval_s``.
     """
-    import numpy as np  # noqa: PLC0415 - few predictions play runs
-
     run = replace(run, save_s=run.save_s + _validation_s(run, hazards.causes))
     wide = max(1, _lemons(hazards), _most_away(run, hazards))
     size = max(1, min(seeds, _BATCH_CELLS // wide))
@@ -94,15 +91,12 @@ def played(run: LongRun, hazards: Hazards, *, run_s: float, seeds: int, seed: in
 def best_spares(
     run: LongRun, hazards: Hazards, *, run_s: float, seeds: int, seed: int
 ) -> tuple[int, float]:
-    """Return the spares that maximise training per node, spares included, and the goodput."""
-    known: dict[int, float] = {}
+    """Return the spares that maximise training per node, and goodput."""
 
+    @cache
     def goodput(spares: int) -> float:
-        if spares not in known:
-            plan = replace(run, spares=spares)
-            one = played(plan, hazards, run_s=run_s, seeds=seeds, seed=seed)
-            known[spares] = one.share("productive")
-        return known[spares]
+        plan = replace(run, spares=spares)
+        return played(plan, hazards, run_s=run_s, seeds=seeds, seed=seed).share("productive")
 
     def worth(spares: int) -> float:
         return goodput(spares) * hazards.nodes / (hazards.nodes + spares)
@@ -121,7 +115,7 @@ def best_spares(
 
 
 def _validation_s(run: LongRun, causes: Sequence[Cause]) -> float:
-    """Return what validations take for each interval of training."""
+    """Return the validation time of an interval of training."""
     if run.interval_s == inf:
         return 0.0
     return sum(
@@ -136,7 +130,7 @@ def _most_nodes(causes: Sequence[Cause]) -> int:
 
 
 def _most_away(run: LongRun, hazards: Hazards) -> int:
-    """Return how many nodes in repair are remembered, the last ones.
+    """Return the number of nodes in repair to remember.
 
     A run that goes on without them needs all: the mean and six deviations more.
     """
@@ -156,10 +150,11 @@ def _lemons(hazards: Hazards) -> int:
 
 @dataclass(slots=True, kw_only=True)
 class _Batch:
-    """Seeds played at once; arrays have an entry or row for each.
+    """Seeds that are played at once.
 
-    ``ran_s`` is how long each has run, ``since_s`` since its last restart began, of which starting
-    and loading take ``start_s`` and ``load_s``. ``speed`` is the share of the nodes that train, and
+    Arrays have an entry or row for each seed. ``ran_s`` is the time that it has run, ``since_s``
+    the time since its last restart began, of which starting and loading take ``start_s`` and
+    ``load_s``. ``speed`` is the share of the nodes that train, and
     ``grows_s`` when more of them are back.
     """
 
@@ -184,8 +179,6 @@ class _Batch:
 
     def play(self) -> None:
         """Play all seeds to the end of the run."""
-        import numpy as np  # noqa: PLC0415 - as above
-
         seeds, causes = self.seeds, self.hazards.causes
         for name in CATEGORIES:
             self.seconds[name] = np.zeros(seeds)
@@ -235,26 +228,21 @@ class _Batch:
 
     def worst(self) -> Floats:
         """Return the share of nodes' failures by unequal nodes."""
-        import numpy as np  # noqa: PLC0415 - as above
-
         return self.lemon_failures / np.maximum(1.0, self.node_failures)
 
     def _ageing(self) -> Floats:
-        """Return how many times as often as later everything fails."""
-        import numpy as np  # noqa: PLC0415 - as above
-
+        """Return the factor of early failures."""
         infant = self.hazards.infant
         if infant is None:
             return np.ones(self.seeds)
         return 1.0 + (infant.factor - 1.0) * np.exp(-self.ran_s / (infant.days * 86400.0))
 
     def _is_there(self, chosen: NDArray[np.intp], hits: Flags, draws: Floats) -> Flags:
-        """Return which failures hit working nodes, noting when unequal ones come back.
+        """Return the failures that hit working nodes.
 
-        While an unequal node is in repair an average one stands in, which fails less often.
+        Sets when unequal nodes come back. While an unequal node is in repair an average one stands
+        in, which fails less often.
         """
-        import numpy as np  # noqa: PLC0415 - as above
-
         unequal = self.hazards.unequal
         one_node = np.array([cause.nodes == 1 for cause in self.hazards.causes])[chosen]
         if unequal is None:
@@ -272,14 +260,10 @@ class _Batch:
         return there
 
     def _repair_s(self, draws: Floats) -> Floats:
-        import numpy as np  # noqa: PLC0415 - as above
-
         return -np.log1p(-draws[6]) * self.run.repair_s
 
     def _interrupt(self, chosen: NDArray[np.intp], hits: Flags, draws: Floats) -> None:
-        """Interrupt seeds, and let them wait until they restart."""
-        import numpy as np  # noqa: PLC0415 - as above
-
+        """Interrupt seeds until they restart."""
         causes, run = self.hazards.causes, self.run
 
         def of_cause(values: Sequence[float]) -> Floats:
@@ -305,9 +289,7 @@ class _Batch:
         self.load_s[hits] = run.load_s
 
     def _wait_for_spares(self, nodes: Floats, hits: Flags, draws: Floats) -> None:
-        """Send nodes to repair, and wait for those that spares can't replace."""
-        import numpy as np  # noqa: PLC0415 - as above
-
+        """Send nodes to repair; wait if spares are missing."""
         if self.run.spares is None:
             return
         rows = np.flatnonzero(hits & (nodes > 0))
@@ -331,9 +313,7 @@ class _Batch:
         self._spend("waiting", wait_s, hits)
 
     def _resize(self, seeds: Flags) -> Flags:
-        """Train seeds on their complete copies; return the seeds that have one."""
-        import numpy as np  # noqa: PLC0415 - as above
-
+        """Train seeds on complete copies; return those with one."""
         copy, nodes = self.run.elastic_nodes or 1, self.hazards.nodes
         is_away = self.repaired_s > np.expand_dims(self.now_s, 1)
         missing = np.maximum(0, is_away.sum(axis=1) - (self.run.spares or 0))
@@ -351,9 +331,7 @@ class _Batch:
         return goes_on
 
     def _grow(self, seeds: Flags) -> None:
-        """Advance time until a copy is complete; save, and restart with it."""
-        import numpy as np  # noqa: PLC0415 - as above
-
+        """Advance to the next complete copy, and restart."""
         self._pass(np.where(seeds, np.maximum(0.0, self.grows_s - self.now_s), 0.0))
         self._settle(seeds, planned=seeds)
         self._spend("saving", np.full(self.seeds, self.run.save_s + self.run.behind_s), seeds)
@@ -363,9 +341,10 @@ class _Batch:
         self.load_s[seeds] = self.run.load_s
 
     def _settle(self, seeds: Flags, *, planned: Flags) -> None:
-        """Account for the time since the last restart; planned stops lose nothing."""
-        import numpy as np  # noqa: PLC0415 - as above
+        """Account for the time since the last restart.
 
+        Planned stops lose nothing.
+        """
         run, since_s = self.run, self.since_s
         starting_s = np.minimum(since_s, self.start_s)
         loading_s = np.minimum(since_s - starting_s, self.load_s)
@@ -373,23 +352,20 @@ class _Batch:
         cycle_s = run.interval_s + run.save_s
         saved = np.floor(np.maximum(0.0, worked_s - run.behind_s) / cycle_s)
         saving_s = saved * run.save_s
-        kept_s = saved * run.interval_s
-        rest_s = worked_s - saved * cycle_s
-        kept_s = np.where(planned, kept_s + rest_s, kept_s)
+        unsaved_s = worked_s - saved * cycle_s
+        trained_s = saved * run.interval_s + np.where(planned, unsaved_s, 0.0)
         for name, amount_s in (
             ("starting", starting_s),
             ("loading", loading_s),
-            ("productive", kept_s * self.speed),
-            ("waiting", kept_s * (1.0 - self.speed)),
+            ("productive", trained_s * self.speed),
+            ("waiting", trained_s * (1.0 - self.speed)),
             ("saving", saving_s),
-            ("lost", np.where(planned, 0.0, rest_s)),
+            ("lost", np.where(planned, 0.0, unsaved_s)),
         ):
             self.seconds[name] += np.where(seeds, amount_s, 0.0)
 
     def _spend(self, category: str, time_s: Floats, seeds: Flags) -> None:
-        """Advance time in which nothing runs, at most to the run's end."""
-        import numpy as np  # noqa: PLC0415 - as above
-
+        """Advance time without work, at most to the end."""
         passed_s = np.where(seeds, np.minimum(time_s, self.run_s - self.now_s), 0.0)
         self.now_s += passed_s
         self.seconds[category] += passed_s

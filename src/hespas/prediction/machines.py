@@ -1,4 +1,4 @@
-"""What a program runs on: its device, system and network model."""
+"""The device, system and network model of a prediction."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ from hespas.price.methods import (
     DEFAULT,
     DeviceUse,
     EstimatorSpec,
-    Method,
     RooflineOptions,
     default_method,
     method_named,
@@ -35,9 +34,10 @@ from hespas.split.modules import RegionModules
 
 
 def system_of(options: NetworkOptions) -> System | None:
-    """Return the system with the user's links; None without a system."""
-    named = options.system if options.cluster is None else options.cluster
-    system = find_system(named) if isinstance(named, str | Path) else named
+    """Return the system with the user's links, if any."""
+    system = options.system if options.cluster is None else options.cluster
+    if isinstance(system, str | Path):
+        system = find_system(system)
     if system is None:
         return None
     system = with_link_bandwidths(system, options.link_bandwidth)
@@ -49,9 +49,9 @@ def system_of(options: NetworkOptions) -> System | None:
 
 
 def model_of(options: NetworkOptions, system: System | None) -> ModelChoice:
-    """Return the network model; raise `ConfigError` for settings without effect.
+    """Return the network model; refuse settings without effect.
 
-    Where no model is named, the settings that only one has decide, or else the system.
+    By default, settings that only one model has decide, else the system. Raises `ConfigError`.
     """
     imperfect = options.imperfect
     if imperfect is not None and imperfect.programs:
@@ -69,22 +69,22 @@ def _model(options: NetworkOptions, system: System | None) -> Model:
     if options.model is not None:
         return options.model
     links = None if options.imperfect is None else options.imperfect.links or None
-    given = {
+    settings = {
         "network": options.network,
         "algorithm": options.algorithm,
         "links": links,
         "jobs": options.jobs if options.jobs > 1 else None,
     }
-    return default_model(system, given)
+    return default_model(system, settings)
 
 
 def with_node(options: EstimateOptions, system: System | None) -> EstimateOptions:
-    """Return options whose missing node is that of the system preset.
+    """Default the node to that of the system preset.
 
     Single rates override those of that node.
     """
-    named = (options.node, options.hardware)
-    if system is None or system.part is None or any(each is not None for each in named):
+    has_node = options.node is not None or options.hardware is not None
+    if system is None or system.part is None or has_node:
         return options
     if options.method is not None and method_named(options.method).device_use is DeviceUse.NONE:
         return options
@@ -92,12 +92,15 @@ def with_node(options: EstimateOptions, system: System | None) -> EstimateOption
 
 
 def device_of(options: EstimateOptions) -> Device | None:
-    """Return the device: the node before the configuration's, single rates before both.
+    """Return the device with the user's rates.
+
+    The node's device goes before that of the configuration.
 
     None where nothing names or describes one. Raises `ConfigError` for a device that is described
     in part.
     """
-    device = _named_device(options)
+    node = node_of(options)
+    device = load_device(node) if isinstance(node, str | Path) else node
     peak, bandwidth = options.peak_flops, options.memory_bandwidth
     rates, overhead_s = options.per_datatype_flops or {}, options.launch_overhead_s
     limit_w = options.power.power_limit_w
@@ -125,13 +128,6 @@ def device_of(options: EstimateOptions) -> Device | None:
         per_datatype_flops=rates,
         launch_overhead_s=overhead_s,
     )
-
-
-def _named_device(options: EstimateOptions) -> Device | None:
-    node = node_of(options)
-    if isinstance(node, Device):
-        return node
-    return None if node is None else load_device(node)
 
 
 def node_of(options: EstimateOptions) -> Device | str | Path | None:
@@ -168,7 +164,7 @@ def no_device(options: EstimateOptions) -> ConfigError:
 
 
 def device_name(options: EstimateOptions) -> str:
-    """Return the name of the device, this machine or the method."""
+    """Return the name of the device, machine or method."""
     method = method_named(options.method or DEFAULT.name)
     here = method.runs_on(options.hardware)
     if here is not None:
@@ -186,7 +182,10 @@ def host_bandwidth(options: EstimateOptions) -> float | None:
 
 
 def device_of_memory(options: EstimateOptions) -> Device | None:
-    """Return the device that holds the program; None where the program runs here."""
+    """Return the device whose memory holds the program, if any.
+
+    A program that runs on this machine has none.
+    """
     method = method_named(options.method or DEFAULT.name)
     return None if method.device_here else device_of(options)
 
@@ -195,21 +194,21 @@ _WORTH_KEEPING = 32
 
 
 def compiled_directory(options: EstimateOptions) -> Path | None:
-    """Return where compiled programs, and what is read of their kernels, are cached."""
+    """Return the directory of cached compiled programs, if any."""
     if options.disable_cache or options.in_memory_only_cache:
         return None
     return options.cache_dir or cache_home() / "compiled"
 
 
 def made_directory(options: EstimateOptions) -> Path | None:
-    """Return where exported and partitioned programs are cached."""
+    """Return the directory of cached exports and partitions, if any."""
     if compiled_directory(options) is None:
         return None
     return options.cache_dir or cache_home() / "exported"
 
 
 def store_of(options: EstimateOptions, *, beside: Path | None = None) -> Store | None:
-    """Return where prices are cached: in memory, or on disk; None for nowhere.
+    """Return the cache of prices, if any.
 
     ``beside`` is the output directory, which holds the cache unless the options name another.
     """
@@ -223,9 +222,9 @@ def store_of(options: EstimateOptions, *, beside: Path | None = None) -> Store |
 
 
 def prices_of(options: EstimateOptions, modules: RegionModules) -> Store | None:
-    """Return the default store of compiled programs' prices, if any.
+    """Return the cache of compiled programs' prices, if any.
 
-    Those of few regions are made in less time than it takes to look for them.
+    Pricing a few regions takes less time than reading the cache.
     """
     if compiled_directory(options) is None or len(modules.modules) < _WORTH_KEEPING:
         return None
@@ -236,7 +235,7 @@ def prices_of(options: EstimateOptions, modules: RegionModules) -> Store | None:
 
 
 def check_caches(options: EstimateOptions) -> None:
-    """Raise early the error of a cache that can't be written."""
+    """Raise the error of an unwritable cache early."""
     # Of use to few commands, and half of what they import.
     from hespas.sources.workload import export_cache  # noqa: PLC0415
 
@@ -246,26 +245,24 @@ def check_caches(options: EstimateOptions) -> None:
 
 
 def estimator_of(program: Program, options: PredictOptions) -> Estimator:
-    """Return a program's estimator; `ConfigError` for options without an effect on it."""
+    """Return a program's estimator; refuse unused options."""
     estimate = options.estimate
     device = device_of(estimate)
-    method = _method_of(program, estimate, device)
+    method = (
+        default_method(program, device)
+        if estimate.method is None
+        else method_named(estimate.method)
+    )
     refuse_unused(options, method.absent)
     if device is None and method.device_use is DeviceUse.NEEDED:
         raise no_device(estimate)
     return method.estimator(spec_of(options, device, program))
 
 
-def _method_of(program: Program, options: EstimateOptions, device: Device | None) -> Method:
-    if options.method is not None:
-        return method_named(options.method)
-    return default_method(program, device)
-
-
 def spec_of(
     options: PredictOptions, device: Device | None, program: Program | None
 ) -> EstimatorSpec:
-    """Return what a method makes its estimator of."""
+    """Return the inputs of a method's estimator."""
     estimate = options.estimate
     kernels = None if program is None else program.kernels
     return EstimatorSpec(
@@ -281,7 +278,7 @@ def spec_of(
 
 
 def _roofline_options(options: EstimateOptions) -> RooflineOptions:
-    """Return what to do about types without a rate: as the device's file says."""
+    """Return the roofline's options: the user's or the node's."""
     if options.roofline is not None:
         return options.roofline
     hardware = options.hardware

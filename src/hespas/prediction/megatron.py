@@ -1,7 +1,7 @@
-"""A run of Megatron-LM as options, by its arguments.
+"""Options of a run of Megatron-LM, from its arguments.
 
-What the user gives beside the file stands; all else is what the file says. Importing it takes
-little, so that all commands ask it.
+The user's own options go before those of the file. This module imports little, as all commands
+import it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def with_arguments(options: PredictOptions) -> PredictOptions:
-    """Apply a Megatron-LM arguments file to options, if one is named.
+    """Apply a Megatron-LM arguments file, if one is named.
 
     Raises `ConfigError` for a file that can't be read, and for a cluster that its layout does not
     fit.
@@ -61,7 +61,7 @@ def with_arguments(options: PredictOptions) -> PredictOptions:
         changes["micro_batch"] = layout.micro_batch
     if pipeline.schedule is None and layout.chunks > 1:
         changes["schedule"] = f"interleaved:{layout.chunks}"
-    if options.compile.asked is Fidelity.AUTO:
+    if options.compile.requested is Fidelity.AUTO:
         changes["fidelity"] = Fidelity.LIBRARY
     return overridden(options, changes)
 
@@ -86,8 +86,8 @@ def _settings(arguments: Arguments) -> dict[str, str]:
 def _mesh(layout: Layout, devices: int, text: str) -> str:
     """Return the mesh: pipeline, data, experts, context and tensor parallelism."""
     inner = layout.tensor * layout.stages * layout.context
-    parts, rest = divmod(devices, inner)
-    if rest or not parts:
+    parts, remainder = divmod(devices, inner)
+    if remainder or not parts:
         raise DeviceCountError(
             f"{devices} devices are not divided by tensor x pipeline x context = {inner}",
             location=text,
@@ -107,8 +107,8 @@ def _mesh(layout: Layout, devices: int, text: str) -> str:
         "context": layout.context,
         "tp": layout.tensor,
     }
-    named = {PIPE} if layout.expert_axes == "expert" else {PIPE, EXPERT}
-    kept = {name: size for name, size in axes.items() if size > 1 or name in named}
-    if set(kept) == {PIPE}:
-        kept["fsdp"] = 1
-    return ",".join(f"{name}={size}" for name, size in kept.items())
+    required = {PIPE} if layout.expert_axes == "expert" else {PIPE, EXPERT}
+    axes = {name: size for name, size in axes.items() if size > 1 or name in required}
+    if set(axes) == {PIPE}:
+        axes["fsdp"] = 1
+    return ",".join(f"{name}={size}" for name, size in axes.items())

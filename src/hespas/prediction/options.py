@@ -1,4 +1,4 @@
-"""The options of a prediction: one value that describes it completely.
+"""The options of a prediction.
 
 `PredictOptions` has a part for each stage. Every field declares its flag, configuration key, help
 and default (`hespas.base.fields.Option`); the command line, the configuration reader and the
@@ -86,7 +86,7 @@ TEXT = Use(" on JSON, which has all assumptions")
 
 @frozen
 class ProgramOptions:
-    """The program, and what the user sets about it that it leaves open.
+    """The program, and what it leaves open.
 
     ``file`` is a file, or what else names a program: a model of the zoo, which ``model`` has
     settings for, or ``package.module:function``.
@@ -144,7 +144,7 @@ class Fidelity(Enum):
 
 @frozen
 class CompileChoice:
-    """What of the program is priced, and how it is compiled.
+    """The fidelity of a prediction, and the compiler's options.
 
     ``fidelity`` None takes a program as it is given, compiled or not; it is for the API.
     ``as_exported`` and ``optimise`` are other words for two fidelities. Raises `ConfigError` where
@@ -181,15 +181,15 @@ class CompileChoice:
     __post_init__ = check_options
 
     @property
-    def asked(self) -> Fidelity | None:
-        """The fidelity, in whatever words it was asked for."""
+    def requested(self) -> Fidelity | None:
+        """The fidelity, by whichever option it was requested."""
         if self.as_exported:
             return Fidelity.EXPORTED
         return Fidelity.COMPILED if self.optimise else self.fidelity
 
     @property
     def words(self) -> str:
-        """The words in which the fidelity was asked for, with a marked option."""
+        """The user's words for the fidelity, with a marked option."""
         for name in ("as_exported", "optimise"):
             if getattr(self, name):
                 return option(name)
@@ -216,7 +216,7 @@ SUSTAINED_CLOCK = Use(f" with {option('clocks')} {Clocks.MEASURED.value}", "drop
 
 @frozen
 class PowerOptions:
-    """The power that a device may draw, and whether its clock follows from that.
+    """The power limit of a device, and its clock.
 
     Raises `ConfigError` for a limit that would have no effect, or is not positive and finite.
     """
@@ -245,7 +245,7 @@ class PowerOptions:
 
 @frozen
 class EstimateOptions:
-    """How computation is priced: the method, the device, and where prices are cached.
+    """The estimation method, the device and the cache of prices.
 
     ``hardware`` is the configuration of the method, decoded from ``configuration``, the file.
     Rates go before those of the node. ``roofline`` is for the API; by default the
@@ -367,7 +367,9 @@ _FEWEST_PARAMETERS = 1000
 
 
 def parse_parameters(text: str) -> float:
-    """Parse a count of parameters; B is a billion, as in models' names.
+    """Parse a count of parameters.
+
+    B is a billion, as in models' names.
 
     >>> parse_parameters("8.03B"), parse_parameters("124M")
     (8030000000.0, 124000000.0)
@@ -385,7 +387,7 @@ def parse_parameters(text: str) -> float:
 
 @frozen
 class StepOptions:
-    """What a step takes in, and its model needs; zoo models know both."""
+    """A step's inputs and model FLOPs; zoo models know both."""
 
     GROUP: ClassVar[Group] = Group.WORKLOAD
 
@@ -568,10 +570,10 @@ class EnergyOptions:
 
 @frozen
 class PredictOptions:
-    """All that decides a prediction; see each part.
+    """All options of a prediction, by part.
 
     >>> options = PredictOptions(network=NetworkOptions(system="A100_SXM_40GB_4GPU"))
-    >>> options.compile.asked.value, options.split.strategy.value
+    >>> options.compile.requested.value, options.split.strategy.value
     ('auto', 'linear_split')
     """
 
@@ -590,7 +592,7 @@ class PredictOptions:
 
     @property
     def is_pipeline(self) -> bool:
-        """Whether a model is divided over several stages, each with programs of its own.
+        """Whether a model's stages have programs of their own.
 
         One stage is a pipeline with kernels of libraries, as Megatron-LM has it: weights are whole,
         and sums of gradients and states are divided.
@@ -598,4 +600,4 @@ class PredictOptions:
         mesh = self.program.model.mesh
         if mesh is None or PIPE not in mesh.names:
             return False
-        return mesh.size(PIPE) > 1 or self.compile.asked is Fidelity.LIBRARY
+        return mesh.size(PIPE) > 1 or self.compile.requested is Fidelity.LIBRARY

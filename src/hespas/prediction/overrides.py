@@ -1,4 +1,4 @@
-"""The options of predictions as keyword arguments of the Python API.
+"""Keyword arguments of the Python API for a prediction's options.
 
 Each key is the name of a field of `hespas.prediction.options.PredictOptions`, or of a part of it,
 which says what it does. Texts are read as on the command line.
@@ -50,7 +50,7 @@ class _AnyPrediction(TypedDict, total=False):
 
 
 class PipelinedOverrides(_AnyModel, _AnyPrediction, total=False):
-    """What decides a prediction of a pipeline."""
+    """The options of a pipeline's prediction."""
 
     memory_bandwidth: float | str | None
     link_bandwidth: Sequence[str] | None
@@ -60,7 +60,10 @@ class PipelinedOverrides(_AnyModel, _AnyPrediction, total=False):
 
 
 class Overrides(ModelOverrides, _AnyPrediction, total=False):
-    """What decides a prediction, but for the workload, the node and the system."""
+    """The options of a prediction.
+
+    The workload, the node and the system are arguments of their own.
+    """
 
     devices: int | None
     eager: bool

@@ -1,4 +1,4 @@
-"""What a micro-batch's pass through a model's part takes.
+"""Times of a micro-batch's passes through a model's part.
 
 The program has both passes of one micro-batch. Its computation is told apart by the phases of its
 operations, and so is communication that no computation hides; so the two add up to the program.
@@ -7,7 +7,7 @@ operations, and so is communication that no computation hides; so the two add up
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from itertools import combinations
 from operator import add
 
@@ -27,7 +27,7 @@ from hespas.program.scopes import Phase
 from hespas.program.types import DEVICE_MEMORY, HOST_MEMORY, size_bytes
 from hespas.simulate.models import ModelChoice, simulate_job
 from hespas.simulate.timeline import slower_ps
-from hespas.split.names import OperationNames, operation_names
+from hespas.split.names import operation_names
 from hespas.split.regions import Collective, Compute, Region, operations_of
 from hespas.tasks.build import regions_of_tasks
 from hespas.tasks.graph import (
@@ -63,11 +63,11 @@ def tasks_without_sums(tasks: TaskGraph, part: Part) -> TaskGraph:
     if not dropped:
         return tasks
     rewired: dict[int, tuple[int, ...]] = {}
-    kept: list[Task] = []
+    remaining: list[Task] = []
 
     def followed(needs: tuple[int, ...]) -> tuple[int, ...]:
-        found = (each for need in needs for each in rewired.get(need, (need,)))
-        return tuple(sorted(set(found)))
+        needed = (task for need in needs for task in rewired.get(need, (need,)))
+        return tuple(sorted(set(needed)))
 
     for task in tasks.tasks:
         match task:
@@ -77,10 +77,12 @@ def tasks_without_sums(tasks: TaskGraph, part: Part) -> TaskGraph:
                 rewired[task.id] = followed(task.depends_on)
             case CollectiveTask() | SendTask() | ReceiveTask():
                 order = followed(task.order_only)
-                kept.append(replace(task, depends_on=followed(task.depends_on), order_only=order))
+                remaining.append(
+                    replace(task, depends_on=followed(task.depends_on), order_only=order)
+                )
             case _:
-                kept.append(replace(task, depends_on=followed(task.depends_on)))
-    return replace(tasks, tasks=tuple(kept))
+                remaining.append(replace(task, depends_on=followed(task.depends_on)))
+    return replace(tasks, tasks=tuple(remaining))
 
 
 def groups_of_task(task: CollectiveTask, tasks: TaskGraph) -> Groups:
@@ -91,7 +93,7 @@ def groups_of_task(task: CollectiveTask, tasks: TaskGraph) -> Groups:
 
 
 def _dropped(part: Part) -> set[Groups]:
-    """Return the groups of the once-per-step sums of a part's results."""
+    """Return the device groups of a part's once-per-step sums."""
     if part.program is PartProgram.UPDATE:
         return set()
     present = [axis for axis in (*SHARED, EXPERT) if part.mesh.size(axis) > 1]
@@ -108,12 +110,12 @@ def _groups(table: GroupTable) -> Groups:
 
 @frozen
 class Spent:
-    """What a pass takes, in ps: computation, and what nothing hides beside it.
+    """The times of a pass, in ps.
 
-    ``tp_ps`` is tensor-parallel communication, ``exchange_ps`` are all-to-alls between experts,
-    ``exposed_ps`` is all other, idle time included, ``slowed_ps`` is what computation takes longer
-    beside collectives, ``host_ps`` are moves to the host's memory or
-    from it, and ``launch_ps`` is waiting for the host to launch kernels.
+    All but ``compute_ps`` is exposed: ``tp_ps`` is tensor-parallel communication, ``exchange_ps``
+    are all-to-alls between experts, ``exposed_ps`` other communication and idle time, ``slowed_ps``
+    what collectives slow computation by, ``host_ps`` moves to and from the host's memory, and
+    ``launch_ps`` waiting for the host to launch kernels.
     """
 
     compute_ps: int = 0
@@ -126,34 +128,29 @@ class Spent:
 
     @property
     def total_ps(self) -> int:
-        """All of it."""
+        """The duration of the pass."""
         return self.compute_ps + self.communication_ps + self.host_ps + self.launch_ps
 
     @property
     def communication_ps(self) -> int:
-        """All that is exchanged with other devices."""
+        """The exposed communication, idle time and slower computation included."""
         return self.tp_ps + self.exchange_ps + self.exposed_ps + self.slowed_ps
 
-    def __add__(self, other: Spent) -> Spent:
-        return self._with(other, add)
+    def __add__(self, addend: Spent) -> Spent:
+        return self._combined(addend, add)
 
-    def less(self, other: Spent) -> Spent:
-        """Return what is left without the other, at least nothing."""
-        return self._with(other, lambda own, less: max(0, own - less))
+    def less(self, subtrahend: Spent) -> Spent:
+        """Subtract times, each down to zero."""
+        return self._combined(subtrahend, lambda own, less: max(0, own - less))
 
     def times(self, count: int) -> Spent:
-        """Return it as often."""
-        return self._with(self, lambda own, _: own * count)
+        """Multiply all times."""
+        return self._combined(self, lambda own, _: own * count)
 
-    def _with(self, other: Spent, joined: Callable[[int, int], int]) -> Spent:
+    def _combined(self, operand: Spent, combine: Callable[[int, int], int]) -> Spent:
+        names = (part.name for part in fields(self))
         return Spent(
-            compute_ps=joined(self.compute_ps, other.compute_ps),
-            tp_ps=joined(self.tp_ps, other.tp_ps),
-            exchange_ps=joined(self.exchange_ps, other.exchange_ps),
-            exposed_ps=joined(self.exposed_ps, other.exposed_ps),
-            slowed_ps=joined(self.slowed_ps, other.slowed_ps),
-            host_ps=joined(self.host_ps, other.host_ps),
-            launch_ps=joined(self.launch_ps, other.launch_ps),
+            **{name: combine(getattr(self, name), getattr(operand, name)) for name in names}
         )
 
 
@@ -162,7 +159,7 @@ NOTHING = Spent()
 
 @frozen
 class PassCost:
-    """What the passes of one micro-batch through a part take.
+    """The times of one micro-batch's passes through a part.
 
     ``weights`` is the part of the backward pass that computes gradients of weights, where a
     schedule has it apart.
@@ -173,7 +170,7 @@ class PassCost:
     weights: Spent
 
     def of(self, kind: Pass) -> Spent:
-        """Return what a pass takes."""
+        """Return the times of a kind of pass."""
         match kind:
             case Pass.FORWARD:
                 return self.forward
@@ -184,7 +181,7 @@ class PassCost:
 
 
 def side_by_side(backward: Spent, forward: Spent) -> tuple[int, int]:
-    """Return the ps that two micro-batches' passes save side by side.
+    """Return the ps that two concurrent passes save.
 
     All-to-alls between experts run beside the computation of the other pass, and neither slows the
     other. Source: DeepSeek-AI, DeepSeek-V3 Technical Report, 2024, section 3.2.1; NVIDIA,
@@ -201,12 +198,14 @@ def side_by_side(backward: Spent, forward: Spent) -> tuple[int, int]:
     )
 
 
-def spread(tasks: TaskGraph, *, inner: MeshAxes, whole: MeshAxes) -> TaskGraph:
-    """Return all devices' tasks; devices along the axes ``inner`` share a program.
+def spread(tasks: TaskGraph, *, inner: MeshAxes, all_axes: MeshAxes) -> TaskGraph:
+    """Return the tasks of all devices.
 
-    The others have a program each, equal ones, which they run at the same time.
+    Devices along the axes ``inner`` share a program; each such group runs a copy at the same time.
+
     """
-    images = _images(inner, whole)
+    names = [axis for axis in inner.names if axis in all_axes.names]
+    images = groups_along(all_axes.axes, names)
     tables = tuple(
         tuple(tuple(image[device] for device in group) for image in images for group in table)
         for table in tasks.group_tables
@@ -228,17 +227,10 @@ def spread(tasks: TaskGraph, *, inner: MeshAxes, whole: MeshAxes) -> TaskGraph:
                 changed.append(task)
     return replace(
         tasks,
-        device_count=whole.device_count,
+        device_count=all_axes.device_count,
         tasks=tuple(changed),
         group_tables=(*tables, everyone) if len(images) > 1 else tables,
     )
-
-
-def _images(inner: MeshAxes, whole: MeshAxes) -> list[tuple[int, ...]]:
-    """Return the devices of each group that shares a program, by number."""
-    names = [axis for axis in inner.names if axis in whole.names]
-    found = groups_along(whole.axes, names)
-    return [tuple(group) for group in found]
 
 
 def spent_by_phase(
@@ -248,7 +240,7 @@ def spent_by_phase(
     expert_axes: Sequence[str] = (),
     host_launch_ps: int = 0,
 ) -> tuple[Spent, Spent]:
-    """Return the forward pass of a program of both passes, and the rest.
+    """Return the times of the forward pass and the rest.
 
     All-to-alls along ``expert_axes`` are those between experts. With ``pieces`` above 1,
     tensor-parallel communication runs in as many pieces under the computation beside it: one piece
@@ -261,7 +253,7 @@ def spent_by_phase(
     forward, backward = NOTHING, NOTHING
     launches: list[Launch] = []
     are_forward: list[bool] = []
-    open_as = _open_as(prediction, expert_axes)
+    exposed_as = _exposed_as(prediction, expert_axes)
     timeline = prediction.timeline
     exposed: Mapping[int, int] = {} if timeline is None else timeline.slowest.exposed_ps
     slower = {} if timeline is None else slower_ps(timeline.slowest)
@@ -270,24 +262,30 @@ def spent_by_phase(
         if isinstance(task, ComputeTask):
             amount = Spent(compute_ps=task.duration_ps, slowed_ps=slower.get(task.id, 0))
         elif exposed.get(task.id, 0):
-            amount = open_as(task, exposed[task.id])
-        region = regions.get(task.id)
-        is_forward = _is_forward(region, names)
+            amount = exposed_as(task, exposed[task.id])
+        op = _first_operation(regions.get(task.id))
+        is_forward = op is not None and names.of(op).phase is Phase.FORWARD
         if is_forward:
             forward += amount
         else:
             backward += amount
-        launches.append(_launch(region, names, amount.total_ps))
+        launches.append(
+            Launch(duration_ps=amount.total_ps, count=0)
+            if op is None
+            else launch_of(op, names.of(op), amount.total_ps)
+        )
         are_forward.append(is_forward)
     if timeline is not None:
-        whole = timeline.slowest.finish_ps - timeline.slowest.exposed_host_transfer_ps
-        idle = whole - forward.total_ps - backward.total_ps
-        backward += Spent(exposed_ps=max(0, idle))
+        on_device_ps = timeline.slowest.finish_ps - timeline.slowest.exposed_host_transfer_ps
+        idle_ps = on_device_ps - forward.total_ps - backward.total_ps
+        backward += Spent(exposed_ps=max(0, idle_ps))
     if host_launch_ps:
         waits = launch_waits_ps(launches, host_launch_ps)
-        first = sum(wait for wait, is_forward in zip(waits, are_forward, strict=True) if is_forward)
-        forward += Spent(launch_ps=first)
-        backward += Spent(launch_ps=sum(waits) - first)
+        forward_ps = sum(
+            wait for wait, is_forward in zip(waits, are_forward, strict=True) if is_forward
+        )
+        forward += Spent(launch_ps=forward_ps)
+        backward += Spent(launch_ps=sum(waits) - forward_ps)
     return (
         _beside_host(_overlapped(forward, pieces), _host_ps(prediction.tasks, is_store=True)),
         _beside_host(_overlapped(backward, pieces), _host_ps(prediction.tasks, is_store=False)),
@@ -295,7 +293,7 @@ def spent_by_phase(
 
 
 def _host_ps(tasks: TaskGraph, *, is_store: bool) -> int:
-    """Return the time of a device's transfers to or from its host."""
+    """Return the time of transfers to or from the host."""
     moves = (task for task in tasks.tasks if isinstance(task, MemoryTask))
     return sum(task.duration_ps or 0 for task in moves if task.is_store is is_store)
 
@@ -304,25 +302,23 @@ def _beside_host(spent: Spent, moves_ps: int) -> Spent:
     return replace(spent, host_ps=max(0, moves_ps - spent.total_ps))
 
 
-def _open_as(prediction: Prediction, expert_axes: Sequence[str]) -> Callable[[Task, int], Spent]:
-    """Return what tells of a task as what its exposed time is spent."""
+def _exposed_as(prediction: Prediction, expert_axes: Sequence[str]) -> Callable[[Task, int], Spent]:
+    """Return a function that classifies a task's exposed time."""
     tp, experts = _groups_of(prediction, "tp"), _groups_of(prediction, *expert_axes)
 
     def spent(task: Task, exposed_ps: int) -> Spent:
         if not isinstance(task, CollectiveTask):
             return Spent(exposed_ps=exposed_ps)
         groups = groups_of_task(task, prediction.tasks)
-        if task.kind is CollectiveKind.ALL_TO_ALL and _are_within(groups, experts):
+        if task.kind is CollectiveKind.ALL_TO_ALL and all(
+            any(group <= outer for outer in experts) for group in groups
+        ):
             return Spent(exchange_ps=exposed_ps)
         if groups == tp:
             return Spent(tp_ps=exposed_ps)
         return Spent(exposed_ps=exposed_ps)
 
     return spent
-
-
-def _are_within(groups: Groups, wholes: Groups) -> bool:
-    return all(any(group <= whole for whole in wholes) for group in groups)
 
 
 def _groups_of(prediction: Prediction, *axes: str) -> Groups:
@@ -333,36 +329,24 @@ def _groups_of(prediction: Prediction, *axes: str) -> Groups:
 def _overlapped(spent: Spent, pieces: int) -> Spent:
     if pieces < 2:
         return spent
-    first = spent.tp_ps // pieces
-    rest = max(0, spent.tp_ps - first - spent.compute_ps)
-    return replace(spent, tp_ps=first + rest)
+    piece_ps = spent.tp_ps // pieces
+    too_long_ps = max(0, spent.tp_ps - piece_ps - spent.compute_ps)
+    return replace(spent, tp_ps=piece_ps + too_long_ps)
 
 
-def _launch(region: Region | None, names: OperationNames, duration_ps: int) -> Launch:
+def _first_operation(region: Region | None) -> Op | None:
     match region:
         case Compute():
-            first = operations_of(region)[0]
-        case Collective(operation=first):
-            pass
-        case _:
-            return Launch(duration_ps=duration_ps, count=0)
-    return launch_of(first, names.of(first), duration_ps)
-
-
-def _is_forward(region: Region | None, names: OperationNames) -> bool:
-    match region:
-        case Compute():
-            found = [names.of(op).phase for op in operations_of(region)]
-            return bool(found) and found[0] is Phase.FORWARD
+            return operations_of(region)[0]
         case Collective(operation=op):
-            return names.of(op).phase is Phase.FORWARD
+            return op
         case _:
-            return False
+            return None
 
 
 @frozen
 class Footprint:
-    """A device's bytes of a model's part, or of a stage's parts.
+    """A device's bytes of a model's part or stage.
 
     ``gradient_bytes`` are those of sums over micro-batches. ``kept_bytes`` is what a micro-batch
     holds from its forward to its backward pass; of a stage, what the ``in_flight`` micro-batches
@@ -384,50 +368,50 @@ class Footprint:
 
     @property
     def held_bytes(self) -> int:
-        """Its weights, trained and frozen."""
+        """The bytes of all weights, trained and frozen."""
         return self.weight_bytes + self.frozen_bytes
 
     @property
     def peak_bytes(self) -> int:
-        """All of it, of the device's memory."""
-        held = self.held_bytes + self.gradient_bytes + self.state_bytes
-        return held + self.kept_bytes + self.working_bytes
+        """The device memory that is needed at once."""
+        persistent_bytes = self.held_bytes + self.gradient_bytes + self.state_bytes
+        return persistent_bytes + self.kept_bytes + self.working_bytes
 
 
 def footprint_of_passes(prediction: Prediction, part: Part) -> Footprint:
-    """Return what a program of both passes of a micro-batch holds."""
+    """Return the memory of a micro-batch's forward and backward pass."""
     program = prediction.graph.program
     names = operation_names(prediction.graph)
 
     def phase_of(op: Op) -> Phase | None:
         return names.of(op).phase
 
-    kept, most = held_between(program, phase_of, space=DEVICE_MEMORY)
-    on_host, _ = held_between(program, phase_of, space=HOST_MEMORY)
+    kept_bytes, most_bytes = held_between(program, phase_of, space=DEVICE_MEMORY)
+    host_bytes, _ = held_between(program, phase_of, space=HOST_MEMORY)
     results = [size_bytes(value.type) for value in program.main.results]
     passed = 1 if part.is_first else 2
     # What came in is as large as its gradient.
-    came = 0 if part.is_first else results[1]
+    input_bytes = 0 if part.is_first else results[1]
     return Footprint(
         weight_bytes=sum(results[passed:]),
-        kept_bytes=kept + came,
-        working_bytes=max(0, most - kept) + 2 * sum(results[:passed]),
-        host_bytes=on_host,
+        kept_bytes=kept_bytes + input_bytes,
+        working_bytes=max(0, most_bytes - kept_bytes) + 2 * sum(results[:passed]),
+        host_bytes=host_bytes,
     )
 
 
 @dataclass(slots=True, kw_only=True)
 class Exchange:
-    """Times of communication on a system, each found once."""
+    """Cached times of communication on a system."""
 
     system: System
     choice: ModelChoice
     mesh: MeshAxes
     assumptions: list[str] = field(default_factory=list[str])
-    _known: dict[tuple[object, ...], int] = field(default_factory=dict[tuple[object, ...], int])
+    _times_ps: dict[tuple[object, ...], int] = field(default_factory=dict[tuple[object, ...], int])
 
     def collective_ps(self, kind: CollectiveKind, size_bytes: int, axes: Sequence[str]) -> int:
-        """Return how long a collective along some axes takes.
+        """Return the duration of a collective along mesh axes.
 
         ``size_bytes`` is what one device puts in.
         """
@@ -435,7 +419,7 @@ class Exchange:
         if not present or size_bytes <= 0:
             return 0
         key = (kind, size_bytes, present)
-        if key not in self._known:
+        if key not in self._times_ps:
             table = groups_along(self.mesh.axes, present)
             everyone = len(table) == 1
             task = CollectiveTask(
@@ -446,35 +430,30 @@ class Exchange:
                 size_bytes=size_bytes,
                 group_table=None if everyone else 0,
             )
-            self._known[key] = self._simulated((task,), () if everyone else (table,))
-        return self._known[key]
+            self._times_ps[key] = self._simulated((task,), () if everyone else (table,))
+        return self._times_ps[key]
 
     def message_ps(self, size_bytes: int) -> int:
-        """Return the time to send to the next stage, all stages at once.
+        """Return the time of all stages' messages to the next.
 
         The only stage of a pipeline sends nothing.
         """
         if self.mesh.size(PIPE) == 1:
             return 0
         key = ("message", size_bytes)
-        if key not in self._known:
-            pairs = tuple(self._pairs())
+        if key not in self._times_ps:
+            rings = groups_along(self.mesh.axes, (PIPE,))
+            pairs = tuple(
+                pair for ring in rings for pair in zip(ring, (*ring[1:], ring[0]), strict=True)
+            )
             send = SendTask(
                 id=0, name="send", depends_on=(), pairs=pairs, size_bytes=size_bytes, tag=0
             )
             receive = ReceiveTask(
                 id=1, name="receive", depends_on=(), pairs=pairs, size_bytes=size_bytes, tag=0
             )
-            self._known[key] = self._simulated((send, receive), ())
-        return self._known[key]
-
-    def _pairs(self) -> Sequence[tuple[int, int]]:
-        rings = groups_along(self.mesh.axes, (PIPE,))
-        return [
-            (ring[number], ring[(number + 1) % len(ring)])
-            for ring in rings
-            for number in range(len(ring))
-        ]
+            self._times_ps[key] = self._simulated((send, receive), ())
+        return self._times_ps[key]
 
     def _simulated(self, tasks: tuple[Task, ...], tables: tuple[GroupTable, ...]) -> int:
         graph = TaskGraph(
@@ -485,6 +464,6 @@ class Exchange:
         )
         timeline = simulate_job(graph, self.system, self.choice)
         self.assumptions.extend(
-            each for each in timeline.assumptions if each not in self.assumptions
+            assumption for assumption in timeline.assumptions if assumption not in self.assumptions
         )
         return timeline.finish_ps

@@ -1,9 +1,9 @@
-"""Reports that are kept, so that the same prediction is not made twice.
+"""A cache of reports, to make no prediction twice.
 
-A report stands under a key of all that decides it: the options, the content of the program, what
-is installed, and the settings of JAX and XLA in the environment. Where that is not known, none is
-kept: of functions and dumps, where another option names a file, where a method runs something, and
-where a place for caches is named, or none wanted.
+A report's key is made of all that decides it: the options, the content of the program, the
+installed packages, and the settings of JAX and XLA in the environment. Where that is not known, no
+report is cached: of functions and dumps, where another option names a file, where a method runs
+something, and where a directory for caches is named, or caches are disabled.
 """
 
 from __future__ import annotations
@@ -33,19 +33,22 @@ _MOST_BYTES = 2**26
 
 @frozen
 class ReportCache:
-    """The place of one report; unreadable or unwritable ones count as missing."""
+    """The cache entry of one report.
+
+    Unreadable and unwritable entries count as missing.
+    """
 
     key: str
 
     def read(self) -> RunReport | None:
-        """Return the report; None where there is none."""
+        """Return the report, if it is cached."""
         with suppress(CacheError, msgspec.DecodeError):
             content = self._files.read(self.key)
             return None if content is None else msgspec.msgpack.decode(content, type=RunReport)
         return None
 
     def write(self, report: RunReport) -> None:
-        """Keep the report."""
+        """Store the report."""
         with suppress(CacheError):
             self._files.write(self.key, msgspec.msgpack.encode(report))
 
@@ -61,7 +64,7 @@ class ReportCache:
 
 
 def report_cache(options: PredictOptions, *, has_charts: bool) -> ReportCache | None:
-    """Return the place of a prediction's report; None if its key is incomplete."""
+    """Return a prediction's cache entry, if its key is complete."""
     estimate, output = options.estimate, options.output
     is_elsewhere = estimate.cache_dir is not None or output.directory is not None
     if is_elsewhere or estimate.disable_cache or estimate.in_memory_only_cache:
@@ -70,8 +73,8 @@ def report_cache(options: PredictOptions, *, has_charts: bool) -> ReportCache | 
         return None
     try:
         program = _program_state(options.program.file)
-        rest = replace(options, program=replace(options.program, file=None))
-        if program is None or any(_is_file(text) for text in _texts(rest)):
+        other_options = replace(options, program=replace(options.program, file=None))
+        if program is None or any(_is_file(text) for text in _texts(other_options)):
             return None
     except OSError:
         return None
@@ -85,7 +88,10 @@ def report_cache(options: PredictOptions, *, has_charts: bool) -> ReportCache | 
 
 
 def _program_state(file: Path | None) -> str | None:
-    """Return a program's digest, empty for a model; None if neither is known."""
+    """Return a program's digest.
+
+    It is empty for a model, and None where neither is known.
+    """
     if file is None or file.is_dir() or (":" in str(file) and not file.exists()):
         return None
     return sha256(file.read_bytes()).hexdigest() if file.exists() else ""
@@ -103,11 +109,11 @@ def _texts(value: object) -> Iterator[str | Path]:
     if isinstance(value, str | Path):
         yield value
     elif is_dataclass(value):
-        for each in fields(value):
-            yield from _texts(getattr(value, each.name))
+        for field in fields(value):
+            yield from _texts(getattr(value, field.name))
     elif isinstance(value, Mapping):
-        for each in cast("Mapping[Any, object]", value).values():
-            yield from _texts(each)
+        for item in cast("Mapping[Any, object]", value).values():
+            yield from _texts(item)
     elif isinstance(value, list | tuple):
-        for each in cast("list[object]", value):
-            yield from _texts(each)
+        for item in cast("list[object]", value):
+            yield from _texts(item)

@@ -1,4 +1,4 @@
-"""How long a step takes, and everything that led to the answer."""
+"""The prediction of a program's step."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _NETWORK_ASSUMPTIONS = {
 
 
 class StepKind(Enum):
-    """What a step does, as far as it is known."""
+    """The kind of a step, if known."""
 
     TRAINING = "training"
     TRAINING_WITH_EXPERTS = "training with experts"
@@ -64,22 +64,25 @@ class StepKind(Enum):
 
 @frozen
 class StepWork:
-    """What all devices' step takes in, None if unknown; ``what`` names samples."""
+    """The inputs and model FLOPs of a step.
+
+    They are those of all devices, None where they are not known; ``sample_name`` is their plural.
+    """
 
     kind: StepKind = StepKind.UNKNOWN
     tokens: int | None = None
     samples: int | None = None
-    what: str = "samples"
+    sample_name: str = "samples"
     model_flops: float | None = None
 
 
 NO_WORK = StepWork()
-"""Of a step whose input is not known."""
+"""The work of a step whose input is unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Prediction:
-    """One step of a program on a system: figures; `hespas.report.answers` shows them.
+    """One step of a program on a system, in figures.
 
     ``timeline`` is None without a system. FLOPs, energy and memory are those of one device, which
     is None where the method reads none. ``modules`` are the distinct regions, ``steps`` returns a
@@ -119,12 +122,12 @@ class Prediction:
 
     @property
     def memory_capacity_bytes(self) -> int | None:
-        """The memory of a device; None where that is not known."""
+        """The memory of a device, if known."""
         return None if self.device is None else self.device.memory_capacity_bytes
 
     @property
     def fidelity(self) -> Fidelity:
-        """What was priced: ``compiled``, ``fused`` or ``exported`` operations."""
+        """The kind of operations that were priced, such as ``compiled``."""
         return self.graph.program.fidelity
 
     @property
@@ -134,17 +137,17 @@ class Prediction:
 
     @property
     def step_time_s(self) -> float:
-        """From the start to the slowest device's end: the sum of the parts."""
+        """The duration of the step on the slowest device."""
         return self.compute_s if self.timeline is None else self.timeline.step_time_s
 
     @property
     def compute_s(self) -> float:
-        """The time that the computation takes on a device as specified."""
+        """The computation of a device as specified."""
         return self.estimates.total.time_s
 
     @property
     def communication_s(self) -> float:
-        """The time with communication under way on the slowest device, all as specified."""
+        """The slowest device's time with communication under way."""
         return 0.0 if self.timeline is None else self.timeline.parts.communication_ps / PS_PER_S
 
     @property
@@ -156,39 +159,39 @@ class Prediction:
 
     @property
     def host_transfer_s(self) -> float:
-        """The time during which data moves between the slowest device and its host."""
+        """The slowest device's time with host transfers under way."""
         return 0.0 if self.timeline is None else self.timeline.parts.host_transfer_ps / PS_PER_S
 
     @property
     def exposed_host_transfer_s(self) -> float:
-        """The part of it in which that device neither computes nor communicates."""
+        """The host-transfer time without computation or communication."""
         if self.timeline is None:
             return 0.0
         return self.timeline.parts.exposed_host_transfer_ps / PS_PER_S
 
     @property
     def slowed_s(self) -> float:
-        """What computation takes longer beside collectives: a part of exposed communication."""
+        """The time by which collectives slow computation."""
         return 0.0 if self.timeline is None else self.timeline.parts.slowed_ps / PS_PER_S
 
     @property
     def launch_wait_s(self) -> float:
-        """The time in which that device waits for the host's next launch."""
+        """The time that device waits for the host's launches."""
         return 0.0 if self.timeline is None else self.timeline.parts.launch_wait_ps / PS_PER_S
 
     @property
     def host_transfer_bytes(self) -> int:
-        """What one device moves to its host's memory and from it."""
-        return sum(each.traffic.total_bytes for each in self.graph.host_transfers)
+        """The bytes between one device and its host."""
+        return sum(transfer.traffic.total_bytes for transfer in self.graph.host_transfers)
 
     @property
     def straggler_s(self) -> float:
-        """What imperfect devices and jitter add to the step, negative for faster ones."""
+        """The time that imperfect devices and jitter add."""
         return 0.0 if self.timeline is None else self.timeline.parts.straggler_ps / PS_PER_S
 
     @property
     def assumed(self) -> tuple[Assumed, ...]:
-        """What was taken for granted, each once, and what it decides."""
+        """The distinct assumptions, and what each decides."""
         sources: tuple[tuple[Iterable[str], Subject], ...] = (
             (estimator_assumptions(self.estimates), OF_COMPUTATION),
             (self._given_rates(), OF_COMPUTATION),
@@ -199,21 +202,21 @@ class Prediction:
             (self.estimates.total.notes, UNKNOWN),
             (_dropped_collectives(self.graph, self.tasks), OF_COMMUNICATION),
         )
-        found: dict[str, Assumed] = {}
+        distinct: dict[str, Assumed] = {}
         for texts, subject in sources:
             for text in texts:
-                found.setdefault(text, assumed(text, subject))
-        return tuple(found.values())
+                distinct.setdefault(text, assumed(text, subject))
+        return tuple(distinct.values())
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """The sentences of what was taken for granted."""
-        return tuple(each.text for each in self.assumed)
+        """The sentences of the assumptions."""
+        return tuple(assumption.text for assumption in self.assumed)
 
     def _given_rates(self) -> Iterator[str]:
-        given = self.options.estimate
-        if given.node is not None and given.memory_bandwidth is not None:
-            rate = format_quantity(given.memory_bandwidth, "B/s")
+        estimate = self.options.estimate
+        if estimate.node is not None and estimate.memory_bandwidth is not None:
+            rate = format_quantity(estimate.memory_bandwidth, "B/s")
             yield f"device: the memory bandwidth of {self.device_name} is {rate}, as given"
 
     def _host_assumptions(self) -> tuple[str, ...]:
@@ -237,7 +240,7 @@ class Prediction:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """The user's warnings, and those about the device's memory and system."""
+        """The warnings about the program, the device and the system."""
         own = (*self.estimates.total.warnings, *self.part_warnings)
         return (
             *own,
@@ -248,12 +251,14 @@ class Prediction:
         )
 
     def _waiting_warnings(self) -> Iterator[str]:
-        """Yield which devices the others wait for, where links differ."""
+        """Yield a warning where unequal links make devices wait."""
         timeline = self.timeline
         if timeline is None or timeline.as_specified is not None or not timeline.imperfections:
             return
         slowest = timeline.slowest
-        longest_ps = max(one.waited_ps for one in timeline.classes) - slowest.waited_ps
+        longest_ps = (
+            max(device_class.waited_ps for device_class in timeline.classes) - slowest.waited_ps
+        )
         if longest_ps > _NOTABLE_WAIT * timeline.finish_ps:
             yield (
                 f"other devices wait up to {format_time(longest_ps / PS_PER_S)} of the step for "
@@ -262,14 +267,14 @@ class Prediction:
 
     @property
     def gave_up_overlap(self) -> bool:
-        """Whether the scheduler's memory limit leaves a step waiting for communication."""
+        """Whether XLA's memory limit exposes communication."""
         limit = self.graph.program.overlap
         exposed_s = self.exposed_communication_s
         return limit is not None and limit.is_given_up and exposed_s > _WAITS * self.step_time_s
 
     @property
     def overlap_warnings(self) -> tuple[str, ...]:
-        """What the scheduler's memory limit keeps from running beside collectives."""
+        """The warnings about XLA's memory limit of overlap."""
         limit = self.graph.program.overlap
         if limit is None or not self.gave_up_overlap:
             return ()
@@ -311,11 +316,11 @@ def _overlap_assumptions(graph: RegionGraph) -> Iterator[str]:
 
 
 def _dropped_collectives(graph: RegionGraph, tasks: TaskGraph) -> Iterator[str]:
-    named = {task.name for task in tasks.tasks}
+    names = {task.name for task in tasks.tasks}
     dropped = [
         region.operation
         for region in graph.collective_regions
-        if region_name(region) not in named and f"{region_name(region)}_send" not in named
+        if region_name(region) not in names and f"{region_name(region)}_send" not in names
     ]
     if dropped:
         first: Op = dropped[0]

@@ -1,4 +1,4 @@
-"""Choose kernels of serving engines for inference on GPUs by default."""
+"""Choose serving engines' kernels for inference on GPUs."""
 
 from __future__ import annotations
 
@@ -15,28 +15,29 @@ from hespas.sources.options import ModelOptions
 from hespas.sources.source import ModelSource
 
 WITHOUT_CAPACITY = {"dropless": "true", "expert_groups": "1", "chosen_groups": "1"}
-"""How tokens are sent to experts: groups of those decide where, and not how many."""
+"""Settings of experts that neither drop nor pad tokens."""
 
 
 def as_served(options: PredictOptions, source: ModelSource, target: str | None) -> PredictOptions:
-    """Return options whose inference on a GPU runs an engine's kernels by default.
+    """Return options with an engine's kernels for inference.
 
-    ``target`` is the node's name, if known. Experts neither drop nor pad tokens there.
+    ``target`` is the node's name, if known. The user's fidelity goes before that default. Experts
+    neither drop nor pad tokens.
     """
     if kind_of(source.settings) is not StepKind.INFERENCE or not _is_gpu(target):
         return options
     choice = options.compile
-    is_left = choice.asked is Fidelity.AUTO and not changed(choice.options)
+    is_left = choice.requested is Fidelity.AUTO and not changed(choice.options)
     if is_left and options.program.kernels is None and not needs_operations(options):
         options = replace(options, compile=replace(choice, fidelity=Fidelity.LIBRARY))
-    if options.compile.asked is not Fidelity.LIBRARY:
+    if options.compile.requested is not Fidelity.LIBRARY:
         return options
-    whole = without_capacity(options.program.model, source.model.settings)
-    return replace(options, program=replace(options.program, model=whole))
+    model = without_capacity(options.program.model, source.model.settings)
+    return replace(options, program=replace(options.program, model=model))
 
 
 def without_capacity(options: ModelOptions, model: LanguageModel) -> ModelOptions:
-    """Return options whose experts neither drop nor pad tokens, as in engines."""
+    """Return options whose experts neither drop nor pad tokens."""
     if model.routing is None or WITHOUT_CAPACITY.keys() & options.settings.keys():
         return options
     return replace(options, settings={**options.settings, **WITHOUT_CAPACITY})

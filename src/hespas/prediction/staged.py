@@ -1,4 +1,4 @@
-"""Pipelines of several programs, composed: parts are priced alone, and scheduled as one step."""
+"""Predict pipelines: price the parts, then schedule them."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import accumulate
 from math import hypot
-from typing import Any
 
 from hespas.base.frozen import frozen
 from hespas.base.question import reused_processes
@@ -32,6 +32,7 @@ from hespas.prediction.cutting import (
     weight_size_bytes,
 )
 from hespas.prediction.launches import launches_each
+from hespas.prediction.loading import IN_GRAPHS
 from hespas.prediction.machines import device_name, device_of_memory, model_of, node_of, store_of
 from hespas.prediction.options import Fidelity, NetworkOptions, PredictOptions
 from hespas.prediction.passes import (
@@ -58,7 +59,7 @@ log = logging.getLogger("hespas")
 
 
 def predict_pipeline(options: PredictOptions) -> PipelinePrediction:
-    """Predict one step of a model divided over a pipeline's stages.
+    """Predict one step of a model in pipeline stages.
 
     The programs of each distinct part are exported, priced and simulated by the functions that
     predict any program; the schedule puts them into one step. Raises `ConfigError` for what doesn't
@@ -90,7 +91,7 @@ def _cost(cut: Cut, part: Part, store: Store | None) -> PartCost:
     passes = partial(
         spent_by_phase,
         pieces=pieces,
-        expert_axes=expert_axes(cut.source.settings),
+        expert_axes=expert_axes(cut.settings),
         host_launch_ps=_host_launch_ps(cut.options),
     )
     forward, backward = passes(both)
@@ -100,27 +101,29 @@ def _cost(cut: Cut, part: Part, store: Store | None) -> PartCost:
         _, of_inputs = passes(inputs)
         weights, backward = backward.less(of_inputs), backward.less(backward.less(of_inputs))
     memory, waiting_bytes = footprint_of_passes(both, part), 0
-    summed = summed_bytes(cut, memory.weight_bytes)
-    added = NOTHING
-    if cut.options.compile.asked is Fidelity.LIBRARY:
+    gradient_bytes = summed_bytes(cut, memory.weight_bytes)
+    accumulation = NOTHING
+    if cut.options.compile.requested is Fidelity.LIBRARY:
         # Products read the sums and write them, and are priced with results of the weights' type.
-        moved = max(0, 2 * summed - memory.weight_bytes)
-        added = Spent(compute_ps=_beside(_accumulation_ps(moved, update), backward))
+        moved_bytes = max(0, 2 * gradient_bytes - memory.weight_bytes)
+        accumulation = Spent(compute_ps=_beside(_accumulation_ps(moved_bytes, update), backward))
     if not hides(Overlap.ACCUMULATION):
-        added = Spent(compute_ps=_accumulation_ps(memory.weight_bytes + 2 * summed, update))
+        accumulation = Spent(
+            compute_ps=_accumulation_ps(memory.weight_bytes + 2 * gradient_bytes, update)
+        )
         waiting_bytes = memory.weight_bytes // (1 if cut.is_looped else part.layers)
     if cut.schedule.splits_backward:
-        weights += added
+        weights += accumulation
     else:
-        backward += added
-    _, spent = spent_by_phase(update, pieces=1)
+        backward += accumulation
+    _, update_times = spent_by_phase(update, pieces=1)
     wide, narrow = state_sizes(cut)
     return PartCost(
         passes=PassCost(forward=forward, backward=backward, weights=weights),
-        update=spent,
+        update=update_times,
         footprint=replace(
             memory,
-            gradient_bytes=summed,
+            gradient_bytes=gradient_bytes,
             # The weights of an optimiser's step, beside its moments and gradients.
             state_bytes=states_held(cut)
             * (update.memory.argument_bytes * wide // (STATES * wide + narrow)),
@@ -134,15 +137,15 @@ def _cost(cut: Cut, part: Part, store: Store | None) -> PartCost:
 
 
 def _host_launch_ps(options: PredictOptions) -> int:
-    """Return the host's time to launch a kernel; 0 where graphs do."""
+    """Return the host's launch time of a kernel, if any."""
     if options.estimate.cuda_graphs or not launches_each(options):
         return 0
-    given_s = options.estimate.host_launch_s
-    return round((HOST_LAUNCH_S if given_s is None else given_s) * PS_PER_S)
+    launch_s = options.estimate.host_launch_s
+    return round((HOST_LAUNCH_S if launch_s is None else launch_s) * PS_PER_S)
 
 
 def _beside(moved_ps: int, backward: Spent) -> int:
-    """Return how much longer weight-gradient products take with their concurrent traffic.
+    """Return by how much concurrent traffic slows weight-gradient products.
 
     Half of a backward pass is theirs. Arithmetic and memory traffic of a kernel combine by the root
     of the sum of their squares, as in the kernel method.
@@ -152,13 +155,12 @@ def _beside(moved_ps: int, backward: Spent) -> int:
 
 
 def _accumulation_ps(size_bytes: int, update: Prediction) -> int:
-    """Return how long it takes to move some bytes at the optimiser's speed.
+    """Return the time to move bytes at the optimiser's bandwidth.
 
     To add gradients to their sums, they are read, and the sums are read and written.
     """
     total = update.estimates.total
-    moved = total.total.bytes_moved
-    rate = moved / total.time_s if total.time_s else 0.0
+    rate = total.total.bytes_moved / total.time_s if total.time_s else 0.0
     return round(size_bytes / rate * PS_PER_S) if rate else 0
 
 
@@ -180,40 +182,40 @@ def _prediction(cut: Cut, part: Part, program: PartProgram, store: Store | None)
     estimates = price(prepared, options, store=store)
 
     def on_all(tasks: TaskGraph) -> TaskGraph:
-        return spread(tasks_without_sums(tasks, of_program), inner=inner, whole=cut.mesh)
+        return spread(tasks_without_sums(tasks, of_program), inner=inner, all_axes=cut.mesh)
 
     # Along some dimensions stages alone send, from one to the next.
     network = replace(options.network, link_bandwidth=())
-    found = finish(prepared, estimates, replace(options, network=network), change=on_all)
-    return replace(found, mesh=cut.mesh.axes)
+    prediction = finish(prepared, estimates, replace(options, network=network), change=on_all)
+    return replace(prediction, mesh=cut.mesh.axes)
 
 
 def _scheduled(cut: Cut, costs: Mapping[Part, PartCost], exchange: Exchange) -> PipelinePrediction:
     schedule, hides = cut.schedule, cut.options.pipeline.hides
     message_ps = exchange.message_ps(message_bytes(cut))
-    data = [_Data.of(cut, costs, exchange, stage) for stage in range(cut.stages)]
-    gathers = [each.gathers() for each in data]
+    exchanges = [_DataExchange.of(cut, costs, exchange, stage) for stage in range(cut.stages)]
+    gathers = [stage.gathers() for stage in exchanges]
     ready = {
-        (stage, chunk): _ready_ps(each, chunk, cut, costs, stage)
-        for stage, each in enumerate(gathers)
+        (stage, chunk): _ready_ps(stage_gathers, chunk, cut, costs, stage)
+        for stage, stage_gathers in enumerate(gathers)
         for chunk in range(schedule.chunks)
     }
     footprints = {part: cost.footprint for part, cost in costs.items()}
     times = timed(schedule, _durations(cut, costs, message_ps, ready))
     sums = [
-        each.sums(times.passes[stage], schedule, together=not hides(Overlap.GRADIENTS))
-        for stage, each in enumerate(data)
+        stage_exchanges.sums(times.passes[stage], schedule, together=not hides(Overlap.GRADIENTS))
+        for stage, stage_exchanges in enumerate(exchanges)
     ]
-    summed = max(
-        [times.finish_ps, *(end for each in sums for _, (_, end) in each)],
+    summed_ps = max(
+        [times.finish_ps, *(end for intervals in sums for _, (_, end) in intervals)],
     ) + exchange.collective_ps(CollectiveKind.ALL_REDUCE, 4, cut.mesh.names)
     stages = [
         StageTimes(
             gathers=tuple(gathers[stage]),
             sums=tuple(sums[stage]),
             update=(
-                summed,
-                summed + sum(costs[part].update.total_ps for part in cut.parts_of(stage)),
+                summed_ps,
+                summed_ps + sum(costs[part].update.total_ps for part in cut.parts_of(stage)),
             ),
         )
         for stage in range(cut.stages)
@@ -240,7 +242,7 @@ def _ready_ps(
     costs: Mapping[Part, PartCost],
     stage: int,
 ) -> int:
-    """Return when a chunk's weights are there for its first pass.
+    """Return when a chunk's weights arrive for its first pass.
 
     They come a layer at a time, while layers before are computed. Source: megatron-core 0.16.1,
     ``finish_param_sync`` of distributed/param_and_grad_buffer.py, which starts the next gather.
@@ -282,19 +284,18 @@ def _durations(
 
 
 def message_bytes(cut: Cut) -> int:
-    """Return what a device sends to the next stage for one micro-batch.
+    """Return a device's bytes of one micro-batch's message.
 
     The devices of a tensor-parallel group share what goes to the next one, as Megatron-Core does
     with sequence parallelism, or by scattering and gathering.
     """
-    settings: Any = cut.source.settings
-    sizes = settings.sizes
-    whole = cut.micro_batch * sizes["sequence"] * sizes["embedding"] * weight_size_bytes(cut)
-    return whole // cut.mesh.size("context", "sequence", "tp")
+    sizes = cut.settings.sizes
+    elements = cut.micro_batch * sizes["sequence"] * sizes["embedding"]
+    return elements * weight_size_bytes(cut) // cut.mesh.size("context", "sequence", "tp")
 
 
 @frozen
-class _Data:
+class _DataExchange:
     """A stage's data-parallel exchanges, by chunk, in ps.
 
     A chunk's sums come in as many pieces as it has layers.
@@ -305,51 +306,54 @@ class _Data:
     pieces: tuple[int, ...]
 
     @classmethod
-    def of(cls, cut: Cut, costs: Mapping[Part, PartCost], exchange: Exchange, stage: int) -> _Data:
-        gather: list[int] = []
-        sums: list[int] = []
+    def of(
+        cls, cut: Cut, costs: Mapping[Part, PartCost], exchange: Exchange, stage: int
+    ) -> _DataExchange:
+        gather_ps: list[int] = []
+        sum_ps: list[int] = []
         pieces: list[int] = []
-        divided = expert_axes(cut.source.settings)
-        shared = tuple(axis for axis in SHARED if axis not in divided)
+        of_experts = expert_axes(cut.settings)
+        shared = tuple(axis for axis in SHARED if axis not in of_experts)
         for part in cut.parts_of(stage):
-            held = costs[part].footprint
-            gathered = summed = 0
+            memory = costs[part].footprint
+            gathered_ps = summed_ps = 0
             for weights, axes in (
-                (held.weight_bytes - held.expert_bytes, (*SHARED, EXPERT)),
-                (held.expert_bytes, shared),
+                (memory.weight_bytes - memory.expert_bytes, (*SHARED, EXPERT)),
+                (memory.expert_bytes, shared),
             ):
                 shards = cut.mesh.size(*axes)
-                wide = weights * held.gradient_bytes // held.weight_bytes // part.layers
+                layer_bytes = weights * memory.gradient_bytes // memory.weight_bytes // part.layers
                 collective_ps = exchange.collective_ps
-                gathered += collective_ps(CollectiveKind.ALL_GATHER, weights // shards, axes)
-                summed += collective_ps(CollectiveKind.REDUCE_SCATTER, wide, axes)
-                summed += collective_ps(CollectiveKind.ALL_REDUCE, wide // shards, ("data",))
-            gather.append(gathered)
-            sums.append(summed)
+                gathered_ps += collective_ps(CollectiveKind.ALL_GATHER, weights // shards, axes)
+                summed_ps += collective_ps(CollectiveKind.REDUCE_SCATTER, layer_bytes, axes)
+                summed_ps += collective_ps(
+                    CollectiveKind.ALL_REDUCE, layer_bytes // shards, ("data",)
+                )
+            gather_ps.append(gathered_ps)
+            sum_ps.append(summed_ps)
             pieces.append(part.layers)
-        return cls(gather_ps=tuple(gather), sum_ps=tuple(sums), pieces=tuple(pieces))
+        return cls(gather_ps=tuple(gather_ps), sum_ps=tuple(sum_ps), pieces=tuple(pieces))
 
     def gathers(self) -> list[tuple[str, Interval]]:
-        """Return when the weights of each chunk are gathered, one after another."""
-        found: list[tuple[str, Interval]] = []
-        at = 0
-        for chunk, lasts in enumerate(self.gather_ps):
-            found.append((f"weights of chunk {chunk}", (at, at + lasts)))
-            at += lasts
-        return found
+        """Return when each chunk's weights are gathered, in sequence."""
+        ends = accumulate(self.gather_ps)
+        return [
+            (f"weights of chunk {chunk}", (end - duration, end))
+            for chunk, (duration, end) in enumerate(zip(self.gather_ps, ends, strict=True))
+        ]
 
     def sums(
         self, passes: Mapping[Action, Interval], schedule: Schedule, *, together: bool
     ) -> list[tuple[str, Interval]]:
-        """Return when gradients are summed, each piece once ready, in sequence.
+        """Return when each piece of gradients is summed, in sequence.
 
         In the last backward pass of a chunk its layers come in turn.
         """
         kind = Pass.WEIGHTS if schedule.splits_backward else Pass.BACKWARD
         last_end = max(end for _, end in passes.values())
         pieces: list[tuple[int, str, int]] = []
-        for chunk, (lasts, count) in enumerate(zip(self.sum_ps, self.pieces, strict=True)):
-            if not lasts:
+        for chunk, (duration_ps, count) in enumerate(zip(self.sum_ps, self.pieces, strict=True)):
+            if not duration_ps:
                 continue
             start, end = max(
                 interval
@@ -357,32 +361,33 @@ class _Data:
                 if action.kind is kind and action.chunk == chunk
             )
             for number in range(count):
-                there = last_end if together else start + (end - start) * (number + 1) // count
-                pieces.append((there, f"gradients of chunk {chunk}", lasts))
-        found: list[tuple[str, Interval]] = []
-        at = 0
-        for there, name, lasts in sorted(pieces, key=lambda piece: piece[0]):
-            at = max(at, there)
-            found.append((name, (at, at + lasts)))
-            at += lasts
-        return found
+                ready_ps = last_end if together else start + (end - start) * (number + 1) // count
+                pieces.append((ready_ps, f"gradients of chunk {chunk}", duration_ps))
+        intervals: list[tuple[str, Interval]] = []
+        free_ps = 0
+        for ready_ps, name, duration_ps in sorted(pieces, key=lambda piece: piece[0]):
+            start_ps = max(free_ps, ready_ps)
+            free_ps = start_ps + duration_ps
+            intervals.append((name, (start_ps, free_ps)))
+        return intervals
 
 
 def _notes(cut: Cut, message_ps: int, times: Times) -> Sequence[str]:
     hides = cut.options.pipeline.hides
-    there = set(Overlap)
-    if not has_shared_experts(cut.source.settings):
-        there.remove(Overlap.EXPERTS)
-    exchange = expert_axes(cut.source.settings)
-    if cut.mesh.size(*exchange) < 2:
-        there.remove(Overlap.EXCHANGES)
-    hidden = ", ".join(what.value for what in Overlap if what in there and hides(what)) or "nothing"
-    open_ = ", ".join(what.value for what in Overlap if what in there and not hides(what))
+    has_exchanges = cut.mesh.size(*expert_axes(cut.settings)) > 1
+    absent = set[Overlap]()
+    if not has_shared_experts(cut.settings):
+        absent.add(Overlap.EXPERTS)
+    if not has_exchanges:
+        absent.add(Overlap.EXCHANGES)
+    present = [overlap for overlap in Overlap if overlap not in absent]
+    hidden = ", ".join(overlap.value for overlap in present if hides(overlap)) or "nothing"
+    exposed = ", ".join(overlap.value for overlap in present if not hides(overlap))
     message = format_time(message_ps / PS_PER_S)
     notes = [
         f"pipeline: the mesh lies on the machine as {cut.mesh}, the last axis nearest",
         f"overlap: hidden as far as the schedule allows: {hidden}"
-        + (f"; not hidden: {open_}" if open_ else ""),
+        + (f"; not hidden: {exposed}" if exposed else ""),
         _ALONE,
         f"pipeline: a message to the next stage takes {message}, while all stages send",
         _DIVIDED,
@@ -399,7 +404,7 @@ def _notes(cut: Cut, message_ps: int, times: Times) -> Sequence[str]:
             f"overlap: tensor-parallel collectives run in {cut.mesh.size('tp')} pieces under the "
             "products beside them, one piece stays exposed"
         )
-    if cut.mesh.size(*exchange) > 1:
+    if has_exchanges:
         notes.append(_EXPERTS)
     if hides(Overlap.EXCHANGES):
         beside = sum(map(len, times.hidden_ps)) / sum(map(len, times.passes))
@@ -418,7 +423,7 @@ def _notes(cut: Cut, message_ps: int, times: Times) -> Sequence[str]:
 
 def _launch_note(options: PredictOptions) -> str:
     if options.estimate.cuda_graphs:
-        return "host launches: CUDA graphs launch all kernels, and the host takes no part"
+        return IN_GRAPHS
     launch = format_time(_host_launch_ps(options) / PS_PER_S)
     is_given = options.estimate.host_launch_s is not None
     source = "as given" if is_given else "as measured beside an H100 with torch 2.11"

@@ -1,4 +1,4 @@
-"""What runs: a file, a model or a function, and a step's inputs."""
+"""The workload of a prediction, and a step's inputs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ from hespas.sources.workload import model_key
 
 
 def source_of(options: PredictOptions, system: System | None) -> Source:
-    """Return the workload; a model's missing mesh follows from the system.
+    """Return the workload that the options name.
+
+    A model's missing mesh follows from the system.
 
     Raises `ConfigError` where nothing is named, and what `hespas.sources.source.find_source`
     raises.
@@ -65,15 +67,16 @@ def source_of(options: PredictOptions, system: System | None) -> Source:
 
 
 def target_of(options: PredictOptions, system: System | None) -> str | None:
-    """Return the node's name that a model is exported for, if known."""
+    """Return the node's name as an export target, if known."""
     node = node_of(with_node(options.estimate, system))
     return part_of(node) if isinstance(node, Device) else node and str(node)
 
 
 def placed_mesh(mesh: MeshAxes, options: PredictOptions, system: System | None) -> MeshAxes:
-    """Return a mesh with its axes placed on the system, unchanged by default.
+    """Place a mesh's axes on the system's dimensions.
 
-    Raises `ConfigError` for axes that don't fit, and for a network without dimensions.
+    Without ``place`` the mesh is unchanged. Raises `ConfigError` for axes that don't fit, and for a
+    network without dimensions.
     """
     place = options.network.place
     if place is None or system is None:
@@ -85,11 +88,11 @@ def placed_mesh(mesh: MeshAxes, options: PredictOptions, system: System | None) 
             location=system.name,
             hint=f"drop it, or order the axes of {option('mesh')}: the last one is nearest",
         )
-    return placed(mesh, place, [each.size for each in fabric.dimensions])
+    return placed(mesh, place, [dimension.size for dimension in fabric.dimensions])
 
 
 def mesh_of(program: Program, options: PredictOptions) -> tuple[tuple[str, int], ...]:
-    """Return the axes of the devices' mesh, major first; empty if unknown.
+    """Return the mesh's axes, major first; empty if unknown.
 
     They are the model's, or those of a mesh in the program's source that has all its devices.
     """
@@ -106,7 +109,7 @@ def _model_of(options: PredictOptions) -> ModelSource | None:
 
 
 def work_of(program: Program, options: PredictOptions) -> StepWork:
-    """Return a step's input from the options, else from the program.
+    """Return a step's inputs, from the options or the program.
 
     Of a program it is known where its integers have one shape of two dimensions: sequences, and the
     tokens of each. One on several devices must have come with the types of its whole inputs.
@@ -116,25 +119,25 @@ def work_of(program: Program, options: PredictOptions) -> StepWork:
     if source is not None:
         from hespas.models.flops import model_flops  # noqa: PLC0415 - of use to models alone
 
-        known = replace(
+        work = replace(
             _batch_work(source.batch),
             kind=kind_of(source.settings),
             model_flops=model_flops(source.settings),
         )
     else:
-        known = _read_work(program)
-    is_same = step.tokens in {None, known.tokens} and step.samples in {None, known.samples}
-    tokens = known.tokens if step.tokens is None else step.tokens
+        work = _read_work(program)
+    is_same = step.tokens in {None, work.tokens} and step.samples in {None, work.samples}
+    tokens = work.tokens if step.tokens is None else step.tokens
     return replace(
-        known,
+        work,
         tokens=tokens,
-        samples=known.samples if step.samples is None else step.samples,
-        model_flops=_given_flops(step, tokens) or (known.model_flops if is_same else None),
+        samples=work.samples if step.samples is None else step.samples,
+        model_flops=_given_flops(step, tokens) or (work.model_flops if is_same else None),
     )
 
 
 def kind_of(settings: object) -> StepKind:
-    """Return what a step of a model does."""
+    """Return the kind of a model's step."""
     from hespas.models.runs import Decode, Prefill  # noqa: PLC0415 - of use to models alone
 
     run = getattr(settings, "run", None)
@@ -150,7 +153,7 @@ _FLOPS_OF_PARAMETER = 6.0
 
 
 def _given_flops(step: StepOptions, tokens: int | None) -> float | None:
-    """Return what the options say that the model needs; None where they don't."""
+    """Return the model FLOPs that the options state, if any."""
     if step.parameters is None:
         return step.model_flops
     if tokens is None:
@@ -164,30 +167,30 @@ def _given_flops(step: StepOptions, tokens: int | None) -> float | None:
 def _batch_work(batch: Batch | None) -> StepWork:
     if batch is None:
         return StepWork()
-    return StepWork(tokens=batch.tokens, samples=batch.samples, what=batch.what)
+    return StepWork(tokens=batch.tokens, samples=batch.samples, sample_name=batch.what)
 
 
 def _read_work(program: Program) -> StepWork:
-    whole = program.whole
-    types: Sequence[Type] = whole.inputs
+    source = program.whole
+    types: Sequence[Type] = source.inputs
     if (program.declared_devices or 1) == 1:
         types = [value.type for value in program.main.body.arguments]
     shapes = {
-        each.shape
-        for each in types
-        if isinstance(each, TensorType)
-        and len(each.shape) == 2
-        and each.element.name in _TOKENS
-        and min(each.shape) > 1
+        type_.shape
+        for type_ in types
+        if isinstance(type_, TensorType)
+        and len(type_.shape) == 2
+        and type_.element.name in _TOKENS
+        and min(type_.shape) > 1
     }
-    stated = StepWork(tokens=whole.tokens, model_flops=whole.model_flops)
+    stated = StepWork(tokens=source.tokens, model_flops=source.model_flops)
     if len(shapes) != 1:
         return stated
     sequences, length = shapes.pop()
     tokens = sequences * length
-    if whole.tokens not in {None, tokens}:
+    if source.tokens not in {None, tokens}:
         return stated
-    return replace(stated, tokens=tokens, samples=sequences, what="sequences")
+    return replace(stated, tokens=tokens, samples=sequences, sample_name="sequences")
 
 
 _TOKENS = ("i32", "ui32", "i64", "ui64", "si32", "si64")

@@ -1,4 +1,4 @@
-"""A candidate before its evaluation: whether it can run, its bounds, its inputs."""
+"""Candidates before their evaluation."""
 
 from __future__ import annotations
 
@@ -39,8 +39,7 @@ class Entry:
     device and every option. ``compiles`` says whether a compiler of its part is installed,
     ``is_model`` whether its program is a model of the zoo, ``is_served`` whether an engine's
     kernels run it, ``runs_operations`` whether its operations run on this machine to be timed.
-    ``part`` names the device, None if it has no name. ``expected`` says which candidates are
-    promising, to predict them first.
+    ``part`` names the device, None if it has no name. ``expected`` orders the predictions.
     """
 
     number: int
@@ -58,19 +57,19 @@ class Entry:
     runs_operations: bool
 
     def key(self, phase: Phase) -> str:
-        """Return the key of an evaluation, from everything that decides its outcome."""
+        """Return the key of an evaluation, from all its inputs."""
         parts = (phase.value, self.inputs, sorted(self.versions(phase).items()))
         return sha256(canonical(parts)).hexdigest()
 
     def versions(self, phase: Phase) -> dict[str, str]:
-        """Return the versions of the packages that evaluate it in a phase."""
+        """Return the versions of the packages of an evaluation."""
         compiler = compiler_of(self.part) if phase in _MAY_COMPILE else None
         return {**versions(), **(compiler or {})}
 
     def completed(
         self, figures: Mapping[str, float | None], prices: tuple[Price, ...]
     ) -> dict[str, float | None]:
-        """Add the figures that follow from the step's time, if that is known."""
+        """Add the figures that follow from the step's time."""
         all_figures = dict(figures)
         step_s, tokens_per_s = all_figures.get("step_time_s"), all_figures.get("tokens_per_s")
         if not step_s:
@@ -93,17 +92,24 @@ class Entry:
 
 
 def entry_of(number: int, candidate: Candidate) -> Entry:
-    """Return the entry of a candidate; raise `HespasError` if it can't be run."""
+    """Return the entry of a candidate that can run.
+
+    Raises `HespasError` for one that can't.
+    """
     system = candidate.system
     options = candidate.options()
-    network = replace(options.network, system=system, cluster=None)
-    options = replace(options, network=network)
+    options = replace(options, network=replace(options.network, system=system, cluster=None))
     cut = cutting.cut_of(options) if options.is_pipeline else None
-    options = checks.checked(options) if cut is None else _ignoring_memory(cut.options)
+    if cut is None:
+        options = checks.checked(options)
+    else:
+        # The study prunes by bounds itself.
+        pipeline = replace(cut.options.pipeline, ignore_memory=True)
+        options = replace(cut.options, pipeline=pipeline)
     source = workload.source_of(options, system) if cut is None else cut.source
     device = machines.device_of(options.estimate)
-    node = options.estimate.node
-    part = str(node) if isinstance(node, str) else None
+    node, method = options.estimate.node, options.estimate.method
+    part = node if isinstance(node, str) else None
     model = source if isinstance(source, ModelSource) else None
     devices = 1 if system is None else system.device_count
     if cut is not None:
@@ -125,17 +131,19 @@ def entry_of(number: int, candidate: Candidate) -> Entry:
         inputs=_inputs(options, device, source, cut),
         compiles=compiler_of(part) is not None,
         is_model=model is not None,
-        is_served=cut is None and options.compile.asked is Fidelity.LIBRARY,
-        runs_operations=_runs_operations(options.estimate.method),
+        is_served=cut is None and options.compile.requested is Fidelity.LIBRARY,
+        runs_operations=method is not None
+        and method_named(method).device_use is not DeviceUse.NEEDED,
     )
 
 
 def _expected(
     source: object, device: Device | None, system: System | None, bounds: Bounds, cut: Cut | None
 ) -> Expected:
-    """Estimate a step's time, or only its bound, and its memory.
+    """Estimate a step's time and memory.
 
-    The stages of a pipeline compute a share of all layers each, at the same time.
+    Without sizes the time is the bound. A pipeline's stages compute their shares of all layers at
+    the same time.
     """
     settings = source.settings if isinstance(source, ModelSource) else None
     stages = 1 if cut is None else cut.stages
@@ -143,15 +151,6 @@ def _expected(
     if device is not None and isinstance(settings, LanguageModel):
         time_s = expected_s(settings, device, system, bounds.computing_s * stages) / stages
     return Expected(time_s=time_s, memory_bytes=LIKELY_MEMORY * bounds.memory_bytes)
-
-
-def _runs_operations(method: str | None) -> bool:
-    return method is not None and method_named(method).device_use is not DeviceUse.NEEDED
-
-
-def _ignoring_memory(options: PredictOptions) -> PredictOptions:
-    """Return a pipeline's options with ``ignore_memory``: the study prunes by bounds itself."""
-    return replace(options, pipeline=replace(options.pipeline, ignore_memory=True))
 
 
 def _inputs(
@@ -173,7 +172,7 @@ def versions() -> dict[str, str]:
 
 @cache
 def compiler_of(part: str | None) -> dict[str, str] | None:
-    """Return the versions of a part's compiler; None if it is not installed."""
+    """Return the versions of a part's compiler, if installed."""
     from hespas.compile.packages import compiler_versions  # noqa: PLC0415 - few compile
     from hespas.compile.targets import find_target  # noqa: PLC0415 - as above
 

@@ -42,7 +42,7 @@ def test_the_arguments_become_options(tmp_path: Path) -> None:
     assert made.pipeline.schedule == "interleaved:2"
     assert made.pipeline.overlap["tp"]
     assert not made.pipeline.overlap["parameters"]
-    assert made.compile.asked is Fidelity.LIBRARY
+    assert made.compile.requested is Fidelity.LIBRARY
     assert made.is_pipeline
 
 

@@ -15,7 +15,7 @@ MOE = "Qwen/Qwen3-30B-A3B:decode"
 
 def asked(model: str, cluster: str, **overrides: object) -> Fidelity | None:
     given = {"file": model, "cluster": cluster, **overrides}
-    return checked(overridden(PredictOptions(), given)).compile.asked
+    return checked(overridden(PredictOptions(), given)).compile.requested
 
 
 @pytest.mark.parametrize(

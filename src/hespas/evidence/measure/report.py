@@ -238,7 +238,7 @@ def compare(options: PredictOptions, measured: Measurement) -> Comparison:
 
 def _as_compiled(options: PredictOptions, checked: PredictOptions) -> PredictOptions:
     """Return options that predict inference as compiled."""
-    if options.compile.asked is not Fidelity.AUTO or checked.compile.asked is Fidelity.AUTO:
+    if options.compile.requested is not Fidelity.AUTO or checked.compile.requested is Fidelity.AUTO:
         return options
     fidelity = (
         WITHOUT_COMPILER if why_not_compiled(str(checked.estimate.node)) else Fidelity.COMPILED

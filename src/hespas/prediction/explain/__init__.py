@@ -1,4 +1,4 @@
-"""What would change a step: new prices with one cause changed.
+"""New prices of a step with one cause changed.
 
 In goes a `hespas.prediction.result.Prediction` with the options that it was made with; out come
 rows: what was changed, how long the step then takes, and what part of it that gains. Nothing is

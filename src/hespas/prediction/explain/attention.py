@@ -1,4 +1,4 @@
-"""Attention that is not fused: its scores are written to memory and read again.
+"""Attention whose scores are written to memory and read again.
 
 It is known by its shapes: a batch of products makes scores of H x S x T elements, an exponential is
 taken of as many, and products of the same batch sum over them. With N products that make scores and
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from math import prod
 from typing import assert_never
 
 from hespas.base.frozen import frozen
@@ -36,7 +37,10 @@ PricesAttention = Roofline | KernelEstimator | Measured
 
 @frozen
 class Scores:
-    """The scores that ``heads`` compute unfused, where ``sharing`` heads read the same keys."""
+    """The scores of unfused attention.
+
+    ``sharing`` of the ``heads`` read the same keys.
+    """
 
     heads: int
     sharing: int
@@ -48,17 +52,17 @@ class Scores:
 
     @property
     def rows(self) -> int:
-        """The rows of a product: the queries that share keys."""
+        """The queries that share keys: the rows of a product."""
         return self.sharing * self.query_length
 
     @property
     def text(self) -> str:
-        """Its shape."""
+        """The shape in words."""
         return f"{self.heads} x {self.query_length} x {self.key_length}"
 
     @property
     def computed(self) -> str:
-        """Which of them a kernel computes."""
+        """The scores that a kernel computes, in words."""
         return "what its causal mask leaves" if self.is_causal else "all scores"
 
     def is_of(self, op: Op) -> bool:
@@ -67,7 +71,7 @@ class Scores:
             (self.heads, self.query_length, self.key_length),
             (self.heads // self.sharing, self.rows, self.key_length),
         }
-        if any(_shape(each.type) in shapes for each in (*op.operands, *op.results)):
+        if any(_shape(value.type) in shapes for value in (*op.operands, *op.results)):
             return True
         return _part(op, self) != _REST
 
@@ -88,17 +92,19 @@ class Scores:
 
 
 def unfused(program: Program) -> Scores | None:
-    """Return the largest scores that a program keeps in memory, if any."""
+    """Return the largest scores that a program keeps, if any."""
     operations = list(all_ops(program))
     exponentials = {
         shape
         for op in operations
         if op.kind == "exponential" and (shape := _shape(op.results[0].type))
     }
-    products = [each for op in operations if op.kind in _PRODUCTS for each in gemms(op)]
-    found = [scores for each in products if (scores := _scores(each, products, exponentials))]
+    products = [product for op in operations if op.kind in _PRODUCTS for product in gemms(op)]
+    candidates = (_scores(product, products, exponentials) for product in products)
     largest = max(
-        found, key=lambda each: each.heads * each.query_length * each.key_length, default=None
+        filter(None, candidates),
+        key=lambda scores: scores.heads * scores.query_length * scores.key_length,
+        default=None,
     )
     if largest is None:
         return None
@@ -113,8 +119,8 @@ def _scores(
         if not sharing or product.k >= min(rows // sharing, keys):
             continue
         if any(
-            each.batch == product.batch and _sums(each, product.k, (rows, keys))
-            for each in products
+            summing.batch == product.batch and _sums(summing, product.k, (rows, keys))
+            for summing in products
         ):
             return Scores(
                 heads=product.batch * sharing,
@@ -129,7 +135,10 @@ def _scores(
 
 
 def _sharing(batch: int, rows: int, keys: int, exponentials: set[tuple[int, ...]]) -> int:
-    """Return how many heads share a product's keys; 0 without exponents."""
+    """Return the number of heads that share a product's keys.
+
+    It is 0 without exponentials of such scores.
+    """
     for heads, query_length, key_length in sorted(exponentials):
         if key_length == keys and heads * query_length == batch * rows and not heads % batch:
             return heads // batch
@@ -143,31 +152,31 @@ _PASSED = frozenset(
 
 
 def _has_causal_mask(operations: Iterable[Op], scores: Scores) -> bool:
-    made = {result: op for op in operations for result in op.results}
+    producers = {result: op for op in operations for result in op.results}
     lengths = sorted((scores.query_length, scores.key_length))
     return any(
         isinstance(op.attrs, CompareAttrs)
         and op.attrs.direction in _ORDERS
         and isinstance(op.results[0].type, TensorType)
         and sorted(size for size in op.results[0].type.shape if size > 1) == lengths
-        and all(_counts(operand, made) for operand in op.operands)
+        and all(_counts(operand, producers) for operand in op.operands)
         for op in operations
     )
 
 
-def _counts(value: Value, made: Mapping[Value, Op]) -> bool:
-    """Return whether a value is an iota along a dimension, perhaps shifted."""
-    op = made.get(value)
+def _counts(value: Value, producers: Mapping[Value, Op]) -> bool:
+    """Return whether a value is an iota, perhaps shifted."""
+    op = producers.get(value)
     while op is not None and op.kind in _PASSED:
-        counting = [each for each in op.operands if not _is_constant(each, made)]
-        op = made.get(counting[0]) if len(counting) == 1 else None
+        counting = [operand for operand in op.operands if not _is_constant(operand, producers)]
+        op = producers.get(counting[0]) if len(counting) == 1 else None
     return op is not None and op.kind == "iota"
 
 
-def _is_constant(value: Value, made: Mapping[Value, Op]) -> bool:
-    op = made.get(value)
+def _is_constant(value: Value, producers: Mapping[Value, Op]) -> bool:
+    op = producers.get(value)
     while op is not None and op.kind in _PASSED and len(op.operands) == 1:
-        op = made.get(op.operands[0])
+        op = producers.get(op.operands[0])
     return op is not None and op.kind == "constant"
 
 
@@ -177,27 +186,24 @@ def _sums(product: Gemm, head_size: int, lengths: tuple[int, int]) -> bool:
 
 
 def _shape(kind: object) -> tuple[int, ...]:
-    """Return the heads and both lengths; nothing for other ranks."""
+    """Return the heads and both lengths of scores, if any."""
     if not isinstance(kind, TensorType):
         return ()
     sizes = [size for size in kind.shape if size > 1]
     if len(sizes) < 3:
         return ()
-    heads = 1
-    for size in sizes[:-2]:
-        heads *= size
-    return heads, sizes[-2], sizes[-1]
+    return prod(sizes[:-2]), sizes[-2], sizes[-1]
 
 
 @frozen
 class Labelled:
-    """Prices as another method does, and labels each operation's part of attention."""
+    """Labels each operation's part of attention in another method's prices."""
 
     method: OperationMethod
     scores: Scores
 
     def price(self, leaf: Leaf, *, is_kernel: bool) -> Price:
-        """Return the price, under the label of its part, launches within."""
+        """Return the price with launches, under its label."""
         price = self.method.price(leaf, is_kernel=is_kernel)
         if not self.scores.is_of(leaf.op):
             return Price(cost=OpEstimate())
@@ -207,7 +213,10 @@ class Labelled:
 
 @frozen
 class Fused:
-    """Prices attention as one kernel per product of scores, its rest as nothing."""
+    """Prices attention as one kernel for each pass.
+
+    Products that make scores have the kernel's time, other operations on scores none.
+    """
 
     method: OperationMethod
     scores: Scores
@@ -222,35 +231,35 @@ class Fused:
 
 
 def _part(op: Op, scores: Scores) -> str:
-    for each in gemms(op) if op.kind in _PRODUCTS else ():
-        if each.batch != scores.heads // scores.sharing:
+    for product in gemms(op) if op.kind in _PRODUCTS else ():
+        if product.batch != scores.heads // scores.sharing:
             continue
         lengths = (scores.rows, scores.key_length)
-        if each.k == scores.head_size and sorted((each.m, each.n)) == sorted(lengths):
+        if product.k == scores.head_size and sorted((product.m, product.n)) == sorted(lengths):
             return _MAKES
-        if _sums(each, scores.head_size, lengths):
+        if _sums(product, scores.head_size, lengths):
             return _SUMS
     return _REST
 
 
 @frozen
 class Passes:
-    """How often attention runs in a step, and what it takes unfused."""
+    """The number of attention passes and their unfused time."""
 
     forward: float
     backward: float
     time_s: float
 
     def fused_s(self, scores: Scores, method: PricesAttention) -> float:
-        """Return what all passes take as one kernel each."""
+        """Return the time of all passes as fused kernels."""
         forward_s = _one_s(scores.fused(is_backward=False), method)
         backward_s = _one_s(scores.fused(is_backward=True), method)
         return self.forward * forward_s + self.backward * backward_s
 
 
 def passes_of(labelled: Estimate) -> Passes | None:
-    """Return the attention passes among labelled operations, if any."""
-    counts = {name: each.count for name, each in labelled.per_op.items()}
+    """Return the attention passes of labelled operations, if any."""
+    counts = {name: cost.count for name, cost in labelled.per_op.items()}
     makes, sums = counts.get(_MAKES, 0.0), counts.get(_SUMS, 0.0)
     backward = (sums - makes) / 2
     forward = makes - backward

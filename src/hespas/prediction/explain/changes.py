@@ -1,4 +1,4 @@
-"""A step priced again without, or with half, one cause of time.
+"""A step priced again with one cause of time changed.
 
 Each change is made to the values that the prediction was made from (the device's rates, the
 system's links, the cluster's imperfections), and the step is priced and simulated again by the same
@@ -31,7 +31,7 @@ from hespas.prediction.machines import host_bandwidth, model_of, prices_of
 from hespas.prediction.options import NetworkOptions
 from hespas.prediction.result import Prediction, computation_alone
 from hespas.price.cache import MemoryStore
-from hespas.price.estimate import sum_estimates
+from hespas.price.estimate import Estimate, sum_estimates
 from hespas.price.graph import Clocked, draw_of, estimate_graph
 from hespas.price.roofline import Rates, Scalable
 from hespas.simulate.models import simulate_job, simulated_again
@@ -86,17 +86,20 @@ def main_changes(prediction: Prediction) -> tuple[Change, ...]:
 
 
 def all_changes(prediction: Prediction) -> tuple[Change, ...]:
-    """Return all changes, the largest gain first; raises as pricing and simulating do."""
+    """Return all changes, the largest gain first."""
     step = _step(prediction)
     rates = (*step.rates(_RATES | _MORE_RATES), *step.power())
-    network = (*step.network(), *step.more_network(), *step.host())
-    others = (*step.devices(), *step.overlap(), *step.attention(), *step.kernels())
-    return ordered([*rates, *network, *others])
+    network = (*step.network(), *step.more_network(), *step.host(), *step.devices())
+    program = (*step.overlap(), *step.attention(), *step.kernels())
+    return ordered([*rates, *network, *program])
 
 
 def ordered(changes: list[Change]) -> tuple[Change, ...]:
-    """Return changes, the largest gain first, equal ones by their names."""
-    return tuple(sorted(changes, key=lambda each: (-each.gain, each.change)))
+    """Sort changes, the largest gain first.
+
+    Changes of equal gain are sorted by name.
+    """
+    return tuple(sorted(changes, key=lambda change: (-change.gain, change.change)))
 
 
 @frozen
@@ -112,12 +115,12 @@ class _Step:
     again: Callable[[TaskGraph], Timeline] | None
 
     def rates(self, changes: dict[str, Rates]) -> Iterator[Change]:
-        """Yield the step at other rates, where the method follows them."""
+        """Yield the step at other rates of the device."""
         graph, estimates = self.prediction.graph, self.prediction.estimates
         estimator, before = estimates.estimator, estimates.estimate_of_region
         if not isinstance(estimator, Scalable):
             return
-        asked = {
+        requested = {
             name: rates
             for name, rates in changes.items()
             if name != LAUNCHES_FREE or graph.program.is_scheduled
@@ -131,7 +134,7 @@ class _Step:
             custom_calls=options.custom_calls,
             store=prices_of(options, modules) if graph.program.is_scheduled else None,
         )
-        for name, after in zip(asked, self._limited(estimator, asked, priced), strict=True):
+        for name, after in zip(requested, self._limited(estimator, requested, priced), strict=True):
             replayed = name == LAUNCHES_FREE
             prices = with_first_kernel(graph, before, after) if replayed else after
             yield self._priced(name, prices)
@@ -139,45 +142,44 @@ class _Step:
     def _limited(
         self,
         estimator: Scalable,
-        asked: Mapping[str, Rates],
+        requested: Mapping[str, Rates],
         priced: Callable[[Scalable, Sequence[Rates]], list[Prices]],
     ) -> list[Prices]:
-        """Return prices at other rates, at the clock that power allows.
+        """Return prices at other rates, under the power limit.
 
-        A device that does more at a time draws more. Nothing limits infinite rates but what else
-        there is, which keeps its clock.
+        A faster device draws more power, and its clock falls. Infinite rates keep the clock.
         """
         sustained = self.prediction.estimates.sustained
         if sustained is None or not isinstance(estimator, Clocked):
-            return priced(estimator, list(asked.values()))
+            return priced(estimator, list(requested.values()))
         power, boost = estimator.device.power, estimator.at_clock(1.0)
         if power is None or not isinstance(boost, Scalable):
-            return priced(estimator, list(asked.values()))
-        limited = [rates for name, rates in asked.items() if name not in _MORE_RATES]
-        found = dict(zip(limited, priced(boost, limited), strict=True))
+            return priced(estimator, list(requested.values()))
+        limited = [rates for name, rates in requested.items() if name not in _MORE_RATES]
+        prices_of_rates = dict(zip(limited, priced(boost, limited), strict=True))
         clocks: dict[Rates, float] = {}
-        for rates, prices in found.items():
-            total = sum_estimates(each for each in prices if each is not None)
+        for rates, prices in prices_of_rates.items():
+            total = _total(prices)
             clocks[rates] = sustained_clock(power, draw_of(total.total), sustained.limit_w)
         for rates, clock in clocks.items():
             slower = estimator.at_clock(clock)
             if clock < 1.0 and isinstance(slower, Scalable):
-                (found[rates],) = priced(slower, [rates])
-        others = [rates for rates in asked.values() if rates not in found]
-        found |= zip(others, priced(estimator, others), strict=True)
-        return [found[rates] for rates in asked.values()]
+                (prices_of_rates[rates],) = priced(slower, [rates])
+        unlimited = [rates for rates in requested.values() if rates not in prices_of_rates]
+        prices_of_rates |= zip(unlimited, priced(estimator, unlimited), strict=True)
+        return [prices_of_rates[rates] for rates in requested.values()]
 
     def power(self) -> Iterator[Change]:
-        """Yield the step at the boost clock, if power limits it."""
+        """Yield the step at the boost clock, without a limit."""
         graph, estimates = self.prediction.graph, self.prediction.estimates
         sustained, estimator = estimates.sustained, estimates.estimator
         if sustained is None or sustained.clock == 1.0 or not isinstance(estimator, Clocked):
             return
-        # What found the clock is kept with the other prices.
+        # The search for the clock cached these prices.
         options, modules = self.prediction.options.estimate, self.prediction.modules
-        kept = prices_of(options, modules) if graph.program.is_scheduled else None
+        store = prices_of(options, modules) if graph.program.is_scheduled else None
         at_boost = estimate_graph(
-            graph, modules, estimator.at_clock(1.0), store=kept or MemoryStore()
+            graph, modules, estimator.at_clock(1.0), store=store or MemoryStore()
         )
         note = (
             f"the computation would draw {sustained.at_boost_w:.0f} W instead of "
@@ -191,25 +193,30 @@ class _Step:
         if system is None or not self.prediction.communication_s:
             return
         yield self._on_links(LINKS_DOUBLED, with_links(system, LinkFactors(bandwidth=2.0)))
-        yield self._row(COMMUNICATION_HIDDEN, self._hidden_s())
+        longer_s = max(self.prediction.compute_s, self.prediction.communication_s)
+        added_s = self.prediction.exposed_host_transfer_s + self.prediction.straggler_s
+        step_s = longer_s + added_s + self.prediction.launch_wait_s
+        yield self._row(COMMUNICATION_HIDDEN, step_s)
 
     def more_network(self) -> Iterator[Change]:
-        """Yield the step with other links, and with each dimension's doubled."""
+        """Yield the step with other links, by dimension too."""
         system = self.prediction.system
         if system is None or not self.prediction.communication_s:
             return
         for name, factors in _MORE_LINKS.items():
             yield self._on_links(name, with_links(system, factors))
-        sizes = _dimension_sizes(system, self.prediction.options.network)
+        is_astra = model_of(self.prediction.options.network, system).model is Model.ASTRA_SIM
+        dimensions = system.dimensions if is_astra else interconnect_of(system).dimensions
+        sizes = [dimension.size for dimension in dimensions]
         if len(sizes) < 2:
             return
-        for at, size in enumerate(sizes):
-            name = f"{LINKS_DOUBLED} along dimension {at} ({size} devices)"
-            faster = with_links(system, LinkFactors(bandwidth=2.0), dimension=at)
+        for number, size in enumerate(sizes):
+            name = f"{LINKS_DOUBLED} along dimension {number} ({size} devices)"
+            faster = with_links(system, LinkFactors(bandwidth=2.0), dimension=number)
             yield self._on_links(name, faster)
 
     def host(self) -> Iterator[Change]:
-        """Yield the step with faster host links, and with free launches."""
+        """Yield the step with faster links or launches of hosts."""
         if self.prediction.host_transfer_s:
             tasks = self.prediction.tasks if self.rows is None else self.rows.chains.graph
             yield self._row(HOST_LINK_DOUBLED, self._of_tasks_s(_with_host_links_doubled(tasks)))
@@ -218,7 +225,7 @@ class _Step:
             yield self._row(HOST_LAUNCHES_FREE, self._of_tasks_s(tasks))
 
     def devices(self) -> Iterator[Change]:
-        """Yield the step without what is not perfect: devices, then links."""
+        """Yield the step with perfect devices, then with perfect links."""
         network, timeline = self.prediction.options.network, self.prediction.timeline
         imperfect = network.imperfect
         if imperfect is None or timeline is None or self.prediction.system is None:
@@ -233,7 +240,7 @@ class _Step:
             yield self._row("every link as specified", step_s)
 
     def overlap(self) -> Iterator[Change]:
-        """Yield the step with full memory use, where the limit prevented overlap."""
+        """Yield the step with XLA's memory limit raised."""
         limit, options = self.prediction.graph.program.overlap, self.prediction.options
         if limit is None or limit.full_factor is None or not self.prediction.gave_up_overlap:
             return
@@ -241,11 +248,11 @@ class _Step:
         again = predict(replace(options, compile=replace(options.compile, options=filled)))
         needs, has = again.memory.peak_bytes, again.memory_capacity_bytes
         fits = "" if has is None else ", and fits" if needs <= has else ", and does not fit"
-        of = "" if has is None else f" of {format_quantity(has, 'B')}"
+        capacity = "" if has is None else f" of {format_quantity(has, 'B')}"
         note = (
             f"overlap: the scheduler's limit was {format_quantity(limit.limit_bytes, 'B')}, and it "
             f"counted {format_quantity(limit.needed_bytes, 'B')}; with {SLOP_FLAG}="
-            f"{limit.full_factor} the step needs {format_quantity(needs, 'B')}{of}{fits}"
+            f"{limit.full_factor} the step needs {format_quantity(needs, 'B')}{capacity}{fits}"
         )
         row = self._row(f"{SLOP_FLAG}={limit.full_factor}", again.step_time_s)
         yield replace(row, note=note)
@@ -269,7 +276,7 @@ class _Step:
         custom_calls = self.prediction.options.estimate.custom_calls
         labelled = Labelled(method=method, scores=scores)
         (unfused_prices,) = priced_again(graph, before, [labelled], custom_calls=custom_calls)
-        passes = passes_of(sum_estimates(each for each in unfused_prices if each is not None))
+        passes = passes_of(_total(unfused_prices))
         if passes is None:
             return
         each_s = passes.fused_s(scores, method) / (passes.forward + passes.backward)
@@ -284,7 +291,7 @@ class _Step:
         yield replace(self._priced("attention fused", after), note=note)
 
     def kernels(self) -> Iterator[Change]:
-        """Yield the step with all, and each of the slowest, kernels memory-bound."""
+        """Yield the step with kernels at their memory limits."""
         from hespas.prediction.explain.kernels import AtLimit, ByKernel, pricer_of  # noqa: PLC0415 - as above
 
         graph, estimates = self.prediction.graph, self.prediction.estimates
@@ -293,25 +300,20 @@ class _Step:
         if pricer is None or not isinstance(method, Scalable) or not graph.program.is_scheduled:
             return
         custom_calls = self.prediction.options.estimate.custom_calls
-        named = ByKernel(method=method, kernels=pricer)
-        (priced,) = priced_again(graph, before, [named], custom_calls=custom_calls)
-        slowest = named.slowest(sum_estimates(each for each in priced if each is not None))
-        asked = [AtLimit(method=method, kernels=pricer, name=each.name) for each in slowest]
-        everything = AtLimit(method=method, kernels=pricer)
-        found = priced_again(graph, before, [everything, *asked], custom_calls=custom_calls)
-        yield self._priced("every kernel at its memory limit", found[0])
-        for kernel, after in zip(slowest, found[1:], strict=True):
+        by_kernel = ByKernel(method=method, kernels=pricer)
+        (priced,) = priced_again(graph, before, [by_kernel], custom_calls=custom_calls)
+        slowest = by_kernel.slowest(_total(priced))
+        names = (None, *(kernel.name for kernel in slowest))
+        at_limits = [AtLimit(method=method, kernels=pricer, name=name) for name in names]
+        every, *single = priced_again(graph, before, at_limits, custom_calls=custom_calls)
+        yield self._priced("every kernel at its memory limit", every)
+        for kernel, after in zip(slowest, single, strict=True):
             row = self._priced(f"kernel {kernel.name} at its memory limit", after)
             yield replace(row, note=kernel.note)
 
-    def _hidden_s(self) -> float:
-        longer_s = max(self.prediction.compute_s, self.prediction.communication_s)
-        others_s = self.prediction.exposed_host_transfer_s + self.prediction.straggler_s
-        return longer_s + others_s + self.prediction.launch_wait_s
-
     def _priced(self, name: str, prices: Prices) -> Change:
         if self.prediction.timeline is None:
-            return self._row(name, sum(each.time_s for each in prices if each is not None))
+            return self._row(name, sum(price.time_s for price in prices if price is not None))
         if self.rows is not None:
             return self._row(name, self._of_tasks_s(self.rows.at(prices)))
         estimates = replace(self.prediction.estimates, estimate_of_region=prices)
@@ -337,6 +339,10 @@ class _Step:
         before_s = self.prediction.step_time_s
         gain = 1 - step_time_s / before_s if before_s > 0 else 0.0
         return Change(change=name, step_time_s=step_time_s, gain=gain)
+
+
+def _total(prices: Prices) -> Estimate:
+    return sum_estimates(price for price in prices if price is not None)
 
 
 def _step(prediction: Prediction) -> _Step:
@@ -385,9 +391,3 @@ def _with_free_launches(graph: TaskGraph) -> TaskGraph:
         for task in graph.tasks
     ]
     return replace(graph, tasks=tuple(tasks))
-
-
-def _dimension_sizes(system: System, network: NetworkOptions) -> list[int]:
-    if model_of(network, system).model is Model.ASTRA_SIM:
-        return [each.size for each in system.dimensions]
-    return [dimension.size for dimension in interconnect_of(system).dimensions]

@@ -1,4 +1,4 @@
-"""Kernels of a step: those slower than their limits, and a table of all."""
+"""A step's slow kernels, and a table of all kernels."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MOST = 5
 
 @frozen
 class SlowKernel:
-    """A kernel slower than its limit: all its launches, and why."""
+    """All launches of a kernel slower than its limit."""
 
     name: str
     time_s: float
@@ -35,13 +35,13 @@ class SlowKernel:
 
     @property
     def note(self) -> str:
-        """What part of its limit it reaches, and why it is no more."""
+        """The reached share of the limit, and the reasons."""
         part = f"{self.name} runs at {100 * self.limit_s / self.time_s:.0f} % of its memory limit"
         return f"{part}: {'; '.join(self.why)}" if self.why else part
 
 
 def pricer_of(method: object) -> KernelPricer | None:
-    """Return what reads kernels for a method; None where nothing does."""
+    """Return the reader of a method's kernels, if any."""
     return method.kernels if isinstance(method, Measured | KernelEstimator) else None
 
 
@@ -52,7 +52,10 @@ def name_of(leaf: Leaf, reading: Reading) -> str:
 
 @frozen
 class ByKernel:
-    """Prices kernels by name, with limits as memory times; all else as nothing."""
+    """Prices kernels by name, and all else as nothing.
+
+    Limits are stored as memory times.
+    """
 
     method: OperationMethod
     kernels: KernelPricer
@@ -71,8 +74,8 @@ class ByKernel:
         return Price(cost=cost, label=name)
 
     def slowest(self, priced: Estimate) -> list[SlowKernel]:
-        """Return the kernels that lose most time against their limit, the slowest first."""
-        found = [
+        """Return the kernels furthest above their limit, the slowest first."""
+        kernels = [
             SlowKernel(
                 name=name,
                 time_s=priced.per_op[name].time_s,
@@ -82,13 +85,15 @@ class ByKernel:
             for name, reading in self.first.items()
             if name in priced.per_op
         ]
-        slow = [each for each in found if each.limit_s < each.time_s]
-        return sorted(slow, key=lambda each: (each.limit_s - each.time_s, each.name))[:_MOST]
+        slow = [kernel for kernel in kernels if kernel.limit_s < kernel.time_s]
+        return sorted(slow, key=lambda kernel: (kernel.limit_s - kernel.time_s, kernel.name))[
+            :_MOST
+        ]
 
 
 @frozen
 class AtLimit:
-    """Prices kernels of a name, or all, at their limit; others as ``method``."""
+    """Prices kernels of a name, or all, at their limit."""
 
     method: OperationMethod
     kernels: KernelPricer
@@ -119,8 +124,8 @@ class KernelMethod(Estimator, OperationMethod, Protocol):
 class KernelRow:
     """Equal kernels: a step launches them ``launches`` times, ``time_s`` each.
 
-    ``launches`` counts every round of a loop. It is fractional where branches have weights.
-    ``modules`` are the user's modules that they belong to, without the numbers of layers.
+    ``launches`` counts every round of a loop; branches with weights make it fractional.
+    ``modules`` are the user's modules that have them, without the numbers of layers.
     """
 
     name: str
@@ -139,7 +144,7 @@ class KernelRow:
 
 @frozen
 class KernelTable:
-    """The kernels of a step, longest first, and libraries: all computation."""
+    """The kernels of a step, longest first, and libraries'."""
 
     method: str
     rows: tuple[KernelRow, ...]
@@ -148,7 +153,7 @@ class KernelTable:
 
     @property
     def launches(self) -> float:
-        """The number of kernel launches in a step, without libraries'."""
+        """The kernel launches of a step, without libraries'."""
         return sum(row.launches for row in self.rows)
 
     @property
@@ -158,8 +163,8 @@ class KernelTable:
 
 
 @frozen
-class _ByKernel:
-    """Prices operations as ``method`` does, and labels them with their kernel."""
+class _Grouped:
+    """Labels kernels of equal name and time, priced alike."""
 
     method: KernelMethod
     kernels: KernelPricer
@@ -190,12 +195,12 @@ def kernel_table(
     *,
     custom_calls: Mapping[str, CustomCallCost],
 ) -> KernelTable:
-    """Return the kernels of a compiled program, as ``method`` prices its computation.
+    """Return the kernels of a compiled program, as priced.
 
     Loops multiply their launches; a branch launches its most expensive alternative, or each by its
     weight. Raises `CostError` for unknown work.
     """
-    by_kernel = _ByKernel(method=method, kernels=kernels)
+    by_kernel = _Grouped(method=method, kernels=kernels)
     total = Estimate()
     for operations, count in Counter(
         compute_region.operations for compute_region in graph.compute_regions

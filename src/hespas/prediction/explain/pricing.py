@@ -20,7 +20,7 @@ from hespas.tasks.build import arithmetic_share, regions_of_tasks
 from hespas.tasks.graph import ComputeTask, Task, TaskGraph
 
 Prices = tuple[Estimate | None, ...]
-"""What each region of a graph costs; None for one that communicates."""
+"""The price of each region of a graph; None for one that communicates."""
 
 
 def priced_again(
@@ -30,7 +30,7 @@ def priced_again(
     *,
     custom_calls: Mapping[str, CustomCallCost],
 ) -> list[Prices]:
-    """Price all regions by several methods; pass on their `CostError`."""
+    """Price all regions by several methods; raises their `CostError`."""
     if not methods:
         return []
     first: dict[int, Compute] = {}
@@ -41,10 +41,10 @@ def priced_again(
     functions, launches = graph.program.functions, graph.program.is_scheduled
     for number, region in first.items():
         costs = region.costs(functions, custom_calls)
-        for made, method in zip(again, methods, strict=True):
+        for prices, method in zip(again, methods, strict=True):
             key = same_work if isinstance(method, Roofline) else None
-            made[number] = estimate_costs(method, costs, launches=launches, key=key)
-    return [tuple([None if old is None else made[id(old)] for old in before]) for made in again]
+            prices[number] = estimate_costs(method, costs, launches=launches, key=key)
+    return [tuple([None if old is None else prices[id(old)] for old in before]) for prices in again]
 
 
 def priced_at_rates(
@@ -57,33 +57,39 @@ def priced_at_rates(
     custom_calls: Mapping[str, CustomCallCost],
     store: Store | None,
 ) -> list[Prices]:
-    """Return all regions' prices at several rates, from the ``store`` if there."""
-    found: list[Prices | None] = [None] * len(changes)
+    """Return all regions' prices at several rates, cached in ``store``."""
+    cached: list[Prices | None] = [None] * len(changes)
     keys = [_keys_at(rates, graph, modules, before, estimator) for rates in changes]
-    for at, of_modules in enumerate(keys):
+    for index, of_modules in enumerate(keys):
         texts = {} if store is None else store.read(of_modules.values())
         if store is not None and all(key in texts for key in of_modules.values()):
-            prices = {
+            of_module = {
                 module: decode_estimate(texts[key], location=store.location)
                 for module, key in of_modules.items()
             }
-            found[at] = _of_regions(before, modules, prices)
-    missing = [at for at, prices in enumerate(found) if prices is None]
-    made = priced_again(
+            numbers = zip(modules.module_of_region, before, strict=True)
+            cached[index] = tuple(
+                [None if old is None else of_module[number] for number, old in numbers]
+            )
+    missing = [index for index, prices in enumerate(cached) if prices is None]
+    priced = priced_again(
         graph,
         before,
-        [estimator.at_rates(changes[at]) for at in missing],
+        [estimator.at_rates(changes[index]) for index in missing],
         custom_calls=custom_calls,
     )
-    for at, prices in zip(missing, made, strict=True):
-        found[at] = prices
+    for index, prices in zip(missing, priced, strict=True):
+        cached[index] = prices
         if store is not None:
-            of_module = dict(zip(modules.module_of_region, prices, strict=True))
-            texts = {key: of_module[module] for module, key in keys[at].items()}
+            estimates = dict(zip(modules.module_of_region, prices, strict=True))
             store.write(
-                {key: encode_estimate(each) for key, each in texts.items() if each is not None}
+                {
+                    key: encode_estimate(estimate)
+                    for module, key in keys[index].items()
+                    if (estimate := estimates[module]) is not None
+                }
             )
-    return [prices for prices in found if prices is not None]
+    return [prices for prices in cached if prices is not None]
 
 
 def _keys_at(
@@ -93,13 +99,8 @@ def _keys_at(
     computing = list(dict.fromkeys(number for number, old in numbers if old is not None))
     fingerprints = [modules.modules[number].fingerprint for number in computing]
     is_scheduled = graph.program.is_scheduled
-    found = cache_keys(fingerprints, estimator, is_scheduled=is_scheduled, rates=asdict(rates))
-    return dict(zip(computing, found, strict=True))
-
-
-def _of_regions(before: Prices, modules: RegionModules, prices: Mapping[int, Estimate]) -> Prices:
-    numbers = zip(modules.module_of_region, before, strict=True)
-    return tuple([None if old is None else prices[number] for number, old in numbers])
+    keys = cache_keys(fingerprints, estimator, is_scheduled=is_scheduled, rates=asdict(rates))
+    return dict(zip(computing, keys, strict=True))
 
 
 def with_first_kernel(graph: RegionGraph, before: Prices, after: Prices) -> Prices:
@@ -112,27 +113,28 @@ def with_first_kernel(graph: RegionGraph, before: Prices, after: Prices) -> Pric
 
 @frozen
 class Rows:
-    """A prediction's rows of computations, and each computation's region by task."""
+    """A prediction's rows of computations, and their regions."""
 
     chains: JoinedGraph
     regions: dict[int, int]
 
     def at(self, prices: Prices) -> TaskGraph:
-        """Return the tasks where each region takes what ``prices`` has for it."""
-        distinct = {id(each): each for each in prices if each is not None}
+        """Return the tasks with the durations of ``prices``."""
+        distinct = {id(price): price for price in prices if price is not None}
         times = {
-            number: (each.duration_ps, arithmetic_share(each)) for number, each in distinct.items()
+            number: (price.duration_ps, arithmetic_share(price))
+            for number, price in distinct.items()
         }
-        of_task = {task: times[id(prices[at])] for task, at in self.regions.items()}
+        of_task = {task: times[id(prices[region])] for task, region in self.regions.items()}
 
         def repriced(task: Task) -> Task:
             if not isinstance(task, ComputeTask):
                 return task
-            row = [of_task[each.id] for each in self.chains.members.get(task.id, (task,))]
-            whole_ps = sum([duration_ps for duration_ps, _ in row])
+            row = [of_task[member.id] for member in self.chains.members.get(task.id, (task,))]
+            total_ps = sum([duration_ps for duration_ps, _ in row])
             bound_ps = sum([duration_ps * share for duration_ps, share in row])
-            share = row[0][1] if len(row) == 1 else bound_ps / (whole_ps or 1)
-            return replace(task, duration_ps=whole_ps, arithmetic_share=share)
+            share = row[0][1] if len(row) == 1 else bound_ps / (total_ps or 1)
+            return replace(task, duration_ps=total_ps, arithmetic_share=share)
 
         tasks = tuple([repriced(task) for task in self.chains.graph.tasks])
         return replace(self.chains.graph, tasks=tasks)
@@ -140,9 +142,9 @@ class Rows:
 
 def rows_of(prediction: Prediction) -> Rows:
     """Return the rows of a scheduled program's computations."""
-    found = regions_of_tasks(prediction.graph, prediction.tasks)
+    regions = regions_of_tasks(prediction.graph, prediction.tasks)
     tasks = {task.id for task in prediction.tasks.tasks if isinstance(task, ComputeTask)}
     return Rows(
         chains=joined_graph(prediction.tasks),
-        regions={task: region.id for task, region in found.items() if task in tasks},
+        regions={task: region.id for task, region in regions.items() if task in tasks},
     )

@@ -1,4 +1,4 @@
-"""The assumptions of a result, joined where alike, with their shares."""
+"""Assumptions of a result, joined where alike."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def grouped_assumptions(
 ) -> list[AssumptionGroup]:
     """Join assumptions that differ only in their kernel or sizes.
 
-    ``decided_s`` is the time that each decides, of the computation's ``whole_s``. Those without
-    one, which are about everything, stand first, in their order; then that which decides most.
+    ``decided_s`` is the time that each decides, of the computation's ``whole_s``. Assumptions about
+    everything have none, and are first; the others are sorted by their time.
 
     >>> [group] = grouped_assumptions(
     ...     ["kernel add: 3 loads go where data says", "kernel gather: 1 loads go where data says"],
@@ -39,13 +39,15 @@ def grouped_assumptions(
     ('2 kernels (add, gather): loads go where data says', 0.2)
     """
     groups = [_group(texts, decided_s or {}, whole_s) for texts in _alike(assumptions)]
-    return sorted(groups, key=lambda each: 2.0 if each.share is None else each.share, reverse=True)
+    return sorted(
+        groups, key=lambda group: 2.0 if group.share is None else group.share, reverse=True
+    )
 
 
 def assumptions_of_step(
     prediction: Prediction | PipelinePrediction, total: Estimate
 ) -> list[AssumptionGroup]:
-    """Return a step's assumptions, those that decide most of its time first.
+    """Return a step's assumptions, the most decisive first.
 
     ``total`` is what a device computes, with the times of its notes. Unknown shares stand last.
     """
@@ -59,7 +61,7 @@ def assumptions_of_step(
         Part.SLOWED_COMPUTATION: prediction.slowed_s,
         Part.NOTED_OPERATIONS: 0.0,
     }
-    subjects = {each.text: each.subject for each in prediction.assumed}
+    subjects = {assumption.text: assumption.subject for assumption in prediction.assumed}
     groups: list[AssumptionGroup] = []
     for texts in _alike(subjects):
         subject = subjects[texts[0]]
@@ -70,34 +72,34 @@ def assumptions_of_step(
         group = _group(texts, total.noted_s, total.time_s)
         about = _about(subject)
         groups.append(msgspec.structs.replace(group, step_share=share, about=about))
-    return sorted(groups, key=lambda each: -1.0 if each.step_share is None else each.step_share,
-                  reverse=True)  # fmt: skip
+    return sorted(
+        groups,
+        key=lambda group: -1.0 if group.step_share is None else group.step_share,
+        reverse=True,
+    )
 
 
 def _about(subject: Subject) -> list[About]:
-    found: list[About] = ["time"] if subject.part is not None else []
+    abouts: list[About] = ["time"] if subject.part is not None else []
     if subject.fits:
-        found.append("memory")
+        abouts.append("memory")
     if subject.hidden:
-        found.append("overlap")
-    return found or ["time"]
+        abouts.append("overlap")
+    return abouts or ["time"]
 
 
 def _alike(assumptions: Iterable[str]) -> Iterable[list[str]]:
     alike: dict[str, list[str]] = {}
     for text in dict.fromkeys(assumptions):
-        alike.setdefault(_without_particulars(text), []).append(text)
+        match = _OF_ONE.fullmatch(text)
+        key = f"{match[1]}: {match[4]}" if match else _SIZES.sub("", text)
+        alike.setdefault(key, []).append(text)
     return alike.values()
 
 
-def _without_particulars(text: str) -> str:
-    match = _OF_ONE.fullmatch(text)
-    return f"{match[1]}: {match[4]}" if match else _SIZES.sub("", text)
-
-
 def _group(texts: list[str], decided_s: Mapping[str, float], whole_s: float) -> AssumptionGroup:
-    known = [decided_s[text] for text in texts if text in decided_s]
-    share = min(1.0, sum(known) / whole_s) if known and whole_s > 0 else None
+    times_s = [decided_s[text] for text in texts if text in decided_s]
+    share = min(1.0, sum(times_s) / whole_s) if times_s and whole_s > 0 else None
     return AssumptionGroup(
         text=_joined(texts), count=len(texts), share=share, examples=_examples(texts)
     )
@@ -116,6 +118,6 @@ def _joined(texts: list[str]) -> str:
 
 def _examples(texts: list[str]) -> list[str]:
     matches = [_OF_ONE.fullmatch(text) for text in texts[:_EXAMPLES]]
-    named = [match[2] for match in matches if match]
+    names = [match[2] for match in matches if match]
     sizes = {size for text in texts for match in _SIZES.findall(text) for size in match.split(", ")}
-    return named or sorted(sizes)
+    return names or sorted(sizes)

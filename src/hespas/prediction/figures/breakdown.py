@@ -1,4 +1,4 @@
-"""A step's time by phase, module and kind of kernel.
+"""A step's time by phase, module and kernel kind.
 
 A compiled fusion is charged to its own name, which compilers take from its root; every operation
 that isn't fused to its own. A collective that compilers combined is charged, by their bytes, to
@@ -33,7 +33,7 @@ K = TypeVar("K", bound=Hashable)
 
 @dataclass(slots=True, kw_only=True)
 class Amount:
-    """Computation, and communication that no computation hides; one adds up in place.
+    """Computation and exposed communication, added up in place.
 
     ``arithmetic_s``, ``memory_s`` and ``launch_s`` are what limits its time, where that is known.
     """
@@ -47,38 +47,38 @@ class Amount:
     memory_s: float = 0.0
     launch_s: float = 0.0
 
-    def add(self, other: Amount, times: float = 1.0) -> None:
-        """Add another amount ``times`` times."""
-        self.count += other.count * times
-        self.time_s += other.time_s * times
-        self.flops += other.flops * times
-        self.bytes_moved += other.bytes_moved * times
-        self.exposed_s += other.exposed_s * times
-        self.arithmetic_s += other.arithmetic_s * times
-        self.memory_s += other.memory_s * times
-        self.launch_s += other.launch_s * times
+    def add(self, amount: Amount, times: float = 1.0) -> None:
+        """Add an amount ``times`` times."""
+        self.count += amount.count * times
+        self.time_s += amount.time_s * times
+        self.flops += amount.flops * times
+        self.bytes_moved += amount.bytes_moved * times
+        self.exposed_s += amount.exposed_s * times
+        self.arithmetic_s += amount.arithmetic_s * times
+        self.memory_s += amount.memory_s * times
+        self.launch_s += amount.launch_s * times
 
 
 @frozen
 class Breakdown:
-    """A step's time by name and by kind; each adds up."""
+    """A step's amounts by name and by kind."""
 
     by_name: Mapping[Named, Amount]
     by_kind: Mapping[str, Amount]
 
 
 def breakdown(prediction: Prediction) -> Breakdown:
-    """Return a step's amounts by name and by kind, in linear time."""
+    """Return a step's amounts by name and by kind."""
     names = operation_names(prediction.graph)
     by_name: dict[Named, Amount] = {}
     by_kind: dict[str, Amount] = {}
-    named: dict[Op, Named] = {}
-    kinds: dict[Op, str] = {}
+    labels: dict[Op, tuple[Named, str]] = {}
     for op, amount, times in amounts_of(prediction):
-        if op not in named:
-            named[op], kinds[op] = names.of(op), kind_of(op)
-        by_name.setdefault(named[op], Amount()).add(amount, times)
-        by_kind.setdefault(kinds[op], Amount()).add(amount, times)
+        if op not in labels:
+            labels[op] = names.of(op), kind_of(op)
+        name, kind = labels[op]
+        by_name.setdefault(name, Amount()).add(amount, times)
+        by_kind.setdefault(kind, Amount()).add(amount, times)
     tensors = carried(prediction.graph.program, names)
     for op, exposed_s in _exposed(prediction):
         for own, share in tensors.of(op):
@@ -87,20 +87,23 @@ def breakdown(prediction: Prediction) -> Breakdown:
 
 
 def joined_breakdown(parts: Iterable[tuple[Breakdown, float, float]]) -> Breakdown:
-    """Return a weighted sum, with each one's times and share of exposed time."""
+    """Return a weighted sum of breakdowns.
+
+    Each comes with its times and the share of its exposed time.
+    """
     by_name: dict[Named, Amount] = {}
     by_kind: dict[str, Amount] = {}
-    for found, times, share in parts:
-        for named, amount in found.by_name.items():
+    for part, times, share in parts:
+        for name, amount in part.by_name.items():
             shown = replace(amount, exposed_s=amount.exposed_s * share)
-            by_name.setdefault(named, Amount()).add(shown, times)
-        for kind, amount in found.by_kind.items():
+            by_name.setdefault(name, Amount()).add(shown, times)
+        for kind, amount in part.by_kind.items():
             by_kind.setdefault(kind, Amount()).add(amount, times)
     return Breakdown(by_name=by_name, by_kind=by_kind)
 
 
 def amounts_of(prediction: Prediction) -> Iterator[tuple[Op, Amount, float]]:
-    """Yield operations with what one takes, and how often a step runs it."""
+    """Yield operations with their amount and number of runs."""
     parts = _Parts(prediction=prediction)
     counts = Counter(region.operations for region in prediction.graph.compute_regions)
     first = {region.operations: region for region in prediction.graph.compute_regions[::-1]}
@@ -145,37 +148,39 @@ class _Parts:
             self._of_module[number] = (
                 self._divided(first, estimate) if isinstance(first, Compute) else []
             )
-        own = all_operations(region)
-        for at, amount in self._of_module[number]:
+        operations = all_operations(region)
+        for index, amount in self._of_module[number]:
             if amount.time_s:
-                yield own[at], amount
+                yield operations[index], amount
 
     def _divided(self, region: Compute, estimate: Estimate) -> list[tuple[int, Amount]]:
-        """Return each operation's amount by place; times add up to the estimate's."""
-        place = {op: at for at, op in enumerate(all_operations(region))}
+        """Return each operation's amount by index.
+
+        Their times add up to the estimate's.
+        """
+        indices = {op: index for index, op in enumerate(all_operations(region))}
         steps = self.prediction.steps(region)
         amounts: dict[int, Amount] = {}
         if steps is None:
             for op, amount in _by_bytes(region, estimate):
-                amounts[place[op]] = amount
+                amounts[indices[op]] = amount
         else:
             for op, amount, times in _flat(steps, 1.0):
-                # What a called function runs is charged to the first operation of the region.
-                amounts.setdefault(place.get(op, 0), Amount()).add(amount, times)
-        whole_s = sum(amount.time_s for amount in amounts.values())
+                # The region's first operation is charged for called functions.
+                amounts.setdefault(indices.get(op, 0), Amount()).add(amount, times)
+        total_s = _total_s(amounts)
         for amount in amounts.values():
-            amount.time_s *= estimate.time_s / whole_s if whole_s else 1.0
+            amount.time_s *= estimate.time_s / total_s if total_s else 1.0
         return list(amounts.items())
 
 
 def all_operations(region: Compute) -> list[Op]:
     """Return a region's operations, each before those inside of it."""
-    return [op for outer in region.operations for op in (outer, *_nested(outer))]
-
-
-def _nested(op: Op) -> Iterator[Op]:
-    for inner in op.regions:
-        yield from nested_ops(inner)
+    return [
+        op
+        for outer in region.operations
+        for op in (outer, *(inner for block in outer.regions for inner in nested_ops(block)))
+    ]
 
 
 def _flat(steps: Iterable[Step], times: float) -> Iterator[tuple[Op, Amount, float]]:
@@ -187,21 +192,21 @@ def _flat(steps: Iterable[Step], times: float) -> Iterator[tuple[Op, Amount, flo
 
 
 def _by_bytes(region: Compute, estimate: Estimate) -> Iterator[tuple[Op, Amount]]:
-    """Yield operations' shares of a region measured whole, by accessed bytes."""
+    """Divide a measured region among operations, by accessed bytes."""
     sizes = {
         op: sum(size_bytes(value.type) for value in (*op.operands, *op.results))
         for op in region.operations
     }
-    whole = sum(sizes.values()) or 1
+    total_bytes = sum(sizes.values()) or 1
     total = estimate.total
     for op, size in sizes.items():
         yield (
             op,
             Amount(
                 count=1.0,
-                time_s=estimate.time_s * size / whole,
-                flops=total.flops * size / whole,
-                bytes_moved=total.bytes_moved * size / whole,
+                time_s=estimate.time_s * size / total_bytes,
+                flops=total.flops * size / total_bytes,
+                bytes_moved=total.bytes_moved * size / total_bytes,
             ),
         )
 
@@ -218,15 +223,15 @@ def _exposed(prediction: Prediction) -> Iterator[tuple[Op, float]]:
             yield region.operation, exposed_ps / PS_PER_S
 
 
-def phase_rows(found: Breakdown) -> list[PhaseRow]:
+def phase_rows(parts: Breakdown) -> list[PhaseRow]:
     """Return each phase's amount in step order, unnamed last."""
-    by_phase = _grouped(found.by_name, lambda named: named.phase)
-    whole_s = _whole_s(by_phase)
+    by_phase = _grouped(parts.by_name, lambda name: name.phase)
+    total_s = _total_s(by_phase)
     return [
         PhaseRow(
             phase=NO_NAME_ROW if phase is None else phase.value,
             time_s=amount.time_s,
-            share=amount.time_s / whole_s if whole_s else 0.0,
+            share=amount.time_s / total_s if total_s else 0.0,
             flops=amount.flops,
             bytes=amount.bytes_moved,
             exposed_s=amount.exposed_s,
@@ -236,27 +241,28 @@ def phase_rows(found: Breakdown) -> list[PhaseRow]:
     ]
 
 
-def layer_rows(found: Breakdown, *, depth: int, each_layer: bool) -> list[LayerRow]:
-    """Return each module's amount, longest first; others by operation name.
+def layer_rows(parts: Breakdown, *, depth: int, each_layer: bool) -> list[LayerRow]:
+    """Return each module's amount, longest first.
 
-    Paths are cut after ``depth`` modules; equal layers are one, unless ``each_layer``.
+    Paths are cut after ``depth`` modules; equal layers are one, unless ``each_layer``. What is
+    outside of modules has the name of its operation.
     """
 
-    def path(named: Named) -> str:
-        if named == NO_NAME:
+    def path(name: Named) -> str:
+        if name == NO_NAME:
             return NO_NAME_ROW
-        modules = named.path if each_layer else merged_layers(named.path)
-        return "/".join(modules[:depth]) or named.operation or NO_NAME_ROW
+        modules = name.path if each_layer else merged_layers(name.path)
+        return "/".join(modules[:depth]) or name.operation or NO_NAME_ROW
 
-    by_path = _grouped(found.by_name, path)
-    by_phase = _grouped(found.by_name, lambda named: (path(named), named.phase))
-    whole_s = _whole_s(by_path)
+    by_path = _grouped(parts.by_name, path)
+    by_phase = _grouped(parts.by_name, lambda name: (path(name), name.phase))
+    total_s = _total_s(by_path)
     rows = [
         LayerRow(
             path=name,
             depth=name.count("/") + 1,
             time_s=amount.time_s,
-            share=amount.time_s / whole_s if whole_s else 0.0,
+            share=amount.time_s / total_s if total_s else 0.0,
             flops=amount.flops,
             bytes=amount.bytes_moved,
             exposed_s=amount.exposed_s,
@@ -271,29 +277,29 @@ def layer_rows(found: Breakdown, *, depth: int, each_layer: bool) -> list[LayerR
     return sorted(rows, key=lambda row: (-row.time_s, -row.exposed_s, row.path))
 
 
-def kind_rows(found: Breakdown) -> list[KindRow]:
-    """Return what each kind of kernel takes, longest first."""
-    whole_s = _whole_s(found.by_kind)
+def kind_rows(parts: Breakdown) -> list[KindRow]:
+    """Return the amount of each kind of kernel, longest first."""
+    total_s = _total_s(parts.by_kind)
     rows = [
         KindRow(
             kind=kind,
             count=int(amount.count) if amount.count == int(amount.count) else amount.count,
             time_s=amount.time_s,
-            share=amount.time_s / whole_s if whole_s else 0.0,
+            share=amount.time_s / total_s if total_s else 0.0,
             flops=amount.flops,
             bytes=amount.bytes_moved,
         )
-        for kind, amount in found.by_kind.items()
+        for kind, amount in parts.by_kind.items()
     ]
     return sorted(rows, key=lambda row: (-row.time_s, row.kind))
 
 
 def _grouped(amounts: Mapping[Named, Amount], key: Callable[[Named], K]) -> dict[K, Amount]:
     groups: dict[K, Amount] = {}
-    for named, amount in amounts.items():
-        groups.setdefault(key(named), Amount()).add(amount)
+    for name, amount in amounts.items():
+        groups.setdefault(key(name), Amount()).add(amount)
     return groups
 
 
-def _whole_s(amounts: Mapping[K, Amount]) -> float:
+def _total_s(amounts: Mapping[K, Amount]) -> float:
     return sum(amount.time_s for amount in amounts.values())

@@ -1,8 +1,8 @@
-"""A step's communication, by kind, groups of devices and network dimensions.
+"""A step's communication, by kind, groups and network dimensions.
 
-Figures are those of the slowest device, every device as specified. A moment in which it doesn't
-compute is charged to one row, to what started first of the communication under way, so that exposed
-times add up to the step's; where nothing is under way, it waits, in a row of its own.
+Figures are those of the slowest device, every device as specified. A moment without computation is
+charged to the communication under way that started first, so that exposed times add up to the
+step's; where nothing is under way, the device is idle, in a row of its own.
 
 Bus bandwidth is what a device must send at least, over the time. Source: NVIDIA, nccl-tests,
 doc/PERFORMANCE.md, for networks of one kind of link. Here a device has links along several
@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from itertools import accumulate, combinations, pairwise
+from itertools import combinations, pairwise
 from math import prod
 from typing import assert_never
 
@@ -34,23 +34,24 @@ from hespas.tasks.graph import CollectiveTask, ComputeTask, GroupTable, ReceiveT
 
 @frozen
 class Bus:
-    """The dimensions of a network, nearest first, along which its devices are numbered."""
+    """A network's dimensions, nearest first, along which devices are numbered."""
 
     dimensions: tuple[Dimension, ...]
 
     def used(self, groups: Sequence[Sequence[int]]) -> tuple[int, ...]:
-        """Return the dimensions along which a group extends, nearest 0."""
-        strides = self._strides()
+        """Return the numbers of the dimensions that groups extend along."""
         return tuple(
             number
-            for number, (stride, each) in enumerate(zip(strides, self.dimensions, strict=True))
-            if any(len({member // stride % each.size for member in one}) > 1 for one in groups)
+            for number, (stride, dimension) in enumerate(self._with_strides())
+            if any(
+                len({member // stride % dimension.size for member in group}) > 1 for group in groups
+            )
         )
 
     def limit_bytes_per_s(
         self, kind: CollectiveKind | None, members: Sequence[int]
     ) -> float | None:
-        """Return the most bus bandwidth that a group can reach, if known.
+        """Return a group's highest possible bus bandwidth, if known.
 
         Messages go from member to member, those of a permutation (``kind`` None) each on one link
         of a dimension. It is not known for groups that are no product of positions along the
@@ -72,35 +73,38 @@ class Bus:
             limits.append(share * links)
         return min(limits)
 
-    def _strides(self) -> list[int]:
-        sizes = [each.size for each in self.dimensions]
-        return list(accumulate([1, *sizes[:-1]], int.__mul__)) if sizes else []
+    def _with_strides(self) -> Iterator[tuple[int, Dimension]]:
+        stride = 1
+        for dimension in self.dimensions:
+            yield stride, dimension
+            stride *= dimension.size
 
     def _levels(self, kind: CollectiveKind | None, members: Sequence[int]) -> Iterator[_Level]:
-        for stride, each in zip(self._strides(), self.dimensions, strict=True):
-            positions = [member // stride % each.size for member in members]
+        for stride, dimension in self._with_strides():
+            shape, parameters = dimension.shape, dimension.parameters
+            positions = [member // stride % dimension.size for member in members]
             along = len(set(positions))
             is_between = min(positions) < positions[0] < max(positions)
-            from_both_sides = each.shape is Shape.LINE and kind in _ROOTED and is_between
+            from_both_sides = shape is Shape.LINE and kind in _ROOTED and is_between
             # The figures of a measured link are those of all links of a device together, or to one
             # other device where they are connected in pairs.
-            is_whole = each.measured is not None and each.shape is not Shape.FULLY_CONNECTED
-            links = 2 if from_both_sides else _links(each.shape, along)
+            is_total = dimension.measured is not None and shape is not Shape.FULLY_CONNECTED
+            links = 2 if from_both_sides else _links(shape, along)
             yield _Level(
                 members=along,
-                links=1 if is_whole else links,
-                link_bytes_per_s=each.parameters.bandwidth_bytes_per_s,
-                reduces_in_switch=each.parameters.reduces_in_switch,
+                links=1 if is_total else links,
+                link_bytes_per_s=parameters.bandwidth_bytes_per_s,
+                reduces_in_switch=parameters.reduces_in_switch,
             )
 
 
 _ROOTED = {CollectiveKind.GATHER, CollectiveKind.SCATTER}
-"""What the first member receives or sends alone: on a line, to both sides if others are there."""
+"""Kinds whose root sends or receives alone: on a line, perhaps to both sides."""
 
 
 @frozen
 class _Level:
-    """A dimension as a group uses it: its positions, and a device's links."""
+    """A group's positions and links along one dimension."""
 
     members: int
     links: int
@@ -109,7 +113,7 @@ class _Level:
 
 
 def bus_of(system: System, *, model: str) -> Bus | None:
-    """Return the network as a model sees it; None without dimensions."""
+    """Return the network as a model sees it, if any."""
     if model == "astra-sim":
         system = replace(system, interconnect=None)
     if system.interconnect is None and not system.dimensions:
@@ -119,7 +123,7 @@ def bus_of(system: System, *, model: str) -> Bus | None:
 
 
 def sent_bytes(kind: CollectiveKind, members: int, size_bytes: int) -> float:
-    """Return the bytes that a collective's device must send at least.
+    """Return the least bytes that a collective's device sends.
 
     In a gather or scatter it is what the one that has all must receive or send.
 
@@ -156,7 +160,7 @@ def _links(shape: Shape, members: int) -> int:
 
 
 def _share(kind: CollectiveKind, members: int, blocks: int, *, reduces_in_switch: bool) -> float:
-    """Return bus bandwidth per byte/s of a member's links out of its block.
+    """Return bus bandwidth per bandwidth of a block's links.
 
     All blocks together exchange at least ``blocks - 1`` times the data, twice to reduce it for
     all, or once each where switches add it up; all-to-all sends each byte by itself.
@@ -186,7 +190,7 @@ Communication = CollectiveTask | SendTask | ReceiveTask
 
 @dataclass(slots=True, kw_only=True)
 class _Row:
-    """What is under way of one kind among the same groups."""
+    """Communication of one kind among the same groups."""
 
     size: int
     count: int = 0
@@ -200,13 +204,16 @@ class _Row:
 
     @property
     def limit_bytes_per_s(self) -> float | None:
-        """The most bandwidth that any of them can reach, if all are known."""
-        known = [limit for limit in self.limits if limit is not None]
-        return max(known) if known and None not in self.limits else None
+        """The highest limit, if all are known."""
+        limits = [limit for limit in self.limits if limit is not None]
+        return max(limits) if len(limits) == len(self.limits) > 0 else None
 
 
 def communication_rows(prediction: Prediction) -> list[CommunicationRow]:
-    """Return a row for each kind, groups and dimensions, those exposed longest first."""
+    """Return a row for each kind, groups and dimensions.
+
+    The rows are sorted by their exposed time.
+    """
     if prediction.timeline is None:
         return []
     device = prediction.timeline.as_specified or prediction.timeline.slowest
@@ -261,7 +268,7 @@ def _communication(device: ClassTimeline) -> Iterator[Communication]:
 
 
 def exposed_communication(device: ClassTimeline) -> Iterator[tuple[Communication, Interval]]:
-    """Yield when a device doesn't compute, each moment as the communication that started first."""
+    """Yield the intervals without computation, by their communication."""
     busy: list[Interval] = sorted(
         device.nodes[task.id]
         for task in device.graph.tasks
@@ -279,20 +286,23 @@ def exposed_communication(device: ClassTimeline) -> Iterator[tuple[Communication
 
 
 def _consumers(device: ClassTimeline) -> Mapping[int, str]:
-    """Return by task its waiter: the first computation, else any other task."""
-    found: dict[int, tuple[bool, int, str]] = {}
+    """Return the name of each task's waiter.
+
+    It is the first computation that needs the task, else the first other task.
+    """
+    first: dict[int, tuple[bool, int, str]] = {}
     for task in device.graph.tasks:
         if task.id not in device.nodes:
             continue
         rank = (not isinstance(task, ComputeTask), device.nodes[task.id][0], task.name)
         for need in task.depends_on:
-            if need not in found or rank < found[need]:
-                found[need] = rank
-    return {task: name for task, (_, _, name) in found.items()}
+            if need not in first or rank < first[need]:
+                first[need] = rank
+    return {task: name for task, (_, _, name) in first.items()}
 
 
 class _Names:
-    """Names groups by the mesh and by the network; each distinct division once."""
+    """Cached names of groups, by the mesh and the network."""
 
     def __init__(self, prediction: Prediction) -> None:
         self.devices, self.axes = prediction.devices, prediction.mesh
@@ -302,14 +312,14 @@ class _Names:
         self.limit = cache(self._limit)
 
     def _axis(self, groups: GroupTable, *, is_whole: bool) -> str:
-        """Return the mesh axes of groups, else how they are formed."""
+        """Return the mesh axes or the shape of groups."""
         if prod(size for _, size in self.axes) == self.devices:
-            wanted = {frozenset(group) for group in groups}
-            named = [name for name, size in self.axes if size > 1]
-            for count in range(1, min(len(named), _SUBSETS) + 1):
-                for used in combinations(named, count):
+            distinct = {frozenset(group) for group in groups}
+            axes = [name for name, size in self.axes if size > 1]
+            for count in range(1, min(len(axes), _SUBSETS) + 1):
+                for used in combinations(axes, count):
                     along = on_devices(groups_along(self.axes, used), self.order)
-                    if _is_along(wanted, along, is_whole=is_whole):
+                    if _is_along(distinct, along, is_whole=is_whole):
                         return "+".join(used)
         return _shape(groups, self.devices, is_whole=is_whole)
 
@@ -318,7 +328,7 @@ class _Names:
         return "" if self.bus is None else "+".join(map(str, self.bus.used(groups)))
 
     def _limit(self, kind: CollectiveKind | None, groups: GroupTable, device: int) -> float | None:
-        """Return a device's largest possible bandwidth in a group, if known."""
+        """Return a device's highest possible bandwidth, if known."""
         if self.bus is None:
             return None
         own = [group for group in groups if device in group]
@@ -326,16 +336,19 @@ class _Names:
         return max((limit for limit in limits if limit is not None), default=None)
 
 
-def _is_along(wanted: set[frozenset[int]], along: GroupTable, *, is_whole: bool) -> bool:
-    """Return whether groups are those along axes, or all pairs of a permutation inside of them."""
+def _is_along(groups: set[frozenset[int]], along: GroupTable, *, is_whole: bool) -> bool:
+    """Return whether groups are those along mesh axes.
+
+    Pairs of a permutation have to be inside of them.
+    """
     if is_whole:
-        return wanted == {frozenset(group) for group in along}
+        return groups == {frozenset(group) for group in along}
     group_of = {member: number for number, group in enumerate(along) for member in group}
-    return all(len({group_of[member] for member in pair}) <= 1 for pair in wanted)
+    return all(len({group_of[member] for member in pair}) <= 1 for pair in groups)
 
 
 def _bus(prediction: Prediction) -> Bus | None:
-    """Return the network's dimensions; None where they are not those of all devices."""
+    """Return the dimensions that have all devices, if any."""
     if prediction.system is None or prediction.timeline is None:
         return None
     bus = bus_of(prediction.system, model=prediction.timeline.model)
@@ -344,7 +357,7 @@ def _bus(prediction: Prediction) -> Bus | None:
 
 
 def _shape(groups: GroupTable, devices: int, *, is_whole: bool) -> str:
-    """Describe groups by their size and how far apart their members are.
+    """Describe groups by their size and stride.
 
     >>> _shape(((0, 4), (1, 5)), 8, is_whole=True), _shape(((0, 1, 2, 3),), 4, is_whole=True)
     ('groups of 2, stride 4', 'all 4')
@@ -356,7 +369,7 @@ def _shape(groups: GroupTable, devices: int, *, is_whole: bool) -> str:
         return f"all {devices}"
     if len(sizes) > 1:
         return f"groups of {min(sizes)} to {max(sizes)}"
-    strides = {right - left for group in groups for left, right in pairwise(group)}
+    strides = {after - before for group in groups for before, after in pairwise(group)}
     stride = f", stride {strides.pop()}" if len(strides) == 1 else ""
     return f"groups of {sizes.pop()}{stride}"
 
@@ -387,7 +400,7 @@ def _finished(key: tuple[str, str, str], row: _Row, *, knows_waits: bool) -> Com
 def plain_row(
     kind: str, axis: str, devices: int, time_s: float, exposed_s: float
 ) -> CommunicationRow:
-    """Return a row of which only times are known."""
+    """Return a row that has only times."""
     return CommunicationRow(
         kind=kind,
         axis=axis,

@@ -1,4 +1,4 @@
-"""How far predictions of steps like this one were off published ones."""
+"""Errors of predictions of published steps."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _errors() -> _Errors:
 
 @cache
 def engine_errors() -> dict[str, PublishedErrors]:
-    """Return how far predictions of published points of engines were off, by engine."""
+    """Return the errors for published points, by engine."""
     return msgspec.json.decode(_OF_ENGINES.read_bytes(), type=dict[str, PublishedErrors])
 
 
@@ -78,9 +78,9 @@ def expected_error(prediction: Prediction | PipelinePrediction) -> ExpectedError
     least, most = group.devices
     part = prediction.device_name
     steps = _STEPS[chosen].format(f"{least:,} to {most:,}")
-    others = "" if part in group.parts else f" (none on {part})"
+    lack = "" if part in group.parts else f" (none on {part})"
     text = (
-        f"{100 * group.mean_absolute:.1f} % in the mean of {group.steps} published {steps}{others}"
+        f"{100 * group.mean_absolute:.1f} % in the mean of {group.steps} published {steps}{lack}"
         f", {100 * group.least:+.0f} to {100 * group.most:+.0f} %"
     )
     is_modelled = prediction.fidelity == "fused" and chosen == "xla_gpu"
@@ -105,18 +105,18 @@ def _is_decoded(prediction: Prediction | PipelinePrediction) -> bool:
 
 
 def _of_engines() -> str:
-    """Return how far the times between tokens of engines were off."""
+    """Describe the errors of engines' times between tokens."""
     engines = engine_errors()
-    medians = [each.tpot for each in engines.values()]
+    medians = [errors.tpot for errors in engines.values()]
     return (
         f"{100 * min(medians):.0f} to {100 * max(medians):.0f} %: medians of the times between "
-        f"tokens of {sum(each.points for each in engines.values())} published points of "
+        f"tokens of {sum(errors.points for errors in engines.values())} published points of "
         f"{len(engines)} engines"
     )
 
 
 def _group_name(prediction: Prediction | PipelinePrediction) -> str | None:
-    """Name the comparable group of published steps, if any."""
+    """Return the comparable group of published steps, if any."""
     part, kind = prediction.device_name, prediction.work.kind
     platform = platform_of(part) if part in device_names() else ""
     name = _GROUPS.get((prediction.fidelity, platform))

@@ -1,4 +1,4 @@
-"""The figures of a long run: closed forms, and quantiles of plays."""
+"""The figures of a long run."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from hespas.program.types import size_bytes
 
 if TYPE_CHECKING:
     from hespas.prediction.answer import PipelinePrediction
-    from hespas.prediction.long_run import Floats, PlayedRuns
+    from hespas.prediction.long_run import Floats
 
     AnyPrediction = Prediction | PipelinePrediction
 
@@ -42,29 +42,27 @@ _SEARCH_SEEDS = 100
 
 def goodput_report(
     prediction: AnyPrediction, *, energy_j: float | None = None, idle_w: float = 0.0
-) -> GoodputReport | None:
-    """Return what a long run reaches, None where it is not asked for.
+) -> GoodputReport:
+    """Return the shares of a long run's time.
 
     ``energy_j`` is that of a device in a step, ``idle_w`` its power while it waits. Raises
     `ConfigError` for unknown failures, nothing to save, and an interval below a step.
     """
-    given, assumed = prediction.options.long_run, list[str]()
-    if not given.goodput:
-        return None
+    options, assumed = prediction.options.long_run, list[str]()
     if isinstance(prediction, Prediction):
         size = _checkpoint_bytes(prediction, assumed)
     else:
         size = prediction.checkpoint_bytes
     step_s, devices, tokens = prediction.step_time_s, prediction.devices, prediction.work.tokens
-    rate = failure_interval(given, prediction.device_name)
+    rate = failure_interval(options, prediction.device_name)
     hazards = _hazards(prediction, rate, assumed)
     run = _long_run(prediction, size, _interval_between(hazards, rate, devices), assumed)
     reached = goodput_of(run)
     steps_per_day = DAY_S * reached.productive / step_s
     tokens_per_day = None if tokens is None else tokens * steps_per_day
-    days = _days(given, tokens_per_day)
-    price = given.device_hour_usd
-    if price is not None and days is None and given.run_days is None:
+    days = _days(options, tokens_per_day)
+    price = options.device_hour_usd
+    if price is not None and days is None and options.run_days is None:
         raise ConfigError(
             f"{option('device_hour_usd')} has no effect without the days of the run",
             hint=f"give {option('train_tokens')} or {option('run_days')}",
@@ -86,7 +84,7 @@ def goodput_report(
         usd=None if days is None or price is None else 24 * days * price * devices,
         assumptions=assumed,
         played=None
-        if given.run_days is None
+        if options.run_days is None
         else _played(prediction, run, hazards, energy_j=energy_j, idle_w=idle_w),
     )
 
@@ -101,19 +99,19 @@ def _interval_between(hazards: Hazards | None, rate: FailureRate | None, devices
 def _hazards(
     prediction: AnyPrediction, rate: FailureRate | None, assumed: list[str]
 ) -> Hazards | None:
-    """Return what interrupts the runs that are played; None where none are."""
-    given, devices = prediction.options.long_run, prediction.devices
+    """Return the hazards of the runs to play, if any."""
+    options, devices = prediction.options.long_run, prediction.devices
     if rate is not None and rate.source:
         hours = format_amount(rate.device_interval_s / 3600).strip()
         assumed.append(f"a device fails every {hours} hours: {rate.source}")
-    if given.run_days is None:
+    if options.run_days is None:
         return None
     device = prediction.device
     host = None if device is None or device.power is None else device.power.host
     size = None if host is None else host.devices
-    if given.hazards is not None:
-        assumed.append(f"what fails: {given.hazards.source}")
-        return hazards_of(given.hazards, devices=devices, node_devices=size)
+    if options.hazards is not None:
+        assumed.append(f"what fails: {options.hazards.source}")
+        return hazards_of(options.hazards, devices=devices, node_devices=size)
     if rate is None:
         raise AssertionError("failure_interval has one without hazards")
     cause = Cause(name="a device", interval_s=rate.device_interval_s / devices)
@@ -123,36 +121,36 @@ def _hazards(
 def _long_run(
     prediction: AnyPrediction, size: int, failure_interval_s: float, assumed: list[str]
 ) -> LongRun:
-    given = prediction.options.long_run
+    options = prediction.options.long_run
     save_s, behind_s, load_s = _checkpoint_times(prediction, size, assumed)
-    interval_s = _interval_s(prediction.step_time_s, given, failure_interval_s, save_s, behind_s)
-    if given.restart_time == DEFAULT_START_S:
+    interval_s = _interval_s(prediction.step_time_s, options, failure_interval_s, save_s, behind_s)
+    if options.restart_time == DEFAULT_START_S:
         assumed.append(f"starting again takes {format_time(DEFAULT_START_S)} (--restart-time)")
-    if given.spare_nodes is None:
+    if options.spare_nodes is None:
         assumed.append("a node that failed is replaced at once (--spare-nodes)")
-    elif given.repair_time == DEFAULT_REPAIR_S:
+    elif options.repair_time == DEFAULT_REPAIR_S:
         assumed.append("a node that failed is back after a day (--repair-time)")
-    if given.elastic_nodes is not None:
-        if given.run_days is None:
+    if options.elastic_nodes is not None:
+        if options.run_days is None:
             raise ConfigError(
                 f"{option('elastic_nodes')} has no effect on closed forms, which wait for nodes",
                 hint=f"give {option('run_days')}, or drop it",
             )
         assumed.append(
-            f"runs that are played go on without copies of {given.elastic_nodes} nodes, at as much "
-            "of their speed; the figures above them wait"
+            f"runs that are played go on without copies of {options.elastic_nodes} nodes, at as "
+            "much of their speed; the figures above them wait"
         )
-    assumed.append(f"failures come at random, and {_WAITS[given.checkpoint_mode]}")
+    assumed.append(f"failures come at random, and {_WAITS[options.checkpoint_mode]}")
     return LongRun(
         failure_interval_s=failure_interval_s,
-        start_s=given.restart_time,
+        start_s=options.restart_time,
         load_s=load_s,
         save_s=save_s,
         interval_s=interval_s,
-        spares=given.spare_nodes,
-        repair_s=given.repair_time,
+        spares=options.spare_nodes,
+        repair_s=options.repair_time,
         behind_s=behind_s,
-        elastic_nodes=given.elastic_nodes,
+        elastic_nodes=options.elastic_nodes,
     )
 
 
@@ -171,10 +169,13 @@ _WAITS = {
 def _checkpoint_times(
     prediction: AnyPrediction, size: int, assumed: list[str]
 ) -> tuple[float, float, float]:
-    """Return the times to wait for, complete and load a checkpoint."""
-    given, devices = prediction.options.long_run, prediction.devices
-    mode = given.checkpoint_mode
-    if mode is CheckpointMode.MEMORY and given.checkpoint_bandwidth is not None:
+    """Return the times that a checkpoint takes.
+
+    They are those that training waits, until the checkpoint is complete, and to load it.
+    """
+    options, devices = prediction.options.long_run, prediction.devices
+    mode = options.checkpoint_mode
+    if mode is CheckpointMode.MEMORY and options.checkpoint_bandwidth is not None:
         raise ConfigError(
             f"{option('checkpoint_bandwidth')} has no effect: hosts keep the checkpoints",
             hint=f"drop it, or give another {option('checkpoint_mode')}",
@@ -191,7 +192,7 @@ def _checkpoint_times(
     if mode is CheckpointMode.MEMORY:
         moved_s = size / devices / _outer_bandwidth(prediction)
         return copied_s, moved_s, moved_s + copied_s
-    bandwidth = given.checkpoint_bandwidth
+    bandwidth = options.checkpoint_bandwidth
     if bandwidth is None:
         bandwidth = CHECKPOINT_BYTES_PER_S * devices
         assumed.append(
@@ -224,20 +225,20 @@ def _played(
     energy_j: float | None,
     idle_w: float,
 ) -> PlayedReport | None:
-    """Play the run, and find the spares with most training per node."""
+    """Play the run, and search for the best spares."""
     # Few ask for runs that are played, which need NumPy.
     from hespas.prediction.long_run import CATEGORIES, best_spares, played  # noqa: PLC0415
 
-    given, devices, step_s = (
+    options, devices, step_s = (
         prediction.options.long_run,
         prediction.devices,
         prediction.step_time_s,
     )
-    if given.run_days is None or hazards is None:
+    if options.run_days is None or hazards is None:
         return None
-    run_s = given.run_days * DAY_S
-    runs = played(run, hazards, run_s=run_s, seeds=given.run_seeds, seed=given.run_seed)
-    tokens, price = prediction.work.tokens, given.device_hour_usd
+    run_s = options.run_days * DAY_S
+    runs = played(run, hazards, run_s=run_s, seeds=options.run_seeds, seed=options.run_seed)
+    tokens, price = prediction.work.tokens, options.device_hour_usd
     trained_s = runs.seconds["productive"] + runs.seconds["lost"]
     energy = None
     if energy_j is not None:
@@ -245,39 +246,34 @@ def _played(
         energy = devices * (energy_j * steps + idle_w * (run_s - trained_s))
     spares: tuple[int, float] | None = None
     if hazards.nodes > 1 and any(cause.nodes for cause in hazards.causes):
-        seeds = min(given.run_seeds, _SEARCH_SEEDS)
-        spares = best_spares(run, hazards, run_s=run_s, seeds=seeds, seed=given.run_seed)
+        seeds = min(options.run_seeds, _SEARCH_SEEDS)
+        spares = best_spares(run, hazards, run_s=run_s, seeds=seeds, seed=options.run_seed)
+    # Spares are paid too.
+    paid_devices = devices * (1 + (options.spare_nodes or 0) / hazards.nodes)
     return PlayedReport(
-        days=given.run_days,
-        seeds=given.run_seeds,
+        days=options.run_days,
+        seeds=options.run_seeds,
         goodput=_quantiles(runs.goodput),
         shares={name: runs.share(name) for name in CATEGORIES},
-        interruptions=_quantiles(_interruptions(runs)),
+        interruptions=_quantiles(sum(runs.struck.values(), start=0.0 * runs.goodput)),
         causes={name: float(count.mean()) for name, count in runs.struck.items()},
         unequal_share=None if runs.worst is None else float(runs.worst.mean()),
         tokens_per_day=None
         if tokens is None
         else _quantiles(tokens * runs.goodput * (DAY_S / step_s)),
         energy_j=None if energy is None else _quantiles(energy),
-        usd=None if price is None else 24 * given.run_days * price * _paid(given, devices, hazards),
-        best_interval_s=_best_interval(run, step_s),
+        usd=None if price is None else 24 * options.run_days * price * paid_devices,
+        best_interval_s=_best_interval_s(step_s, run.failure_interval_s, run.save_s, run.behind_s),
         best_spare_nodes=None if spares is None else spares[0],
         best_spare_goodput=None if spares is None else spares[1],
     )
 
 
-def _paid(given: GoodputOptions, devices: int, hazards: Hazards) -> float:
-    """Return the devices that are paid: spares too."""
-    return devices * (1 + (given.spare_nodes or 0) / hazards.nodes)
-
-
-def _best_interval(run: LongRun, step_s: float) -> float:
-    best_s = best_interval_s(failure_interval_s=run.failure_interval_s, save_s=run.save_s)
-    return step_s if best_s == inf else max(step_s, best_s, run.behind_s)
-
-
-def _interruptions(runs: PlayedRuns) -> Floats:
-    return sum(runs.struck.values(), start=0.0 * runs.goodput)
+def _best_interval_s(
+    step_s: float, failure_interval_s: float, save_s: float, behind_s: float
+) -> float:
+    best_s = best_interval_s(failure_interval_s=failure_interval_s, save_s=save_s)
+    return step_s if best_s == inf else max(step_s, best_s, behind_s)
 
 
 def _quantiles(values: Floats) -> Quantiles:
@@ -288,33 +284,32 @@ def _quantiles(values: Floats) -> Quantiles:
 
 
 def _checkpoint_bytes(prediction: Prediction, assumed: list[str]) -> int:
-    """Return what a step passes on: outputs over arguments, each once."""
+    """Return the bytes that a step hands to the next."""
     program = prediction.graph.program
     arguments = {alias.argument for alias in program.aliases}
-    whole = program.whole.inputs
+    inputs = program.whole.inputs
     if not arguments:
         raise ConfigError(
             "the step hands nothing to the next one that a checkpoint would hold",
             location=program.source,
             hint="donate what it updates: jax.jit(step, donate_argnums=0)",
         )
-    if len(whole) > max(arguments):
-        return sum(size_bytes(whole[argument]) for argument in arguments)
+    if len(inputs) > max(arguments):
+        return sum(size_bytes(inputs[argument]) for argument in arguments)
     assumed.append("every device's part is in the checkpoint, copies of it too")
     return prediction.memory.alias_bytes * prediction.devices
 
 
 def _interval_s(
     step_s: float,
-    given: GoodputOptions,
+    options: GoodputOptions,
     failure_interval_s: float,
     save_s: float,
     behind_s: float,
 ) -> float:
-    chosen = given.checkpoint_interval
+    chosen = options.checkpoint_interval
     if chosen is None:
-        best_s = best_interval_s(failure_interval_s=failure_interval_s, save_s=save_s)
-        return step_s if best_s == inf else max(step_s, best_s, behind_s)
+        return _best_interval_s(step_s, failure_interval_s, save_s, behind_s)
     if chosen < behind_s:
         raise ConfigError(
             f"{option('checkpoint_interval')} of {format_time(chosen)} is shorter than it takes to "
@@ -329,8 +324,8 @@ def _interval_s(
     return chosen
 
 
-def _days(given: GoodputOptions, tokens_per_day: float | None) -> float | None:
-    refuse_unused(given, {TOKENS: tokens_per_day is None})
-    if given.train_tokens is None or tokens_per_day is None:
+def _days(options: GoodputOptions, tokens_per_day: float | None) -> float | None:
+    refuse_unused(options, {TOKENS: tokens_per_day is None})
+    if options.train_tokens is None or tokens_per_day is None:
         return None
-    return given.train_tokens / tokens_per_day
+    return options.train_tokens / tokens_per_day

@@ -18,14 +18,14 @@ from hespas.models.part import EXPERT, PIPE, REDUCED
 from hespas.prediction.answer import PartCost, PipelinePrediction
 from hespas.prediction.figures.communication import communication_rows, plain_row
 from hespas.prediction.figures.schema import IDLE, CommunicationRow, PipelineReport, StageRow
-from hespas.prediction.figures.step import Ran
+from hespas.prediction.figures.step import RepeatedProgram
 from hespas.tasks.graph import devices_text
 from hespas.tasks.pipelining.options import Overlap
 from hespas.tasks.pipelining.schedule import ideal_bubble
 
 
 def pipeline_rows(prediction: PipelinePrediction) -> PipelineReport:
-    """Return a step's stages, with the times and memory of each."""
+    """Return the times and memory of a step's stages."""
     schedule = prediction.cut.schedule
     hides = prediction.options.pipeline.hides
     return PipelineReport(
@@ -36,7 +36,7 @@ def pipeline_rows(prediction: PipelinePrediction) -> PipelineReport:
         bubble=prediction.bubble,
         ideal_bubble=_ideal(prediction),
         message_s=prediction.message_ps / PS_PER_S,
-        hidden=[what.value for what in Overlap if hides(what)],
+        hidden=[overlap.value for overlap in Overlap if hides(overlap)],
         stages=[_stage_row(prediction, stage) for stage in range(schedule.stages)],
     )
 
@@ -58,15 +58,15 @@ def _stage_row(prediction: PipelinePrediction, stage: int) -> StageRow:
     spent = prediction.spent(stage)
     update_from, update_to = prediction.stages[stage].update
     capacity = prediction.memory_capacity_bytes
-    forward = sum(each.forward.total_ps for each in costs)
-    backward = sum(each.backward.total_ps + each.weights.total_ps for each in costs)
+    forward_ps = sum(passes.forward.total_ps for passes in costs)
+    backward_ps = sum(passes.backward.total_ps + passes.weights.total_ps for passes in costs)
     return StageRow(
         stage=stage,
         devices=devices_text(cut.devices_of(stage)),
         layers=sum(part.layers for part in parts),
         parts=[str(part) for part in parts],
-        forward_s=forward / PS_PER_S,
-        backward_s=backward / PS_PER_S,
+        forward_s=forward_ps / PS_PER_S,
+        backward_s=backward_ps / PS_PER_S,
         compute_s=spent.compute_ps / PS_PER_S,
         exposed_communication_s=spent.communication_ps / PS_PER_S,
         exposed_host_transfer_s=spent.host_ps / PS_PER_S,
@@ -86,63 +86,71 @@ def _stage_row(prediction: PipelinePrediction, stage: int) -> StageRow:
     )
 
 
-def ran_of(prediction: PipelinePrediction) -> list[Ran]:
-    """Return the programs that a device of the busiest stage runs."""
+def programs_of(prediction: PipelinePrediction) -> list[RepeatedProgram]:
+    """Return the programs of the busiest stage's devices."""
     parts = prediction.cut.parts_of(prediction.busiest)
-    ran: list[Ran] = []
+    programs: list[RepeatedProgram] = []
     for part in sorted(set(parts), key=str):
-        cost, chunks = prediction.costs[part], [at for at, each in enumerate(parts) if each == part]
-        ran += [_ran(prediction, cost, chunks)]
-        ran += [Ran(prediction=cost.update_prediction, times=len(chunks))]
-    return ran
+        cost = prediction.costs[part]
+        chunks = [chunk for chunk, own in enumerate(parts) if own == part]
+        programs.append(_repeated_passes(prediction, cost, chunks))
+        programs.append(RepeatedProgram(prediction=cost.update_prediction, times=len(chunks)))
+    return programs
 
 
-def _ran(prediction: PipelinePrediction, cost: PartCost, chunks: list[int]) -> Ran:
-    """Return the passes of a part's chunks, with their exposed time."""
+def _repeated_passes(
+    prediction: PipelinePrediction, cost: PartCost, chunks: list[int]
+) -> RepeatedProgram:
+    """Return the passes of chunks, with their exposed shares."""
     times = prediction.cut.schedule.micro_batches * len(chunks)
     before_ps = cost.prediction.exposed_communication_s * PS_PER_S * times
     passes = cost.passes
     exchanged_ps = times * (passes.forward + passes.backward + passes.weights).exchange_ps
     spent = [prediction.passes_of(prediction.busiest, chunk) for chunk in chunks]
-    left_ps = sum(each.communication_ps for each in spent)
-    exchanges_left_ps = sum(each.exchange_ps for each in spent)
-    return Ran(
+    exposed_ps = sum(chunk.communication_ps for chunk in spent)
+    exposed_exchange_ps = sum(chunk.exchange_ps for chunk in spent)
+    return RepeatedProgram(
         prediction=cost.prediction,
         times=times,
-        both=_share(left_ps, before_ps),
-        exchanges=_share(exchanges_left_ps, exchanged_ps),
-        others=_share(left_ps - exchanges_left_ps, before_ps - exchanged_ps),
+        exposed_share=_share(exposed_ps, before_ps),
+        exchange_share=_share(exposed_exchange_ps, exchanged_ps),
+        collective_share=_share(exposed_ps - exposed_exchange_ps, before_ps - exchanged_ps),
     )
 
 
-def _share(left_ps: float, before_ps: float) -> float:
-    return left_ps / before_ps if before_ps > 0 else 1.0
+def _share(exposed_ps: float, before_ps: float) -> float:
+    return exposed_ps / before_ps if before_ps > 0 else 1.0
 
 
-def communication_of(prediction: PipelinePrediction, ran: Sequence[Ran]) -> list[CommunicationRow]:
-    """Return the communication inside of passes and around them, that exposed longest first."""
-    found: dict[tuple[str, str, str], CommunicationRow] = {}
+def communication_of(
+    prediction: PipelinePrediction, programs: Sequence[RepeatedProgram]
+) -> list[CommunicationRow]:
+    """Return the communication of passes and around them."""
+    joined: dict[tuple[str, str, str], CommunicationRow] = {}
     exchange = expert_axes(prediction.cut.source.settings)
-    others = {axis for axis in prediction.cut.mesh.names if axis not in exchange}
+    unrelated = {axis for axis in prediction.cut.mesh.names if axis not in exchange}
     rows = [
         # Among groups of experts, devices are a part of the axis, which has no name.
         _times(
             row,
-            each.times,
-            each.exchanges if row.kind == "all_to_all" and row.axis not in others else each.others,
+            program.times,
+            program.exchange_share
+            if row.kind == "all_to_all" and row.axis not in unrelated
+            else program.collective_share,
         )
-        for each in ran
-        for row in communication_rows(each.prediction)
+        for program in programs
+        for row in communication_rows(program.prediction)
     ]
     for row in (*rows, *_around(prediction)):
         key = (row.kind, row.axis, row.dimension)
-        found[key] = row if key not in found else _sum(found[key], row)
-    found.pop((IDLE, "", ""), None)
-    exposed_s = sum(row.exposed_s for row in found.values())
+        joined[key] = row if key not in joined else _sum(joined[key], row)
+    joined.pop((IDLE, "", ""), None)
+    exposed_s = sum(row.exposed_s for row in joined.values())
     idle_ps = round(max(0.0, prediction.exposed_communication_s - exposed_s) * PS_PER_S)
     idle = [_row(IDLE, PIPE, 1, (idle_ps, idle_ps))] if idle_ps else []
-    listed = [*found.values(), *idle]
-    return sorted(listed, key=lambda row: (-row.exposed_s, -row.time_s, row.kind, row.axis))
+    return sorted(
+        [*joined.values(), *idle], key=lambda row: (-row.exposed_s, -row.time_s, row.kind, row.axis)
+    )
 
 
 def _times(row: CommunicationRow, times: int, share: float) -> CommunicationRow:
@@ -159,25 +167,25 @@ def _times(row: CommunicationRow, times: int, share: float) -> CommunicationRow:
     )
 
 
-def _sum(one: CommunicationRow, other: CommunicationRow) -> CommunicationRow:
-    time_s = one.time_s + other.time_s
-    waits = [each.waiting_s for each in (one, other) if each.waiting_s is not None]
+def _sum(first: CommunicationRow, second: CommunicationRow) -> CommunicationRow:
+    time_s = first.time_s + second.time_s
+    waits = [row.waiting_s for row in (first, second) if row.waiting_s is not None]
     waiting_s = sum(waits) if waits else None
     sending_s = time_s - sum(waits)
     sent = [
-        each.bytes_per_s * (each.time_s - (each.waiting_s or 0.0))
-        for each in (one, other)
-        if each.bytes_per_s is not None
+        row.bytes_per_s * (row.time_s - (row.waiting_s or 0.0))
+        for row in (first, second)
+        if row.bytes_per_s is not None
     ]
     return msgspec.structs.replace(
-        one,
-        count=one.count + other.count,
-        bytes=one.bytes + other.bytes,
+        first,
+        count=first.count + second.count,
+        bytes=first.bytes + second.bytes,
         bytes_per_s=sum(sent) / sending_s if len(sent) == 2 and sending_s > 0 else None,
         time_s=time_s,
         waiting_s=waiting_s,
-        exposed_s=one.exposed_s + other.exposed_s,
-        hidden_s=one.hidden_s + other.hidden_s,
+        exposed_s=first.exposed_s + second.exposed_s,
+        hidden_s=first.hidden_s + second.hidden_s,
     )
 
 
@@ -186,18 +194,18 @@ def _around(prediction: PipelinePrediction) -> Iterator[CommunicationRow]:
     times = prediction.stages[stage]
     costs = [prediction.costs[part] for part in cut.parts_of(stage)]
     last_ps = prediction.ends_ps(stage)
-    axes = [axis for axis in (*REDUCED, "context", EXPERT) if cut.mesh.size(axis) > 1]
-    named, devices = "+".join(axes), cut.mesh.size(*axes)
+    axes = [name for name in (*REDUCED, "context", EXPERT) if cut.mesh.size(name) > 1]
+    axis, devices = "+".join(axes), cut.mesh.size(*axes)
     gathered_ps = sum(end - start for _, (start, end) in times.gathers)
     if gathered_ps:
-        size = sum(each.footprint.weight_bytes for each in costs) / devices
-        row = _row("weights", named, devices, (gathered_ps, 0))
+        size = sum(cost.footprint.weight_bytes for cost in costs) / devices
+        row = _row("weights", axis, devices, (gathered_ps, 0))
         yield msgspec.structs.replace(row, count=len(times.gathers), bytes=size)
     summed_ps = sum(end - start for _, (start, end) in times.sums)
     if summed_ps:
         late_ps = sum(max(0, end - max(start, last_ps)) for _, (start, end) in times.sums)
-        size = float(sum(each.footprint.gradient_bytes for each in costs))
-        row = _row("gradients", named, devices, (summed_ps, late_ps))
+        size = float(sum(cost.footprint.gradient_bytes for cost in costs))
+        row = _row("gradients", axis, devices, (summed_ps, late_ps))
         yield msgspec.structs.replace(row, count=len(times.sums), bytes=size)
     sent = prediction.messages(stage)
     if sent:
@@ -206,6 +214,6 @@ def _around(prediction: PipelinePrediction) -> Iterator[CommunicationRow]:
         yield msgspec.structs.replace(row, count=sent, bytes=size)
 
 
-def _row(kind: str, axis: str, devices: int, lasts_ps: tuple[int, int]) -> CommunicationRow:
-    time_ps, exposed_ps = lasts_ps
+def _row(kind: str, axis: str, devices: int, times_ps: tuple[int, int]) -> CommunicationRow:
+    time_ps, exposed_ps = times_ps
     return plain_row(kind, axis, devices, time_ps / PS_PER_S, exposed_ps / PS_PER_S)

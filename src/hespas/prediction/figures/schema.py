@@ -1,4 +1,4 @@
-"""A step's figures as structs: ``hespas run --json`` and its JSON Schema."""
+"""The structs of a step's figures, and their JSON Schema."""
 
 from __future__ import annotations
 

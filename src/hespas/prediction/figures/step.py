@@ -1,4 +1,4 @@
-"""The figures of a step: totals, shares, energy, utilisation, options.
+"""The figures of a step.
 
 A device draws what its kernels make it draw while it computes
 (`hespas.hardware.power.BoardPower`), and its idle power for the rest of the step. The machine
@@ -8,6 +8,7 @@ answer divide by the same peak: that of the type of most of the FLOPs.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from enum import Enum
 from pathlib import Path
@@ -57,22 +58,23 @@ if TYPE_CHECKING:
 
 
 @frozen
-class Ran:
-    """A program that a device runs ``times`` times in a step.
+class RepeatedProgram:
+    """A program that a device runs repeatedly in a step.
 
-    ``both`` is the share of its exposed communication that stays exposed in the step,
-    ``exchanges`` that of all-to-alls between experts, ``others`` that of all else.
+    It runs ``times`` times. ``exposed_share`` is the part of its exposed communication that stays
+    exposed in the step, ``exchange_share`` that of all-to-alls between experts, and
+    ``collective_share`` that of all else.
     """
 
     prediction: Prediction
     times: int = 1
-    both: float = 1.0
-    exchanges: float = 1.0
-    others: float = 1.0
+    exposed_share: float = 1.0
+    exchange_share: float = 1.0
+    collective_share: float = 1.0
 
 
 def energy_parts(prediction: Prediction) -> EnergyParts | None:
-    """Return a step's energy parts; None if power doesn't set the clock."""
+    """Return a step's energy parts, if power is known."""
     sustained, device = prediction.estimates.sustained, prediction.device
     if sustained is None or device is None or device.power is None:
         return None
@@ -101,8 +103,8 @@ def energy_parts(prediction: Prediction) -> EnergyParts | None:
 
 
 def _energy_j(parts: EnergyParts) -> float:
-    known = (parts.compute_j, parts.memory_j, parts.idle_j, parts.node_j, parts.network_j)
-    return sum(part for part in known if part is not None) + parts.facility_j
+    parts_j = (parts.compute_j, parts.memory_j, parts.idle_j, parts.node_j, parts.network_j)
+    return sum(part_j for part_j in parts_j if part_j is not None) + parts.facility_j
 
 
 def _peak(prediction: Prediction | PipelinePrediction, total: OpEstimate) -> float | None:
@@ -144,20 +146,20 @@ _WITHOUT_EFFECT = frozenset(
         "verbose",
     }
 )
-"""The program has a key of its own; the others change where answers are kept and shown alone."""
+"""The program has a key of its own; the others change no figure."""
 
 
 def _given_options(options: PredictOptions) -> dict[str, Any]:
-    """Return the options that differ from their defaults, by name, as JSON values.
+    """Return changed options by name, as JSON values.
 
     >>> from hespas.prediction.options import EstimateOptions
     >>> _given_options(PredictOptions(estimate=EstimateOptions(node="H100_80GB", threads=4)))
     {'node': 'H100_80GB'}
     """
     return {
-        given.name: _json_value(value)
-        for given, value in changed_options(options)
-        if given.name not in _WITHOUT_EFFECT
+        field.name: _json_value(value)
+        for field, value in changed_options(options)
+        if field.name not in _WITHOUT_EFFECT
     }
 
 
@@ -171,51 +173,51 @@ def _json_value(value: object) -> object:
             return _json_value(msgspec.structs.asdict(value))
         case Mapping():
             pairs = cast("Mapping[str, object]", value)
-            return {name: _json_value(each) for name, each in pairs.items()}
+            return {name: _json_value(item) for name, item in pairs.items()}
         case Sequence():
-            return [_json_value(each) for each in cast("Sequence[object]", value)]
+            return [_json_value(item) for item in cast("Sequence[object]", value)]
         case _:
             return str(value)
 
 
 def explain_rows(changes: Sequence[Change]) -> list[ExplainRow]:
-    """Return the rows of ``explain``: the change, its step and its gain.
+    """Return the rows of ``explain``.
 
     >>> (row,) = explain_rows([Change(change="link bandwidth doubled", step_time_s=0.9, gain=0.1)])
     >>> row.change, row.gain
     ('link bandwidth doubled', 0.1)
     """
     return [
-        ExplainRow(change=each.change, step_time_s=each.step_time_s, gain=each.gain)
-        for each in changes
+        ExplainRow(change=change.change, step_time_s=change.step_time_s, gain=change.gain)
+        for change in changes
     ]
 
 
 def run_report(
     prediction: Prediction | PipelinePrediction, *, with_tables: bool = True
 ) -> RunReport:
-    """Return the report of a step of one or several programs.
+    """Return the report of one or several programs' step.
 
-    Figures of computation are those of one device, of a pipeline one of the stage that computes
-    longest. A program of which rounds are folded has no tables, nor has one without
-    ``with_tables``; a pipeline keeps that of communication.
+    Figures of computation are those of one device; a pipeline's is of the stage that computes
+    longest. A program with folded loops has no tables, nor has one without ``with_tables``;
+    pipelines always have that of communication.
     """
     shown = prediction.options.report
     if not isinstance(prediction, Prediction):
         # Few models are divided into stages.
         from hespas.prediction.figures import pipeline  # noqa: PLC0415
 
-        ran = pipeline.ran_of(prediction)
-        rows = pipeline.communication_of(prediction, ran)
+        programs = pipeline.programs_of(prediction)
+        rows = pipeline.communication_of(prediction, programs)
         report = msgspec.structs.replace(
-            _summary(prediction, ran),
+            _summary(prediction, programs),
             communication=rows,
             communication_s=sum(row.time_s for row in rows if row.kind not in {IDLE, SLOWED}),
             pipeline=pipeline.pipeline_rows(prediction),
         )
     else:
-        ran = [Ran(prediction=prediction)]
-        report = _with_energy(_summary(prediction, ran), prediction)
+        programs = [RepeatedProgram(prediction=prediction)]
+        report = _with_energy(_summary(prediction, programs), prediction)
         if prediction.graph.is_folded and with_tables:
             note = (
                 f"a step has {prediction.graph.kernels:,} kernels: a few rounds of each loop were "
@@ -232,7 +234,10 @@ def run_report(
     report = _on_real_devices(report, prediction)
     if not with_tables:
         return report
-    parts = joined_breakdown((breakdown(each.prediction), each.times, each.both) for each in ran)
+    parts = joined_breakdown(
+        (breakdown(program.prediction), program.times, program.exposed_share)
+        for program in programs
+    )
     return msgspec.structs.replace(
         report,
         kinds=kind_rows(parts),
@@ -242,7 +247,7 @@ def run_report(
 
 
 def _on_real_devices(report: RunReport, prediction: Prediction | PipelinePrediction) -> RunReport:
-    """Return a report with the effects of unequal and failing devices."""
+    """Add the effects of unequal and failing devices."""
     if prediction.options.network.variation != EQUAL:
         # Few ask for devices that are not equal.
         from hespas.prediction.figures.variation import variation_report  # noqa: PLC0415
@@ -261,7 +266,7 @@ def _on_real_devices(report: RunReport, prediction: Prediction | PipelinePredict
 
 
 def _with_energy(report: RunReport, prediction: Prediction) -> RunReport:
-    """Return a report with what is known of one program alone."""
+    """Add the figures that one program alone has."""
     parts, limit = energy_parts(prediction), prediction.graph.program.overlap
     return msgspec.structs.replace(
         report,
@@ -272,17 +277,18 @@ def _with_energy(report: RunReport, prediction: Prediction) -> RunReport:
     )
 
 
-# As long as the report has figures.
-def _summary(prediction: Prediction | PipelinePrediction, ran: Sequence[Ran]) -> RunReport:
-    """Return the figures alone; energy is that of the board while it computes."""
-    program, total = ran[0].prediction, Estimate()
-    for each in ran:
-        total += each.prediction.estimates.total * each.times
-    whole, work, step_s = total.total, prediction.work, prediction.step_time_s
+def _summary(
+    prediction: Prediction | PipelinePrediction, programs: Sequence[RepeatedProgram]
+) -> RunReport:
+    """Return the report's figures, without tables."""
+    program, total = programs[0].prediction, Estimate()
+    for part in programs:
+        total += part.prediction.estimates.total * part.times
+    cost, work, step_s = total.total, prediction.work, prediction.step_time_s
     compute_s, devices = prediction.compute_s, prediction.devices
-    peak, moved_s = _peak(prediction, whole), whole.memory_time_at_peak_s
-    known_peak = peak if whole.knows_peaks else None
-    bytes_per_s = whole.bytes_moved / moved_s if moved_s > 0 else None
+    peak, moved_s = _peak(prediction, cost), cost.memory_time_at_peak_s
+    known_peak = peak if cost.knows_peaks else None
+    bytes_per_s = cost.bytes_moved / moved_s if moved_s > 0 else None
     tokens_per_s = _rate(work.tokens, step_s)
     groups = assumptions_of_step(prediction, total)
     pue = prediction.options.energy.pue
@@ -298,26 +304,29 @@ def _summary(prediction: Prediction | PipelinePrediction, ran: Sequence[Ran]) ->
         compute_s=compute_s,
         communication_s=0.0,
         exposed_communication_s=prediction.exposed_communication_s,
-        host_transfer_s=sum(each.prediction.host_transfer_s * each.times for each in ran),
+        host_transfer_s=sum(part.prediction.host_transfer_s * part.times for part in programs),
         exposed_host_transfer_s=prediction.exposed_host_transfer_s,
         straggler_s=prediction.straggler_s,
-        bound=_bound_shares(prediction, whole),
+        bound=_bound_shares(prediction, cost),
         tokens_per_s=tokens_per_s,
         tokens_per_s_per_device=_rate(tokens_per_s, devices),
         samples_per_s=_rate(work.samples, step_s),
-        samples=work.what,
+        samples=work.sample_name,
         mfu=_share(work.model_flops, devices * step_s, peak),
-        hardware_utilisation=_share(whole.flops, step_s, known_peak),
-        flops=whole.flops,
-        flops_utilisation=_share(whole.flops, compute_s, known_peak),
-        memory_traffic_bytes=whole.bytes_moved,
-        memory_utilisation=_share(whole.bytes_moved, compute_s, bytes_per_s),
-        energy_j=None if whole.energy_j is None else whole.energy_j * pue,
+        hardware_utilisation=_share(cost.flops, step_s, known_peak),
+        flops=cost.flops,
+        flops_utilisation=_share(cost.flops, compute_s, known_peak),
+        memory_traffic_bytes=cost.bytes_moved,
+        memory_utilisation=_share(cost.bytes_moved, compute_s, bytes_per_s),
+        # Of the board while it computes.
+        energy_j=None if cost.energy_j is None else cost.energy_j * pue,
         energy=None,
         peak_memory_bytes=prediction.peak_memory_bytes,
         memory_capacity_bytes=prediction.memory_capacity_bytes,
         host_memory_bytes=prediction.host_memory_bytes,
-        host_transfer_bytes=sum(each.prediction.host_transfer_bytes * each.times for each in ran),
+        host_transfer_bytes=sum(
+            part.prediction.host_transfer_bytes * part.times for part in programs
+        ),
         per_op={kind: _op_row(op) for kind, op in sorted(total.per_op.items())},
         kinds=[],
         phases=[],
@@ -330,10 +339,11 @@ def _summary(prediction: Prediction | PipelinePrediction, ran: Sequence[Ran]) ->
         options=_given_options(prediction.options),
         versions={"hespas": __version__, **program.graph.program.compiler_versions},
         model_flops=work.model_flops,
-        peak_type=whole.main_type if peak else None,
+        peak_type=cost.main_type if peak else None,
         peak_flops_per_s=peak,
         peak_bytes_per_s=bytes_per_s,
-        live_memory_bytes=_live_memory_bytes(program),
+        # Where no allocator reserves more, the peak is live.
+        live_memory_bytes=program.memory.live_bytes if program.graph.program.is_recorded else None,
         launch_wait_s=prediction.launch_wait_s,
         holders=_holder_rows(program),
         expected_error=expected_error(prediction),
@@ -349,22 +359,16 @@ def _op_row(op: OpEstimate) -> OpRow:
     return OpRow(count=count, time_s=op.time_s, flops=op.flops, bytes=op.bytes_moved)
 
 
-def _live_memory_bytes(prediction: Prediction) -> int | None:
-    """Return the live bytes at the peak; None where no allocator reserves more."""
-    return prediction.memory.live_bytes if prediction.graph.program.is_recorded else None
-
-
 def _holder_rows(prediction: Prediction) -> list[HolderRow]:
-    """Return rows by role and module, equal layers together, the largest first."""
+    """Return a recorded program's memory by role and module."""
     if not prediction.graph.program.is_recorded:
         return []
-    found: dict[tuple[str, str], tuple[int, int]] = {}
+    sizes: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
     for buffer in prediction.memory.held:
-        key = buffer.role, "/".join(merged_layers(buffer.location.split("/")))
-        count, size = found.get(key, (0, 0))
-        found[key] = count + 1, size + buffer.size_bytes
+        path = "/".join(merged_layers(buffer.location.split("/")))
+        sizes[buffer.role, path].append(buffer.size_bytes)
     rows = [
-        HolderRow(role=role, path=path, count=count, bytes=size)
-        for (role, path), (count, size) in found.items()
+        HolderRow(role=role, path=path, count=len(listed), bytes=sum(listed))
+        for (role, path), listed in sizes.items()
     ]
     return sorted(rows, key=lambda row: (-row.bytes, row.role, row.path))

@@ -1,4 +1,4 @@
-"""A step on unequal devices: each waits for its group's slowest.
+"""A step on unequal devices, which wait for the slowest.
 
 All axes of a mesh synchronise several times a step, but for the copies of a pipeline (``data`` and
 ``fsdp`` there), which meet once, at its end. A stage takes the slowest device of its group, a copy
@@ -11,6 +11,8 @@ from collections import Counter
 from collections.abc import Mapping
 from math import hypot, prod, sqrt
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from hespas.base.frozen import frozen
 from hespas.base.units import PS_PER_S
@@ -34,7 +36,7 @@ EXCLUDED = 0.01
 
 @frozen
 class Stages:
-    """What each stage's devices compute in a step, and their axes.
+    """The computation and mesh axes of a step's stages.
 
     ``ramp`` is the share of a stage's time that another stage's passes wait for.
     """
@@ -55,8 +57,6 @@ class Stages:
 def variation_report(prediction: AnyPrediction) -> VariationReport:
     """Return what a step takes on unequal devices."""
     variation = prediction.options.network.variation
-    import numpy as np  # noqa: PLC0415 - few clusters vary
-
     stages = _stages(prediction, variation)
     slowest = Slowest(sigma=stages.deviation, slow=variation.slow)
     copies = prod(size for _, size in stages.copies)
@@ -94,15 +94,14 @@ def _stages(prediction: AnyPrediction, variation: Variation) -> Stages:
         compute_s = prediction.compute_s
         bound = prediction.estimates.total.total.bound
         mesh = prediction.mesh
-        known = prod(size for _, size in mesh)
-        rest = prediction.devices // known if known else 1
-        others = () if rest == 1 else (("devices", rest),)
+        remaining = prediction.devices // prod(size for _, size in mesh)
+        unnamed = () if remaining == 1 else (("devices", remaining),)
         return Stages(
             compute_s=(compute_s,),
             busy_s=(prediction.step_time_s,),
             ramp=0.0,
             deviation=_deviation(variation, compute_s, bound.compute_s, bound.memory_s),
-            inner=(*others, *mesh),
+            inner=(*unnamed, *mesh),
             copies=(),
         )
     numbers = range(prediction.cut.stages)
@@ -110,14 +109,14 @@ def _stages(prediction: AnyPrediction, variation: Variation) -> Stages:
     computed = [prediction.spent(stage).compute_ps / PS_PER_S for stage in numbers]
     busy = [prediction.times.busy_ps(stage) / PS_PER_S for stage in numbers]
     totals = [cost.prediction.estimates.total for cost in prediction.costs.values()]
-    arithmetic_s = sum(each.total.bound.compute_s for each in totals)
-    memory_s = sum(each.total.bound.memory_s for each in totals)
-    whole_s = sum(each.time_s for each in totals)
+    arithmetic_s = sum(part.total.bound.compute_s for part in totals)
+    memory_s = sum(part.total.bound.memory_s for part in totals)
+    total_s = sum(part.time_s for part in totals)
     return Stages(
         compute_s=tuple(computed),
         busy_s=tuple(busy),
         ramp=1.0 / (schedule.micro_batches * schedule.chunks),
-        deviation=_deviation(variation, whole_s, arithmetic_s, memory_s),
+        deviation=_deviation(variation, total_s, arithmetic_s, memory_s),
         inner=tuple(axis for axis in prediction.mesh if axis[0] not in {PIPE, *SHARED}),
         copies=tuple(axis for axis in prediction.mesh if axis[0] in SHARED),
     )
@@ -126,7 +125,7 @@ def _stages(prediction: AnyPrediction, variation: Variation) -> Stages:
 def _deviation(
     variation: Variation, compute_s: float, arithmetic_s: float, memory_s: float
 ) -> float:
-    """Return the deviation of a device's computation as a share of it."""
+    """Return the relative deviation of a device's computation."""
     if compute_s <= 0:
         return 0.0
     persistent = hypot(variation.sigma * arithmetic_s, variation.memory_sigma * memory_s)
@@ -134,26 +133,23 @@ def _deviation(
 
 
 def uniform_draws(seed: int, *, draws: int, copies: int, stages: int) -> Floats:
-    """Return an even number of draws, the second half mirroring the first.
+    """Return draws whose second half mirrors the first.
 
     A device of the first half that is fast is slow in the second: the mean of a device is exact,
     and a step that takes the slowest never gets shorter where devices vary more (antithetic
     variates: J. Hammersley, K. Morton, A new Monte Carlo technique, 1956).
     """
-    import numpy as np  # noqa: PLC0415 - as above
-
     half = np.random.default_rng(seed).random((draws // 2, copies, stages))
     return np.clip(np.concatenate([half, 1.0 - half]), 1e-300, 1.0 - 1e-16)
 
 
 def longer_by(factors: Floats, stages: Stages) -> Floats:
-    """Return each copy's longer step, from factors by draw, copy and stage.
+    """Return by how much each copy's step is longer.
 
-    The slowest stage decides; the first and the last passes of the others come before and after:
+    ``factors`` are by draw, copy and stage. The slowest stage decides; the first and the last
+    passes of the others come before and after:
     ``max(busy + (1 - ramp) added) + ramp sum(added) - max(busy)``.
     """
-    import numpy as np  # noqa: PLC0415 - as above
-
     added = (factors - 1.0) * np.array(stages.compute_s)
     busy = np.array(stages.busy_s)
     slowed = (busy + (1.0 - stages.ramp) * added).max(axis=2) - busy.max()
@@ -181,7 +177,10 @@ def _axes(longer: Floats, slowest: Slowest, stages: Stages) -> Mapping[str, floa
 
 
 def _jitter(prediction: AnyPrediction, variation: Variation) -> Mapping[str, float]:
-    """Return what jitter of kernels and late entries into collectives add, by axis."""
+    """Return the waiting that jitter causes, by axis.
+
+    Kernels jitter, and devices enter collectives late.
+    """
     if not (variation.kernel_sigma or variation.collective_delay_s):
         return {}
     if isinstance(prediction, Prediction):
@@ -195,7 +194,7 @@ def _jitter(prediction: AnyPrediction, variation: Variation) -> Mapping[str, flo
 
 
 def _jitter_of(prediction: Prediction, variation: Variation, *, times: int) -> dict[str, float]:
-    """Return the same for a program that runs ``times`` times.
+    """Return the waiting of a program that runs repeatedly.
 
     Computation D of K kernels that S collectives interrupt deviates by
     ``kernel_sigma D / sqrt(K S)`` between two of them.

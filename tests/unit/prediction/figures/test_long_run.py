@@ -33,9 +33,7 @@ def found(node: str = "H100_80GB", **given: Any) -> GoodputReport:
     prediction = hespas.predict(
         LLAMA, node, "H100_80GB_4GPU", fidelity="exported", tokens=tokens, long_run=options
     )
-    report = goodput_report(prediction)
-    assert report is not None
-    return report
+    return goodput_report(prediction)
 
 
 def test_devices_fail_as_often_as_is_published() -> None:
