@@ -29,7 +29,7 @@ from hespas.study.rows import (
     varying_keys,
 )
 from hespas.study.run import study_in
-from hespas.study.search import STUDY_FILE, kept_in, search_study
+from hespas.study.search import STUDY_FILE, search_directory, search_study
 from hespas.study.store import is_running, reading
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9.-]{0,80}")
@@ -48,7 +48,7 @@ class Searches:
 
     def start(self, keys: Mapping[str, Any]) -> str:
         """Begin or resume a search, and return its name."""
-        name = kept_in(self.home, search_study(keys)).name
+        name = search_directory(self.home, search_study(keys)).name
         self.resume(name)
         return name
 

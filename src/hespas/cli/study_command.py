@@ -40,36 +40,36 @@ from hespas.study.rows import (
     write_table,
 )
 from hespas.study.run import Studied, row_named, studied, study_in, table_of
-from hespas.study.search import kept_in, search_study, searches_home
+from hespas.study.search import search_directory, search_study, searches_home
 from hespas.study.space import candidate_of
 from hespas.study.store import is_running, reading
 from hespas.study.study import AUTO, Study, StudyFidelity, read_study, study_of
 
 
 def _keys() -> dict[str, Option]:
-    """Return the keys with a flag: the cluster, and a model's options."""
+    """Return the keys with a flag: cluster and model options."""
     return {
-        key: known_option
-        for key, known_option in known_keys().items()
-        if key == CLUSTER or known_option.group is Group.MODEL
+        key: field
+        for key, field in known_keys().items()
+        if key == CLUSTER or field.group is Group.MODEL
     }
 
 
-def _flag(key: str, each: Option) -> Any:
-    is_switch = bool in each.kinds
-    metavar = "true|false" if is_switch else each.metavar or key.upper()
+def _flag(key: str, field: Option) -> Any:
+    is_switch = bool in field.kinds
+    metavar = "true|false" if is_switch else field.metavar or key.upper()
     return flags.both(
         key,
         **({"is_flag": False, "flag_value": "true"} if is_switch else {}),
         metavar=f"{metavar},..",
         required=key == CLUSTER,
-        help=each.help.rstrip(".") + "; several with commas.",
+        help=field.help.rstrip(".") + "; several with commas.",
         group=Group.MAIN if key == CLUSTER else Group.MODEL,
     )
 
 
 searched = flags.combined(
-    *(_flag(key, each) for key, each in _keys().items()),
+    *(_flag(key, field) for key, field in _keys().items()),
     flags.both(
         MESH,
         metavar="AXIS=N|auto,..",
@@ -81,32 +81,32 @@ searched = flags.combined(
         metavar="KIND",
         default=AUTO,
         group=Group.MAIN,
-        help=f"What is predicted: {', '.join(each.value for each in StudyFidelity)}.",
+        help=f"What is predicted: {', '.join(fidelity.value for fidelity in StudyFidelity)}.",
     ),
 )
 """Adds the flags of searched keys."""
 
 
-def _keys_from_flags(model: str, given: Mapping[str, Any]) -> dict[str, object]:
-    """Return the keys of a study, as its file has them, from flags."""
-    study_keys: dict[str, object] = {WORKLOAD: model, "fidelity": given["fidelity"]}
-    for key, known_option in _keys().items():
-        text = given.get(key)
+def _keys_from_flags(model: str, flag_values: Mapping[str, Any]) -> dict[str, object]:
+    """Return a study's keys, as in its file."""
+    study_keys: dict[str, object] = {WORKLOAD: model, "fidelity": flag_values["fidelity"]}
+    for key, field in _keys().items():
+        text = flag_values.get(key)
         if text is None:
             continue
-        values = [_parse_value(key, part.strip(), known_option) for part in str(text).split(",")]
+        values = [_parse_value(key, part.strip(), field) for part in str(text).split(",")]
         study_keys[key] = values[0] if len(values) == 1 else values
-    if given.get(MESH) is not None:
-        study_keys[MESH] = _mesh(given[MESH])
+    if flag_values.get(MESH) is not None:
+        study_keys[MESH] = _mesh(flag_values[MESH])
     return study_keys
 
 
-def _parse_value(key: str, text: str, each: Option) -> Scalar:
-    if bool in each.kinds:
+def _parse_value(key: str, text: str, field: Option) -> Scalar:
+    if bool in field.kinds:
         if text not in {"true", "false"}:
             raise ConfigError(f"{option(key)} is {text!r}", hint="give true or false")
         return text == "true"
-    if each.kinds == (int,) and each.parse is None:
+    if field.kinds == (int,) and field.parse is None:
         if not text.isdecimal():
             raise ConfigError(f"{option(key)} is {text!r}", hint="give a number of 1 or more")
         return int(text)
@@ -123,15 +123,15 @@ def _mesh(text: str) -> dict[str, object]:
     return axes
 
 
-def study_from(model: str, given: Mapping[str, Any]) -> Study:
-    """Return the study of all listed values, with every candidate fully predicted."""
+def study_from(model: str, flag_values: Mapping[str, Any]) -> Study:
+    """Return the study that predicts all listed values fully."""
     # No study has this many candidates: all are compiled.
-    return study_of({**_keys_from_flags(model, given), "budget": {"compile": 10**6}})
+    return study_of({**_keys_from_flags(model, flag_values), "budget": {"compile": 10**6}})
 
 
-def search_from(model: str, given: Mapping[str, Any], *, compiled: int | None) -> Study:
-    """Return the study that finds the best mesh of a model, from flags."""
-    return search_study(_keys_from_flags(model, given), compiled=compiled)
+def search_from(model: str, flag_values: Mapping[str, Any], *, compiled: int | None) -> Study:
+    """Return the study that finds a model's best mesh."""
+    return search_study(_keys_from_flags(model, flag_values), compiled=compiled)
 
 
 _INTERRUPTED_CODE = 130
@@ -173,7 +173,7 @@ _output_option = flags.both(
     metavar="DIR",
     help="Where the study's results live; where there are some, the study goes on.",
 )
-_kept_option = flags.both(
+_default_output_option = flags.both(
     "output",
     "-o",
     type=flags.FILE,
@@ -188,31 +188,31 @@ _directory = click.argument("directory", type=flags.FILE)
 @click.argument("file", type=flags.FILE, metavar="STUDY")
 @_output_option
 @flags.derived(ExecutorOptions)
-def run(file: Path, output: Path, **given: Any) -> Answer | int:
+def run(file: Path, output: Path, **flag_values: Any) -> Answer | int:
     """Run the study of a YAML file, or go on with it.
 
     Every candidate is bounded from its sizes, predicted by a model of the compiler, and the best
     are compiled where a compiler is. Nothing that was done is done again.
     """
-    return _run_study(read_study(file), output, given)
+    return _run_study(read_study(file), output, flag_values)
 
 
 @answering("resume", example="hespas study resume DIR")
 @_directory
 @flags.derived(ExecutorOptions)
-def resume(directory: Path, **given: Any) -> Answer | int:
+def resume(directory: Path, **flag_values: Any) -> Answer | int:
     """Go on with the study in DIRECTORY, from where it was stopped."""
-    return _run_study(study_in(directory), directory, given)
+    return _run_study(study_in(directory), directory, flag_values)
 
 
 def _run_study(
-    study: Study, directory: Path, given: Mapping[str, Any], *, launch: str | None = None
+    study: Study, directory: Path, flag_values: Mapping[str, Any], *, launch: str | None = None
 ) -> Answer | int:
-    """Run a study; return its table, or an interruption's exit code.
+    """Run a study; return its table or exit code.
 
     ``launch`` names the trainer whose command follows.
     """
-    options = flags.built(ExecutorOptions, given)
+    options = flags.built(ExecutorOptions, flag_values)
     with StudyProgress(sys.stderr) as progress:
         try:
             results = studied(study, directory, executor=options, listener=progress)
@@ -234,8 +234,7 @@ def _run_study(
 
 def _launched(row: Row, launch: str) -> str:
     """Return the command of a trainer for a candidate."""
-    # Few ask for one.
-    from hespas.report.launch import Trainer, launch_of  # noqa: PLC0415 - one command has it
+    from hespas.report.launch import Trainer, launch_of  # noqa: PLC0415 - few ask for one
 
     return launch_of(Trainer(launch), candidate_of(row.candidate).options()).text
 
@@ -247,16 +246,16 @@ _launch = flags.plain(
 )
 
 
-def _text(found: Studied, most: int) -> str:
-    head = [found.study.title, pinned_text(found.rows), f"Goal: {found.study.goal.text}"]
-    if found.study.where.text:
-        head.append(f"Where: {found.study.where.text}")
-    head.append(f"Candidates: {len(found.rows)}: {counts_text(found.rows)}")
-    head.append(pruned_text(found.rows))
-    ranked = ranking(found.rows, found.study.goal)
+def _text(results: Studied, most: int) -> str:
+    head = [results.study.title, pinned_text(results.rows), f"Goal: {results.study.goal.text}"]
+    if results.study.where.text:
+        head.append(f"Where: {results.study.where.text}")
+    head.append(f"Candidates: {len(results.rows)}: {counts_text(results.rows)}")
+    head.append(pruned_text(results.rows))
+    ranked = ranking(results.rows, results.study.goal)
     if ranked is not None:
         head.append(f"Ranking: {ranking_text(ranked)}")
-    table = table_text(found.rows, found.study.goal, most=most)
+    table = table_text(results.rows, results.study.goal, most=most)
     return "\n".join([*(line for line in head if line), "", table])
 
 
@@ -331,27 +330,27 @@ def compare(directory: Path, first: str, second: str) -> Answer:
     return Answer(text=lambda: compared_text(row_a, row_b))
 
 
-for _each in (run, resume, status, best, table, compare):
-    study.add_command(_each)
+for _command in (run, resume, status, best, table, compare):
+    study.add_command(_command)
 
 
 @answering("sweep", example="hespas sweep llama3-8b --cluster 8xH100_80GB,16xH100_80GB")
 @click.argument("model")
 @searched
-@_kept_option
+@_default_output_option
 @flags.derived(ExecutorOptions)
-def sweep(model: str, output: Path | None, **given: Any) -> Answer | int:
+def sweep(model: str, output: Path | None, **flag_values: Any) -> Answer | int:
     """Predict a step of MODEL for every combination of what is listed with commas.
 
     All are predicted to the end: compiled, where a compiler is.
     """
-    asked = study_from(model, given)
-    return _run_study(asked, output or _kept(asked), given)
+    requested = study_from(model, flag_values)
+    return _run_study(requested, output or _default_directory(requested), flag_values)
 
 
-def _kept(asked: Study) -> Path:
-    """Return where a study without a directory is kept, and say it."""
-    directory = kept_in(searches_home(), asked)
+def _default_directory(requested: Study) -> Path:
+    """Return the user's directory of a study, and show it."""
+    directory = search_directory(searches_home(), requested)
     click.echo(f"hespas: kept in {directory}", err=True)
     return directory
 
@@ -389,7 +388,7 @@ _SHARED = ("cluster", "dtype", "attention", "workers", "time_limit")
     metavar="TYPE,..",
     help="With --serve: types of weights that are searched, as in bf16,f8 (default: the model's).",
 )
-@_kept_option
+@_default_output_option
 @_launch
 @flags.derived(ServeOptions, only=_OF_SERVING)
 @flags.derived(ExecutorOptions)
@@ -399,7 +398,7 @@ def search(
     compiled: int | None,
     serves: bool,
     weights: str | None,
-    **given: Any,
+    **flag_values: Any,
 ) -> Answer | int:
     """Find the mesh of MODEL that fits and makes most tokens/s per device.
 
@@ -408,22 +407,27 @@ def search(
     computed at a time. With --serve, layouts of replicas are ranked by the rate that they serve.
     """
     if serves:
-        all_given = {"output": output, "compile": compiled, **given}
+        all_given = {"output": output, "compile": compiled, **flag_values}
         return _search_serving(model, all_given, weights)
-    needs_serve = {option(name): given.get(name) for name in _OF_SERVING}
+    needs_serve = {option(name): flag_values.get(name) for name in _OF_SERVING}
     needs_serve[option("weights")] = weights
     flags.refuse(needs_serve, f"has no effect without {option('serve')}", "add it")
-    launch = given.pop("launch")
-    own = {name: value for name, value in given.items() if name not in _OF_SERVING}
-    found = search_from(model, own, compiled=compiled)
-    return _run_study(found, output or _kept(found), own, launch=launch)
+    launch = flag_values.pop("launch")
+    own = {name: value for name, value in flag_values.items() if name not in _OF_SERVING}
+    requested = search_from(model, own, compiled=compiled)
+    directory = output or _default_directory(requested)
+    return _run_study(requested, directory, own, launch=launch)
 
 
-def _search_serving(model: str, given: Mapping[str, Any], weights: str | None) -> Answer:
+def _search_serving(model: str, flag_values: Mapping[str, Any], weights: str | None) -> Answer:
     allowed = {*_OF_SERVING, *_SHARED}
-    refused = {option(name): given[name] for name in given if name not in {*allowed, "fidelity"}}
+    refused = {
+        option(name): flag_values[name]
+        for name in flag_values
+        if name not in {*allowed, "fidelity"}
+    }
     flags.refuse(refused, f"has no effect with {option('serve')}", "drop it")
-    own_flags = {name: value for name, value in given.items() if name in allowed}
+    own_flags = {name: value for name, value in flag_values.items() if name in allowed}
     options = flags.built(ServeOptions, {**own_flags, "model_name": model})
     types = [text.strip() for text in weights.split(",")] if weights else [""]
     for name in types if weights else ():

@@ -1,4 +1,4 @@
-"""Studies: many predictions, to find the best configuration or see one scale.
+"""Studies: predict many candidates, and find the best.
 
 The input is a `study.Study`, read from YAML: a list is searched, a scalar is pinned. The output is
 a table of candidates, each predicted, bounded, refused or failed with the reason.

@@ -1,7 +1,7 @@
-"""The least memory and time that a candidate's step can take, from sizes alone.
+"""Lower bounds of a candidate's memory and time.
 
-No prediction is below its bounds, which tests hold for each kind of step. A study prunes what can't
-fit, and what takes longer at least than the best found.
+Bounds follow from sizes alone. No prediction is below its bounds, which tests check for each kind
+of step. A study prunes what can't fit, and what takes longer than the best predicted candidates.
 """
 
 from __future__ import annotations
@@ -33,12 +33,15 @@ from hespas.study.crossing import crossed_by, dimensions_of
 _MOMENTS = 2
 _SWITCHED = frozenset({Shape.SWITCH, Shape.FAT_TREE})
 _GATHERED_AGAIN = frozenset({"full", "minimal_with_context"})
-"""Policies that keep no weights of a layer for its backward pass."""
+"""Policies that gather a layer's weights again for its backward pass."""
 
 
 @frozen
 class Bounds:
-    """The least device memory in bytes, step time, and its products' time; 0 if unknown."""
+    """The least memory and time of a step.
+
+    ``computing_s`` is the time of its products. Fields are 0 where they are not known.
+    """
 
     memory_bytes: int = 0
     time_s: float = 0.0
@@ -49,10 +52,11 @@ NO_BOUNDS = Bounds()
 
 
 def bounds_of(source: ModelSource, device: Device | None, system: System | None) -> Bounds:
-    """Return the bounds of a zoo model on a system; none for models without sizes.
+    """Return the bounds of a zoo model on a system.
 
     Products run at the device's highest rate, states pass through its memory twice, messages
-    occupy its links, and layers wait for their rows: whichever takes longest alone.
+    occupy its links, and layers wait for their rows: whichever takes longest alone. Models without
+    sizes have no bounds.
 
     >>> from hespas.sources.options import ModelOptions
     >>> from hespas.sources.source import find_source
@@ -65,9 +69,9 @@ def bounds_of(source: ModelSource, device: Device | None, system: System | None)
     memory_bytes = _decoder_bytes(settings) if trains else 0
     if device is None:
         return Bounds(memory_bytes=memory_bytes)
-    needed = _needed_flops(settings, model_flops(settings) or 0.0)
+    flops = _needed_flops(settings, model_flops(settings) or 0.0)
     devices = 1 if system is None else system.device_count
-    computing_s = needed / devices / _rate(device, settings)
+    computing_s = flops / devices / _rate(device, settings)
     if not trains:
         return Bounds(memory_bytes=memory_bytes, time_s=computing_s, computing_s=computing_s)
     moved_s = 2 * _state_bytes(settings) / device.memory_bandwidth_bytes_per_s
@@ -79,13 +83,14 @@ def bounds_of(source: ModelSource, device: Device | None, system: System | None)
 
 
 def pipeline_bounds(cut: Cut, device: Device | None) -> Bounds:
-    """Return the bounds of a pipeline from its stages' memory, FLOPs, messages and bubble.
+    """Return the bounds of a pipeline.
 
-    Some stage has as many layers as there are in the mean, whose rows cross its links.
-    If a stage has one chunk, whose backward pass is one, the last stage computes all micro-batches,
-    and the head, after the first micro-batch reached it and before the last one goes back.
+    They follow from the stages' memory, FLOPs, messages and bubble. Some stage has at least the
+    mean number of layers, whose rows cross its links. With one chunk a stage and whole backward
+    passes, the last stage computes all micro-batches and the head between the first one's arrival
+    and the last one's return.
     """
-    settings = cut.source.settings
+    settings = cut.settings
     memory_bytes = max(stage.peak_bytes for stage in least_memory(cut))
     if device is None or not isinstance(settings, LanguageModel):
         return Bounds(memory_bytes=memory_bytes)
@@ -95,16 +100,16 @@ def pipeline_bounds(cut: Cut, device: Device | None) -> Bounds:
     are_equal = len(set(settings.kinds)) == 1
     network = _Network(mesh=cut.mesh, system=cut.system)
     sending_s = network.busy_s(_rows_sent(settings)) / cut.stages
-    computed = needed
+    flops = needed
     if schedule.chunks == 1 and not schedule.splits_backward and are_equal:
-        computed = max(needed, _to_last_and_back(cut, settings, needed))
-    computing_s = computed / rate
+        flops = max(needed, _to_last_and_back(cut, settings, needed))
+    computing_s = flops / rate
     time_s = max(computing_s, sending_s)
     return Bounds(memory_bytes=memory_bytes, time_s=time_s, computing_s=computing_s)
 
 
 def _to_last_and_back(cut: Cut, settings: LanguageModel, needed: float) -> float:
-    """Return the FLOPs that all stages had time for while the last one waits and computes."""
+    """Return the possible FLOPs until the last stage ends."""
     tokens = settings.batch * settings.parts * settings.sizes["sequence"]
     passes = 4 if settings.lora_modules else 6
     head = passes * tokens * settings.sizes["vocabulary"] * settings.sizes["embedding"]
@@ -114,7 +119,7 @@ def _to_last_and_back(cut: Cut, settings: LanguageModel, needed: float) -> float
 
 
 def _rate(device: Device, settings: object) -> float:
-    """Return the fastest product rate of a model; f32 may run as tf32."""
+    """Return a model's fastest product rate; f32 allows tf32."""
     dtype = getattr(settings, "dtype", "")
     if _is_in_few_bits(getattr(settings, "run", None)) or dtype not in TYPE_BYTES:
         return at_fastest(device).peak_flops
@@ -122,7 +127,7 @@ def _rate(device: Device, settings: object) -> float:
 
 
 def _needed_flops(settings: object, flops: float) -> float:
-    """Return the FLOPs that every program needs; masked attention needs half its mixing."""
+    """Return the FLOPs of every program, masked attention halved."""
     if not isinstance(settings, LanguageModel) or isinstance(settings.run, Decode):
         return flops
     sequences = settings.batch * settings.parts
@@ -132,10 +137,10 @@ def _needed_flops(settings: object, flops: float) -> float:
 
 
 def _decoder_bytes(settings: LanguageModel) -> int:
-    """Return the state's bytes, plus all activations at the last layer's gradient.
+    """Return the bytes of states and the least transient arrays.
 
-    Gradients are of the compute type until they are summed or used; if rounds are accumulated, the
-    sums of their gradients, of the states' type, exist throughout.
+    Transient are gradients, and activations at the last layer's gradient. Gradients are of the
+    compute type until they are summed or used; accumulated sums, of the states' type, always exist.
     """
     state, computed = TYPE_BYTES[settings.state_dtype], TYPE_BYTES[settings.dtype]
     gradients = _weights(settings) * min(state, computed)
@@ -160,22 +165,22 @@ def _weights(settings: LanguageModel) -> int:
 
 
 def _waited_s(settings: LanguageModel, computing_s: float) -> float:
-    """Return the time of products that no message of rows runs beside.
+    """Return the time of products that no message overlaps.
 
-    These are the forward ones, and those that make gradients of rows, where no products stand
-    beside others: gradients of weights may wait.
+    These are the products forward and of rows' gradients, where each waits for the one before;
+    gradients of weights may wait.
     """
     routing = settings.routing
-    has_others = routing is not None and (routing.shared_width or routing.style.beside_dense)
-    is_chain = settings.style.before_mlp == "yes" and not has_others
+    has_parallel = routing is not None and (routing.shared_width or routing.style.beside_dense)
+    is_chain = settings.style.before_mlp == "yes" and not has_parallel
     return computing_s * 2 / 3 if is_chain else 0.0
 
 
 @frozen
-class _Sent:
-    """The bytes that messages of a kind bring to a device which has no part of them.
+class _Messages:
+    """A device's received bytes by messages of one kind.
 
-    Devices next to each other need the same ones where these are ``is_shared``.
+    Neighbouring devices need the same bytes where these are ``is_shared``.
     """
 
     axes: tuple[str, ...]
@@ -185,19 +190,18 @@ class _Sent:
 
 @frozen
 class _Network:
-    """The devices of a mesh on a system, and how long at least messages between them take.
+    """A mesh on a system, with bounds of message times.
 
-    Only a switch is known to give a device no more than its own link.
+    Only switches have bounds: a device there has no more than its own link.
     """
 
     mesh: MeshAxes
     system: System | None
 
-    def busy_s(self, messages: Iterable[_Sent]) -> float:
-        """Return how long messages occupy the busiest links of a device.
+    def busy_s(self, messages: Iterable[_Messages]) -> float:
+        """Return the time that messages occupy the busiest links.
 
-        Those through the links of one dimension follow each other; those of two may run side by
-        side.
+        Messages of one dimension run in sequence; those of two dimensions may run concurrently.
         """
         busy_s: defaultdict[int, float] = defaultdict(float)
         for sent in messages:
@@ -205,68 +209,71 @@ class _Network:
                 busy_s[dimension] += time_s
         return max(busy_s.values(), default=0.0)
 
-    def in_turn_s(self, messages: Iterable[_Sent]) -> float:
-        """Return how long messages take of which each waits for the one before."""
+    def in_turn_s(self, messages: Iterable[_Messages]) -> float:
+        """Return the time of messages in sequence."""
         return sum(time_s for sent in messages for _, time_s in self._crossing_s(sent))
 
-    def _crossing_s(self, sent: _Sent) -> Iterator[tuple[int, float]]:
-        """Yield the number of the farthest dimension that messages cross, and for how long."""
+    def _crossing_s(self, sent: _Messages) -> Iterator[tuple[int, float]]:
+        """Yield the farthest dimension that messages cross, and their time."""
         if any(dimension.shape not in _SWITCHED for dimension in dimensions_of(self.system)):
             return
         devices, crossed = crossed_by(self.mesh, self.system, sent.axes)
         if not crossed:
             return
-        # What others than the ``nearer`` devices send comes through the farthest dimension.
+        # Messages of all but the ``nearer`` devices come through the farthest dimension.
         farthest = crossed[-1]
         outside_bytes = sent.size_bytes * (devices - farthest.nearer) / devices
         links = farthest.nearer if sent.is_shared else 1
         yield farthest.number, outside_bytes / links / farthest.bandwidth_bytes_per_s
 
 
-def _weights_sent(settings: LanguageModel) -> Iterator[_Sent]:
-    """Yield the layers' weights that come, and their gradients that leave.
+def _weights_sent(settings: LanguageModel) -> Iterator[_Messages]:
+    """Yield the messages of layers' weights and gradients.
 
-    Weights come for the pass forward and, again, backward. A sum takes as much as its parts: that
-    is all where switches add up, and half of what rings send.
+    Weights are gathered for the forward pass and perhaps again for the backward pass. A sum counts
+    the bytes of its operand: all where switches reduce, and half of what rings send.
     """
     run, axes = settings.run, settings.axes
     if not isinstance(run, Training):
         return
     element_bytes, gathering = _element_bytes(settings), axes["embedding"]
-    divided = local_layer_weights(settings, axes)
-    whole = local_layer_weights(settings, {**axes, **settings.sharded(())})
+    shard = local_layer_weights(settings, axes)
+    total = local_layer_weights(settings, {**axes, **settings.sharded(())})
     is_again = run.scan and run.remat in _GATHERED_AGAIN
     times = 3 * settings.accumulation if is_again else 1
     count = settings.mesh.size(*gathering)
     if count > 1:
-        gathered = (whole - divided) * count / (count - 1)
-        yield _Sent(axes=gathering, size_bytes=times * gathered * element_bytes, is_shared=True)
+        received = (total - shard) * count / (count - 1)
+        yield _Messages(axes=gathering, size_bytes=times * received * element_bytes, is_shared=True)
     if "data" in axes["batch"] and "data" not in gathering:
-        yield _Sent(axes=("data",), size_bytes=divided * element_bytes, is_shared=True)
+        yield _Messages(axes=("data",), size_bytes=shard * element_bytes, is_shared=True)
 
 
-def _rows_sent(settings: LanguageModel) -> Iterator[_Sent]:
-    """Yield the rows that devices sum along ``tp``, or send to experts and back, in both passes."""
+def _rows_sent(settings: LanguageModel) -> Iterator[_Messages]:
+    """Yield the messages of rows in both passes.
+
+    Devices sum rows along ``tp``, and send them to experts and back.
+    """
     run, axes, sizes, routing = settings.run, settings.axes, settings.sizes, settings.routing
     if not isinstance(run, Training):
         return
     element_bytes = settings.accumulation * _element_bytes(settings)
     rows = local_elements(settings, ("batch", "sequence", "row"), sizes, axes)
     crossings = sum(_summed_rows(settings, kind) for kind in settings.kinds)
-    yield _Sent(axes=("tp",), size_bytes=rows * crossings * element_bytes, is_shared=True)
+    yield _Messages(axes=("tp",), size_bytes=rows * crossings * element_bytes, is_shared=True)
     if routing is None or routing.axes != ("expert",) or routing.expert_groups > 1:
         return
     width = sizes["expert_row"]
     rows = local_elements(settings, ("batch", "sequence", "expert_row"), sizes, axes) / width
-    # Places of an expert are a whole number: a half of one may be rounded off.
+    # The capacity of an expert is a whole number: up to a half is rounded off.
     chosen = rows * routing.chosen * routing.capacity_percent / 100 - routing.experts / 2
     if routing.exchange_dtype != "same":
         element_bytes = settings.accumulation
-    # What experts made is made again where its weights get gradients of their own.
+    # Outputs of experts are recomputed where their weights have gradients of their own.
     again = (1 if routing.style.scales_inputs else 2) if run.remat == "full" else 0
     crossings = (4 + again) * sum(kind.is_routed for kind in settings.kinds)
     sent_bytes = crossings * max(chosen, 0) * width * element_bytes
-    yield _Sent(axes=("expert",), size_bytes=sent_bytes, is_shared=False)
+    yield _Messages(axes=("expert",), size_bytes=sent_bytes, is_shared=False)
 
 
 def _element_bytes(settings: LanguageModel) -> int:
@@ -274,12 +281,12 @@ def _element_bytes(settings: LanguageModel) -> int:
 
 
 def _summed_rows(settings: LanguageModel, kind: LayerKind) -> int:
-    """Return how often at least devices along ``tp`` sum a layer's rows, in both passes."""
+    """Return the fewest sums along ``tp`` of a layer."""
     if kind.mixer != "attention":
         return 0
     if not kind.feeds_forward or settings.style.before_mlp != "yes":
         return 2
-    # What attention made goes into the norm behind it, where that is computed again.
+    # Recomputing the norm after attention needs the summed output of attention.
     again = getattr(settings.run, "remat", "") == "full"
     return (2 if kind.is_routed else 4) + again
 

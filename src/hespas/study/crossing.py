@@ -1,4 +1,4 @@
-"""Which dimensions of a network the devices of a group send across."""
+"""Network dimensions that messages of a group cross."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from hespas.models.model import MeshAxes
 
 @frozen
 class Crossed:
-    """A dimension of a network by its ``number``, which messages of a group cross.
+    """A network dimension that a group's messages cross.
 
-    ``nearer`` devices of the group are on the same side of it.
+    ``number`` counts from the nearest dimension; ``nearer`` devices of the group are on this side.
     """
 
     number: int
@@ -23,24 +23,24 @@ class Crossed:
 
     @property
     def bandwidth_bytes_per_s(self) -> float:
-        """One direction of a device's link."""
+        """The bandwidth of a device's link, in one direction."""
         return self.dimension.bandwidth_bytes_per_s
 
 
 def dimensions_of(system: System | None) -> tuple[Dimension, ...]:
-    """Return the dimensions of a system's network, the nearest first; none without a network."""
+    """Return the dimensions of a system's network, nearest first."""
     return () if system is None else interconnect_of(system).dimensions
 
 
 def crossed_by(
     mesh: MeshAxes, system: System | None, axes: Sequence[str]
 ) -> tuple[int, tuple[Crossed, ...]]:
-    """Return how many devices a group along ``axes`` has, and what it crosses.
+    """Return a group's number of devices, and what it crosses.
 
     >>> from hespas.study.space import system_named
     >>> mesh = MeshAxes(axes=(("data", 4), ("tp", 16)))
     >>> devices, crossed = crossed_by(mesh, system_named("64xH100_80GB"), ("tp",))
-    >>> devices, [(each.number, each.nearer) for each in crossed]
+    >>> devices, [(dimension.number, dimension.nearer) for dimension in crossed]
     (16, [(0, 1), (1, 8)])
     """
     members, stride = [0], 1

@@ -1,8 +1,9 @@
-"""Evaluate on a Dask cluster: an existing one, or processes on this machine.
+"""Evaluate on a Dask cluster.
 
-Dask sends tasks to workers and notices workers that are gone. A worker evaluates in a process of
-its own, as a `hespas.study.executor.LocalExecutor` does. A task carries its files, and a worker
-with other versions refuses it. An outcome carries the files of caches that it was made with.
+The cluster is an existing one, or processes on this machine. Dask sends tasks to workers and
+notices workers that are gone. A worker evaluates in a process of its own, as a
+`hespas.study.executor.LocalExecutor` does. A task carries its files, and a worker with other
+versions refuses it. An outcome carries the files of caches that it was made with.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _MOST_CARRIED_BYTES = 64 * 2**20
 
 
 class _Work(msgspec.Struct, frozen=True, kw_only=True):
-    """A task with the files that it names, relative to the current directory."""
+    """A task with its files, by relative path."""
 
     task: Task
     time_limit_s: float
@@ -45,12 +46,12 @@ class _Work(msgspec.Struct, frozen=True, kw_only=True):
 @dataclass(slots=True, kw_only=True)
 class _Attempt:
     task: Task
-    made: int = 0
+    number: int = 0
 
 
 @dataclass(slots=True, kw_only=True)
 class DaskExecutor:
-    """Gives tasks to the workers of a Dask cluster; a context manager.
+    """Gives tasks to Dask workers; a context manager.
 
     ``scheduler`` None starts one on this machine. At most ``workers`` run at a time, None for all.
     Raises `ExtraMissingError` without Dask, `ToolError` without a scheduler or hespas on a worker.
@@ -61,7 +62,7 @@ class DaskExecutor:
     time_limit_s: float = 1800.0
     _client: Any = None
     _cluster: Any = None
-    _told: SimpleQueue[Any] = field(default_factory=SimpleQueue[Any])
+    _ended: SimpleQueue[Any] = field(default_factory=SimpleQueue[Any])
     _pending: dict[Any, _Attempt] = field(default_factory=dict[Any, _Attempt])
 
     def __enter__(self) -> Self:
@@ -110,7 +111,7 @@ class DaskExecutor:
                     resource.close(timeout=5)
 
     def outcomes(self, tasks: Sequence[Task]) -> Iterator[tuple[Task, Outcome]]:
-        """Run the tasks and yield each with its outcome, as they end."""
+        """Run the tasks, and yield each with its outcome."""
         waiting = deque(_Attempt(task=task) for task in tasks)
         most_pending = self.workers or len(waiting)
         while waiting or self._pending:
@@ -125,7 +126,7 @@ class DaskExecutor:
                     yield attempt.task, outcome
 
     def _submit(self, attempt: _Attempt) -> None:
-        attempt.made += 1
+        attempt.number += 1
         work = _Work(
             task=msgspec.structs.replace(attempt.task, is_checked=True),
             time_limit_s=self.time_limit_s,
@@ -135,23 +136,23 @@ class DaskExecutor:
             future = self._client.submit(
                 evaluated,
                 msgspec.json.encode(work),
-                key=f"hespas-{attempt.task.key}-{attempt.made}",
+                key=f"hespas-{attempt.task.key}-{attempt.number}",
                 pure=False,
             )
         except (OSError, RuntimeError) as error:
             raise self._gone(error) from error
         self._pending[future] = attempt
-        future.add_done_callback(self._told.put)
+        future.add_done_callback(self._ended.put)
 
     def _ended_futures(self) -> list[Any]:
         if self._client.status not in {"running", "connecting"}:
             raise self._gone("the connection is closed")
         try:
-            reported = [self._told.get(timeout=_LOOK_EVERY_S)]
+            reported = [self._ended.get(timeout=_LOOK_EVERY_S)]
         except Empty:
             return []
-        while not self._told.empty():
-            reported.append(self._told.get())
+        while not self._ended.empty():
+            reported.append(self._ended.get())
         return [future for future in reported if future in self._pending]
 
     def _outcome(self, future: Any, attempt: _Attempt) -> Outcome | None:
@@ -161,9 +162,9 @@ class DaskExecutor:
             return msgspec.structs.replace(brought.outcome, cached=[])
         if future.status != "error":
             # The future was cancelled or lost, with the scheduler or by another client.
-            if attempt.made < _MOST_ATTEMPTS:
+            if attempt.number < _MOST_ATTEMPTS:
                 return None
-            raise self._gone(f"a task was {future.status} {attempt.made} times")
+            raise self._gone(f"a task was {future.status} {attempt.number} times")
         dask: Any = import_module("distributed")
         error = future.exception()
         if not isinstance(error, dask.scheduler.KilledWorker):
@@ -172,9 +173,9 @@ class DaskExecutor:
                 location=self.scheduler or "",
                 hint="install hespas on all workers",
             )
-        if attempt.made < _MOST_ATTEMPTS:
+        if attempt.number < _MOST_ATTEMPTS:
             return None
-        reason = f"the Dask workers that had it ended, {attempt.made} times in a row"
+        reason = f"the Dask workers that had it ended, {attempt.number} times in a row"
         return exhausted(reason)
 
     def _gone(self, why: object) -> ToolError:
@@ -190,7 +191,10 @@ def _line(error: object) -> str:
 
 
 def files_of(candidate: Mapping[str, object]) -> dict[str, bytes]:
-    """Return the candidate's files by names in the current directory; no others."""
+    """Return the contents of a candidate's files.
+
+    Only files inside of the current directory are included.
+    """
     contents: dict[str, bytes] = {}
     for value in candidate.values():
         path = Path(value) if isinstance(value, str) and value else None
@@ -222,7 +226,7 @@ def _is_inside(name: object) -> bool:
 # The code below runs on a worker.
 
 
-class _Kept(local):
+class _WorkerState(local):
     """A thread's evaluator, and the directory with its files."""
 
     evaluator: LocalExecutor | None = None
@@ -230,11 +234,14 @@ class _Kept(local):
     digest: str = ""
 
 
-_kept = _Kept()
+_state = _WorkerState()
 
 
 def evaluated(work: bytes) -> bytes:
-    """Answer a `_Work` in JSON with a `Brought` in MessagePack, on a Dask worker."""
+    """Evaluate a `_Work` on a Dask worker.
+
+    ``work`` is JSON; returns a `Brought` in MessagePack.
+    """
     request = msgspec.json.decode(work, type=_Work)
     evaluator = _evaluator(request.files)
     evaluator.time_limit_s = request.time_limit_s
@@ -245,18 +252,18 @@ def evaluated(work: bytes) -> bytes:
 
 def _evaluator(files: Mapping[str, bytes]) -> LocalExecutor:
     digest = sha256(msgspec.json.encode(files, order="sorted")).hexdigest()
-    if _kept.evaluator is not None and _kept.digest == digest:
-        return _kept.evaluator
-    if _kept.evaluator is not None:
-        _kept.evaluator.__exit__(None, None, None)
-    if _kept.home is not None:
-        _kept.home.cleanup()
-    _kept.home, _kept.digest = TemporaryDirectory(prefix="hespas-study-"), digest
-    home = Path(_kept.home.name)
+    if _state.evaluator is not None and _state.digest == digest:
+        return _state.evaluator
+    if _state.evaluator is not None:
+        _state.evaluator.__exit__(None, None, None)
+    if _state.home is not None:
+        _state.home.cleanup()
+    _state.home, _state.digest = TemporaryDirectory(prefix="hespas-study-"), digest
+    home = Path(_state.home.name)
     for name, content in files.items():
         if not _is_inside(name):
             raise ConfigError(f"{name} is outside of the task's directory", hint="drop it")
         (home / name).parent.mkdir(parents=True, exist_ok=True)
         (home / name).write_bytes(content)
-    _kept.evaluator = LocalExecutor(workers=1, directory=home).__enter__()
-    return _kept.evaluator
+    _state.evaluator = LocalExecutor(workers=1, directory=home).__enter__()
+    return _state.evaluator

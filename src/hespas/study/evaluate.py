@@ -38,7 +38,7 @@ _MOST_IN_TABLES = 100_000
 
 
 def evaluate(task: Task) -> Outcome:
-    """Predict a candidate; a failed prediction is an outcome with the reason."""
+    """Predict a candidate; a failure is an outcome too."""
     start_s, (before_s, _) = perf_counter(), _usage()
     with used_files() as used:
         outcome = _evaluate_task(task)
@@ -78,10 +78,10 @@ def _evaluate_task(task: Task) -> Outcome:
 
 
 def _ending(error: HespasError, reason: str) -> Ending:
-    """Return how an evaluation ended that raised an error.
+    """Return how an evaluation ended, from its error.
 
-    A program that could not start, or ended before it answered, says nothing about the candidate:
-    it may have lacked memory or threads. A program that took too long is not run again.
+    A program that could not start, or ended before it answered, may have lacked memory or threads:
+    that is no property of the candidate. A program that took too long is not run again.
     """
     is_of_room = any(os.strerror(code) in reason for code in _NO_ROOM)
     if isinstance(error, CacheError | OutputError) or is_of_room:
@@ -91,7 +91,7 @@ def _ending(error: HespasError, reason: str) -> Ending:
 
 
 def _refusal(task: Task) -> str:
-    """Return why this machine can't answer for the study's; empty if it can."""
+    """Return why this machine can't answer, or ""."""
     entry = entry_of(0, candidate_of(task.candidate))
     if entry.key(task.phase) == task.key:
         return ""
@@ -116,7 +116,7 @@ def options_of(candidate: Mapping[str, object], phase: Phase) -> PredictOptions:
 
 
 def _report(options: PredictOptions, *, in_full: bool) -> RunReport:
-    """Return the report, with tables if requested and the step has few kernels."""
+    """Return the report, with tables ``in_full`` of small steps."""
     if options.is_pipeline:
         return run_report(staged.predict_pipeline(options), with_tables=in_full)
     prediction = composition.predict_folded(options, whole_up_to=_MOST_IN_TABLES if in_full else 0)
@@ -159,7 +159,7 @@ def _figures(report: RunReport) -> dict[str, float | int | None]:
 
 
 def _usage() -> tuple[float, int]:
-    """Return the CPU time and peak memory of this process and its children."""
+    """Return the CPU time and peak memory, children included."""
     unit = 1 if sys.platform == "darwin" else 1024
     usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     cpu_s = sum(usage.ru_utime + usage.ru_stime for usage in usages)

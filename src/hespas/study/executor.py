@@ -1,4 +1,4 @@
-"""Executors of evaluations: a small protocol, and its implementations by name."""
+"""Executors of evaluations: a protocol and its implementations."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from hespas.errors import ToolError, option
 
 
 class Phase(Enum):
-    """How a candidate is predicted; the values name fidelities of a prediction."""
+    """The fidelity of an evaluation; values are a prediction's."""
 
     SCREEN = "fused"
     LIBRARY = "library"
@@ -51,11 +51,11 @@ class Ending(Enum):
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):
-    """One evaluation; ``key`` is made of everything that decides its outcome.
+    """One evaluation; ``key`` identifies everything that decides it.
 
     ``versions`` are a part of the key. A report is ``with_tables`` or has figures alone. A task
-    that ``may_stay`` leaves JAX to the next task of its worker. A worker elsewhere computes the key
-    again if the task ``is_checked``, and refuses the task if its own key differs.
+    that ``may_stay`` leaves JAX running for the next task of its worker. A worker elsewhere
+    computes the key again if the task ``is_checked``, and refuses the task if the two differ.
     """
 
     key: str
@@ -87,27 +87,27 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Brought(msgspec.Struct, frozen=True, kw_only=True):
-    """An outcome, with files of the evaluating machine's caches by name."""
+    """An outcome with files of the evaluating machine's caches."""
 
     outcome: Outcome
     files: dict[str, bytes] = {}
 
 
 def exhausted(reason: str, *, elapsed_s: float = 0.0) -> Outcome:
-    """Return the outcome of a task that this machine could not do now."""
+    """Return the outcome of a task that may be retried."""
     return Outcome(ending=Ending.EXHAUSTED, reason=reason, elapsed_s=elapsed_s)
 
 
 class Executor(Protocol):
-    """Runs evaluations in any order and place; crashes and hangs are outcomes."""
+    """Runs evaluations; crashes and hangs are outcomes too."""
 
     def outcomes(self, tasks: Sequence[Task]) -> Iterator[tuple[Task, Outcome]]:
-        """Run the tasks and yield each with its outcome, as they end."""
+        """Run the tasks, and yield each with its outcome."""
         ...
 
 
 class Place(Enum):
-    """Where evaluations run: in processes of this machine, or on a Dask cluster."""
+    """The place of evaluations: this machine or a Dask cluster."""
 
     LOCAL = "local"
     DASK = "dask"
@@ -149,7 +149,10 @@ class ExecutorOptions:
 
 
 def executor_of(options: ExecutorOptions) -> AbstractContextManager[Executor]:
-    """Return the options' executor, as a context that ends its workers."""
+    """Return the options' executor.
+
+    It is a context that ends its workers.
+    """
     match options.executor:
         case Place.LOCAL:
             return LocalExecutor(workers=options.workers, time_limit_s=options.time_limit_s)
@@ -173,7 +176,7 @@ _COMMAND = (sys.executable, "-P", "-m", "hespas.study.evaluate")
 
 @dataclass(slots=True, kw_only=True)
 class _Attempt:
-    """A task, and how many workers have ended while they ran it."""
+    """A task, and the number of workers that it ended."""
 
     task: Task
     lost: int = 0
@@ -181,7 +184,7 @@ class _Attempt:
 
 @dataclass(slots=True, kw_only=True)
 class _Process:
-    """A worker and its task; one that ``stays`` has started JAX."""
+    """A worker and its task; ``stays``: with JAX running."""
 
     process: subprocess.Popen[bytes]
     log: Path
@@ -193,10 +196,10 @@ class _Process:
 
 @dataclass(slots=True, kw_only=True)
 class LocalExecutor:
-    """Workers of this machine, None for one a core; a context manager.
+    """Workers of this machine; a context manager.
 
-    A task starts if the largest memory of other tasks of its phase is free (``peaks``), or if
-    nothing else runs; the first task of a phase runs beside no other of that phase.
+    ``workers`` None is one a core. A task starts if nothing else runs, or if the largest memory of
+    earlier tasks of its phase (``peaks``) is free; the first task of a phase is its only one.
     """
 
     workers: int | None = None
@@ -210,7 +213,7 @@ class LocalExecutor:
     _free_bytes: int = 0
 
     def __enter__(self) -> Self:
-        """Measure the memory that is free; workers start with the first tasks."""
+        """Measure the free memory; tasks start the workers."""
         self._home = tempfile.TemporaryDirectory(prefix="hespas-study-")
         self._free_bytes = int(free_memory_bytes() * _USABLE)
         return self
@@ -221,7 +224,7 @@ class LocalExecutor:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """End all workers, in the middle of their tasks too."""
+        """End all workers, even during tasks."""
         for worker in list(self._processes):
             self._end(worker)
         self._selector.close()
@@ -234,9 +237,12 @@ class LocalExecutor:
         return self.workers or available_cores()
 
     def outcomes(self, tasks: Sequence[Task]) -> Iterator[tuple[Task, Outcome]]:
-        """Yield each task with its outcome; tasks that end workers run alone."""
+        """Run the tasks, and yield each with its outcome.
+
+        A task that ended a worker is retried alone.
+        """
         waiting = deque(_Attempt(task=task) for task in tasks)
-        while waiting or self._busy():
+        while waiting or any(worker.attempt is not None for worker in self._processes):
             while waiting and self._may_begin(waiting[0]):
                 self._begin(waiting.popleft())
             for key, _ in self._selector.select(_LOOK_EVERY_S):
@@ -245,42 +251,32 @@ class LocalExecutor:
                     yield done
             yield from self._overdue()
 
-    def _busy(self) -> list[_Process]:
-        return [worker for worker in self._processes if worker.attempt is not None]
-
     def _may_begin(self, attempt: _Attempt) -> bool:
         running = [worker.attempt for worker in self._processes if worker.attempt is not None]
         if not running:
             return True
-        if (
-            len(running) >= self.most
-            or attempt.lost
-            or any(running_attempt.lost for running_attempt in running)
-        ):
+        if len(running) >= self.most or any(peer.lost for peer in (attempt, *running)):
             return False
         peak_bytes = self.peaks.get(attempt.task.phase)
         if peak_bytes is None:
-            return all(
-                running_attempt.task.phase is not attempt.task.phase for running_attempt in running
-            )
-        used_bytes = sum(
-            self.peaks.get(running_attempt.task.phase, 0) for running_attempt in running
-        )
+            return all(peer.task.phase is not attempt.task.phase for peer in running)
+        used_bytes = sum(self.peaks.get(peer.task.phase, 0) for peer in running)
         return used_bytes + peak_bytes <= self._free_bytes
 
     def _begin(self, attempt: _Attempt) -> None:
         stays = attempt.task.may_stay
         idle = [worker for worker in self._processes if worker.attempt is None]
-        fitting_workers = [worker for worker in idle if worker.stays is stays]
-        if not fitting_workers and len(self._processes) >= self.most and idle:
-            self._end(idle[0])
-        next_worker = fitting_workers[0] if fitting_workers else self._start()
-        next_worker.stays = stays
-        next_worker.attempt, next_worker.began_s, next_worker.answer = attempt, monotonic(), b""
+        worker = next((worker for worker in idle if worker.stays is stays), None)
+        if worker is None:
+            if idle and len(self._processes) >= self.most:
+                self._end(idle[0])
+            worker = self._start()
+        worker.stays, worker.attempt = stays, attempt
+        worker.began_s, worker.answer = monotonic(), b""
         # The end of its answer reveals a worker that is gone.
         with suppress(OSError):
-            _pipe(next_worker.process.stdin).write(msgspec.json.encode(attempt.task) + b"\n")
-            _pipe(next_worker.process.stdin).flush()
+            _pipe(worker.process.stdin).write(msgspec.json.encode(attempt.task) + b"\n")
+            _pipe(worker.process.stdin).flush()
 
     def _start(self) -> _Process:
         home = Path("." if self._home is None else self._home.name)
@@ -326,7 +322,7 @@ class LocalExecutor:
     def _retry_or_give_up(
         self, worker: _Process, waiting: deque[_Attempt]
     ) -> tuple[Task, Outcome] | None:
-        """Retry the task of a worker that ended, unless it ended too many workers."""
+        """Retry an ended worker's task a few times."""
         attempt = worker.attempt
         end_text, log_end = ending(worker.process.wait()), last_words(worker.log)
         self._end(worker)
@@ -342,16 +338,13 @@ class LocalExecutor:
 
     def _overdue(self) -> Iterator[tuple[Task, Outcome]]:
         now_s = monotonic()
-        for worker in self._busy():
-            attempt = worker.attempt
-            if attempt is not None and now_s - worker.began_s > self.time_limit_s:
+        reason = f"took longer than {self.time_limit_s:g} s"
+        for worker in list(self._processes):
+            attempt, elapsed_s = worker.attempt, now_s - worker.began_s
+            if attempt is not None and elapsed_s > self.time_limit_s:
                 self._end(worker)
-                reason = f"took longer than {self.time_limit_s:g} s"
-                elapsed_s = now_s - worker.began_s
-                yield (
-                    attempt.task,
-                    Outcome(ending=Ending.FAILED, reason=reason, elapsed_s=elapsed_s),
-                )
+                failure = Outcome(ending=Ending.FAILED, reason=reason, elapsed_s=elapsed_s)
+                yield attempt.task, failure
 
     def _end(self, worker: _Process) -> None:
         self._processes.remove(worker)
@@ -378,7 +371,7 @@ def available_cores() -> int:
 
 
 def free_memory_bytes() -> int:
-    """Return the memory that is free for processes, as the system sees it."""
+    """Return the memory that is free for processes."""
     try:
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
     except OSError:

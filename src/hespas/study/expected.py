@@ -1,4 +1,4 @@
-"""Estimate from sizes alone how long a candidate's step takes.
+"""Estimate a candidate's step time from sizes alone.
 
 A study predicts the most promising candidates first. An estimate takes half a millisecond, where a
 prediction takes seconds; it decides the order of predictions and nothing else.
@@ -18,22 +18,22 @@ from hespas.models.runs import Training
 from hespas.study.crossing import crossed_by
 
 _ROWS_MOVED, _CHOSEN_ROWS_MOVED = 16, 8
-"""How many arrays of rows a layer reads and writes in a pass beside products.
+"""Arrays of rows that a layer reads and writes in a pass, beside products.
 
-Norms, residuals, rotation and activations are counted, and for each chosen expert what brings rows
-to it and back.
+Norms, residuals, rotation and activations are counted, and for each chosen expert the kernels that
+send rows to it and back.
 """
 _ALL_REDUCE = 2
 """An all-reduce moves as much as a reduce-scatter and an all-gather."""
 
 
 LIKELY_MEMORY = 1.5
-"""How many times its bound a step's memory often takes: gradients of several types, temporaries."""
+"""A step's memory over its bound: gradients of several types, temporaries."""
 
 
 @frozen
 class Expected:
-    """What a step is expected to take; it only orders predictions."""
+    """A step's estimated time and memory."""
 
     time_s: float
     memory_bytes: float
@@ -44,9 +44,9 @@ def expected_s(
 ) -> float:
     """Estimate a step's time; no part of it hides another.
 
-    ``computing_s`` is that of the FLOPs that every program needs. Links of the mesh's axes, weights
-    and rows in memory, and what ``remat`` computes again are added. Sequences that are divided, and
-    gradients of weights that experts' devices share, are not counted.
+    ``computing_s`` is the time of the FLOPs that every program needs. Collectives along the mesh's
+    axes, memory traffic of weights and rows, and recomputation by ``remat`` are added. Exchanges of
+    divided sequences, and sums of gradients that experts' devices share, are not counted.
     """
     run = settings.run
     is_trained = isinstance(run, Training)
@@ -67,7 +67,7 @@ def expected_s(
 
 @frozen
 class _Step:
-    """A step's passes over its layers, and one device's rows in all.
+    """A step's passes over its layers, with one device's rows.
 
     ``crossings`` counts how often a layer's rows are summed over ``tp``, or go to experts or back.
     """
@@ -80,13 +80,13 @@ class _Step:
 
     @property
     def gathered_bytes(self) -> int:
-        """The weights of all rounds that a device multiplies, gathered along ``fsdp``."""
+        """The gathered weights of all rounds on a device."""
         settings = self.settings
         elements = local_weights(settings, {**settings.axes, **settings.sharded(())})
         return elements * TYPE_BYTES[settings.dtype] * settings.accumulation
 
     def moved_bytes(self) -> int:
-        """Return what a device reads and writes: weights, rows, and states twice."""
+        """Return the memory traffic: weights, rows, and states twice."""
         settings, routing = self.settings, self.settings.routing
         chosen = 0 if routing is None else routing.chosen
         arrays = _ROWS_MOVED + _CHOSEN_ROWS_MOVED * chosen
@@ -114,11 +114,12 @@ class _Step:
         return communicating_s + self._ring_s(replicated, _ALL_REDUCE * gradients)
 
     def _ring_s(self, axes: Sequence[str], size_bytes: int) -> float:
-        """Return the time to gather or scatter; neighbours share their links."""
+        """Return the time of a gather, with neighbours' links shared."""
         count, crossed = crossed_by(self.settings.mesh, self.system, axes)
         share = size_bytes * (count - 1) / count
         return max(
-            (share / (each.bandwidth_bytes_per_s * each.nearer) for each in crossed), default=0.0
+            (share / (dimension.bandwidth_bytes_per_s * dimension.nearer) for dimension in crossed),
+            default=0.0,
         )
 
     def _exchange_s(self, axes: Sequence[str], size_bytes: int) -> float:
@@ -126,8 +127,8 @@ class _Step:
         count, crossed = crossed_by(self.settings.mesh, self.system, axes)
         return max(
             (
-                size_bytes * (count - each.nearer) / count / each.bandwidth_bytes_per_s
-                for each in crossed
+                size_bytes * (count - dimension.nearer) / count / dimension.bandwidth_bytes_per_s
+                for dimension in crossed
             ),
             default=0.0,
         )

@@ -1,6 +1,6 @@
-"""Figures, goals, constraints over fields, prices, and the order of rows.
+"""Figures, goals, constraints, prices, and the order of rows.
 
-A constraint is read with Python's parser and nothing else: ``memory.fits and mesh.tp <= 8`` has
+Python's parser reads a constraint, and nothing runs it: ``memory.fits and mesh.tp <= 8`` has
 fields, numbers, texts, comparisons, ``and``, ``or``, ``not``, ``in`` with a list, and arithmetic. A
 field that is not known yet makes the answer None, unless the other parts decide it.
 
@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from io import StringIO
+from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeAlias, TypeVar, cast
@@ -60,7 +61,7 @@ _NODES = (
 
 @frozen
 class Constraint:
-    """An expression that a candidate has to satisfy; all satisfy an empty one."""
+    """A condition on candidates; an empty one always holds."""
 
     text: str
     tree: ast.expr | None = field(default=None, compare=False, repr=False)
@@ -70,21 +71,21 @@ class Constraint:
         """The distinct fields that it names."""
         return () if self.tree is None else tuple(dict.fromkeys(_fields(self.tree)))
 
-    def check(self, known: Mapping[str, object], *, location: str = "") -> None:
-        """Raise `ConfigError` for a field that is not among ``known``."""
+    def check(self, fields: Mapping[str, object], *, location: str = "") -> None:
+        """Raise `ConfigError` for a field that is not among ``fields``."""
         for name in self.fields:
-            if name not in known:
+            if name not in fields:
                 raise ConfigError(
                     f"where names {name!r}, which is no field",
                     location=location,
-                    hint=suggestion(name, known),
+                    hint=suggestion(name, fields),
                 )
 
     def holds(self, values: Mapping[str, Value]) -> bool | None:
-        """Return whether the constraint holds; None if that is not known yet.
+        """Return whether the constraint holds, if known.
 
-        A field that ``values`` lack, or have None for, is not known. Raises `ConfigError` if values
-        can't be compared.
+        None is unknown: ``values`` lack a field that decides. Raises `ConfigError` if values can't
+        be compared.
 
         >>> read_constraint("memory.fits and mesh.tp <= 8").holds({"mesh.tp": 16})
         False
@@ -104,7 +105,9 @@ EVERYTHING = Constraint(text="")
 
 
 def read_constraint(text: str, *, location: str = "") -> Constraint:
-    """Read an expression; raise `ConfigError` if it is malformed or has other parts.
+    """Read an expression.
+
+    Raises `ConfigError` if it is malformed or has other parts.
 
     >>> read_constraint("remat in ['full', 'none']").fields
     ('remat',)
@@ -130,7 +133,10 @@ use fields, numbers, texts, and, or, not, in, comparisons and + - * /
         ) from error
     for node in ast.walk(tree):
         is_plain = not isinstance(node, ast.Constant) or isinstance(node.value, str | int | float)
-        if not isinstance(node, _NODES) or not is_plain or _is_odd(node):
+        is_odd = isinstance(node, ast.Attribute) and not isinstance(
+            node.value, ast.Name | ast.Attribute
+        )
+        if not isinstance(node, _NODES) or not is_plain or is_odd:
             part = ast.unparse(node) if isinstance(node, ast.expr) else text
             raise ConfigError(
                 f"where: {part} is more than a comparison of fields",
@@ -138,10 +144,6 @@ use fields, numbers, texts, and, or, not, in, comparisons and + - * /
                 hint="use fields, numbers, texts, and, or, not, in, comparisons and + - * /",
             )
     return Constraint(text=text, tree=tree)
-
-
-def _is_odd(node: ast.AST) -> bool:
-    return isinstance(node, ast.Attribute) and not isinstance(node.value, ast.Name | ast.Attribute)
 
 
 def _fields(node: ast.AST) -> Iterator[str]:
@@ -185,16 +187,16 @@ def _value(  # noqa: C901, PLR0911 - one case for each kind of node
 def _compare(node: ast.Compare, values: Mapping[str, Value]) -> bool | None:
     operands = [_value(operand, values) for operand in (node.left, *node.comparators)]
     results: list[Value] = []
-    for kind, left, right in zip(node.ops, operands, operands[1:], strict=False):
-        is_known = left is not None and right is not None
-        if isinstance(kind, _ORDERED) and (isinstance(left, bool) or isinstance(right, bool)):
+    for kind, (first, second) in zip(node.ops, pairwise(operands), strict=True):
+        is_known = first is not None and second is not None
+        if isinstance(kind, _ORDERED) and (isinstance(first, bool) or isinstance(second, bool)):
             raise TypeError("what is true or false is neither more nor less than something")
-        results.append(bool(_COMPARISONS[type(kind)](left, right)) if is_known else None)
+        results.append(bool(_COMPARISONS[type(kind)](first, second)) if is_known else None)
     return _all(results)
 
 
 def _all(parts: list[Value]) -> bool | None:
-    """Return whether all parts hold; a false one decides despite unknown ones."""
+    """Return whether all parts hold; one that fails decides."""
     if any(part is not None and not part for part in parts):
         return False
     return None if any(part is None for part in parts) else True
@@ -316,7 +318,7 @@ def figure_text(name: str, value: float | None) -> str:
 
 @frozen
 class Goal:
-    """Figures with their directions: one, or several for the best trade-offs."""
+    """Figures with their directions: one, or several to trade off."""
 
     metrics: tuple[tuple[str, Direction], ...]
 
@@ -332,7 +334,7 @@ class Goal:
         return texts[0] if self.is_single else "pareto: " + ", ".join(texts)
 
     def keys(self, figures: Figures) -> tuple[float, ...]:
-        """Return the figures as numbers, lower is better; unknown ones are last."""
+        """Return figures as numbers, lower is better, unknown last."""
         keys: list[float] = []
         for name, way in self.metrics:
             value = figures.get(name)
@@ -354,14 +356,14 @@ FASTEST = Goal(metrics=(("step_time_s", Direction.MINIMISE),))
 """The default goal of a study."""
 
 
-def read_goal(given: object, *, location: str = "") -> Goal:
+def read_goal(value: object, *, location: str = "") -> Goal:
     """Read ``{maximise: NAME}``, ``{minimise: NAME}`` or ``{pareto: [NAME, NAME]}``.
 
     >>> read_goal({"pareto": ["step_time_s", "mfu"]}).text
     'pareto: minimise step_time_s, maximise mfu'
     """
     goal_keys = (*(way.value for way in Direction), "pareto")
-    entries = dict(cast("Mapping[str, object]", given)) if isinstance(given, Mapping) else {}
+    entries = dict(cast("Mapping[str, object]", value)) if isinstance(value, Mapping) else {}
     if len(entries) != 1:
         raise ConfigError(
             "$.goal is not one goal",
@@ -397,10 +399,10 @@ def _metric(name: object, location: str) -> str:
 
 
 def ordered(rows: Sequence[_T], goal: Goal, figures: Callable[[_T], Figures]) -> list[_T]:
-    """Sort rows by a goal, best first; equal rows keep their order.
+    """Sort rows by a goal, the best first.
 
-    With several figures the rows that no other is better than in all of them come first, then those
-    that only the first are better than, and so on; within them the first figure decides.
+    Equal rows keep their order. With several figures the order is that of `fronts`; within a front
+    the first figure decides.
     """
     keys = [goal.keys(figures(row)) for row in rows]
     ranks = [0] * len(rows) if goal.is_single else fronts(keys)
@@ -409,7 +411,7 @@ def ordered(rows: Sequence[_T], goal: Goal, figures: Callable[[_T], Figures]) ->
 
 
 def fronts(keys: Sequence[tuple[float, ...]]) -> list[int]:
-    """Return each point's number of fronts of better points.
+    """Return each point's number of better fronts.
 
     Source: K. Deb et al., A fast and elitist multiobjective genetic algorithm: NSGA-II, IEEE
     Transactions on Evolutionary Computation 6 (2), 2002, section III A.
@@ -417,16 +419,16 @@ def fronts(keys: Sequence[tuple[float, ...]]) -> list[int]:
     >>> fronts([(1, 3), (2, 2), (3, 3), (2, 2)])
     [0, 0, 1, 0]
     """
-    left_indices, ranks, rank = set(range(len(keys))), [0] * len(keys), 0
-    while left_indices:
+    unranked, ranks, rank = set(range(len(keys))), [0] * len(keys), 0
+    while unranked:
         front = {
             index
-            for index in left_indices
-            if not any(_is_better(keys[rival], keys[index]) for rival in left_indices)
+            for index in unranked
+            if not any(_is_better(keys[rival], keys[index]) for rival in unranked)
         }
         for index in front:
             ranks[index] = rank
-        left_indices -= front
+        unranked -= front
         rank += 1
     return ranks
 
@@ -440,7 +442,7 @@ _COLUMNS = ("part", "usd_per_device_hour", "source")
 
 @frozen
 class Price:
-    """The price of a device of a part for an hour, and its source."""
+    """The sourced price of a part's device for an hour."""
 
     part: Text
     usd_per_device_hour: Positive
@@ -452,20 +454,20 @@ class Price:
 
 
 def read_prices(
-    given: object, *, location: str = "", home: Path | None = None
+    value: object, *, location: str = "", home: Path | None = None
 ) -> tuple[Price, ...]:
-    """Read a list of prices, or the file that a text names.
+    """Read prices from a list or a named file.
 
     Raises `ConfigError` for invalid prices.
 
     >>> read_prices([{"part": "H100_80GB", "usd_per_device_hour": 2.0, "source": "our contract"}])
     (Price(part='H100_80GB', usd_per_device_hour=2.0, source='our contract'),)
     """
-    if isinstance(given, str):
-        path = (home or Path()) / given
+    if isinstance(value, str):
+        path = (home or Path()) / value
         location = str(path)
-        given = _read_csv(path) if path.suffix == ".csv" else read_yaml(path)
-    prices = decode(given, list[Price], location=location, json_path="$.prices")
+        value = _read_csv(path) if path.suffix == ".csv" else read_yaml(path)
+    prices = decode(value, list[Price], location=location, json_path="$.prices")
     parts = [node_name(price.part) for price in prices]
     twice = next((part for part in parts if parts.count(part) > 1), None)
     if twice is not None:
@@ -498,5 +500,5 @@ def _read_csv(path: Path) -> list[dict[str, object]]:
 
 
 def price_of(part: str | None, prices: Iterable[Price]) -> float | None:
-    """Return the dollars of a device and hour; None without a price."""
+    """Return the price of a device-hour, if any."""
     return next((price.usd_per_device_hour for price in prices if price.part == part), None)

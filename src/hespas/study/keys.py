@@ -1,4 +1,4 @@
-"""The keys of a study: options that can be pinned or searched.
+"""The keys of a study: options to pin or search.
 
 They are the options themselves (`hespas.prediction.options.PredictOptions`), so that a new option
 can be searched at once. ``model`` names the workload, and the model of the network is
@@ -36,14 +36,14 @@ _OWN = frozenset(
         SETTINGS,
     }
 )
-"""Options that a study decides itself, or writes otherwise."""
+"""Options that a study sets itself or names differently."""
 _LEFT_OUT = frozenset({Group.OUTPUT, Group.CACHES, Group.DIVISION})
-"""Groups of options that change no answer, or nothing that a study compares."""
+"""Groups of options that change no figure that a study compares."""
 
 
 @cache
 def known_keys() -> Mapping[str, Option]:
-    """Return the options that can be pinned or searched by key, the workload first.
+    """Return the keys' options, the workload first.
 
     >>> list(known_keys())[0], "remat" in known_keys(), "output" in known_keys()
     ('model', True, False)
@@ -58,7 +58,7 @@ def known_keys() -> Mapping[str, Option]:
 
 
 def option_named(key: str, *, location: str = "") -> Option:
-    """Return the option of a key; raise `ConfigError` for an unknown key."""
+    """Return a key's option; refuse an unknown key."""
     options = known_keys()
     if key not in options:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""Rows of a study's table: a candidate, its status, and its figures."""
+"""Rows of a study's table."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from hespas.study.keys import MESH, Scalar, scalar_text
 
 
 class Status(Enum):
-    """The status of a candidate; a ``waiting`` one is not in the table yet."""
+    """The status of a candidate; tables lack ``waiting`` ones."""
 
     DONE = "done"
     SCREENED = "screened"
@@ -33,7 +33,7 @@ class Status(Enum):
 
 @frozen
 class Row:
-    """A candidate in a study's table; ``evaluation`` is the key of its figures."""
+    """A candidate's row; ``evaluation`` is its figures' key."""
 
     number: int
     candidate: dict[str, object]
@@ -45,7 +45,7 @@ class Row:
 
     @property
     def fits(self) -> bool | None:
-        """Whether the step fits into the memory; None if that is unknown."""
+        """Whether the step fits into the memory, if known."""
         peak = self.figures.get("peak_memory_bytes")
         capacity = self.figures.get("memory_capacity_bytes")
         return None if peak is None or capacity is None else peak <= capacity
@@ -63,7 +63,7 @@ class Row:
 
 
 def in_order(rows: Sequence[Row], goal: Goal) -> list[Row]:
-    """Return the rows by the goal: done, screened, pruned and failed ones."""
+    """Return rows by status, then by the goal."""
     sorted_rows: list[Row] = []
     for status in (Status.DONE, Status.SCREENED):
         same_status = [row for row in rows if row.status is status]
@@ -74,7 +74,7 @@ def in_order(rows: Sequence[Row], goal: Goal) -> list[Row]:
 
 
 def flat(row: Row) -> dict[str, object]:
-    """Return a row with a column for each key of its candidate, for tables.
+    """Return a row with a column for each candidate's key.
 
     >>> from hespas.study.rows import Status
     >>> row = Row(number=0, candidate={"model": "llama3-8b", "mesh": {"tp": 2}}, status=Status.DONE)
@@ -102,7 +102,9 @@ def table_json(rows: Sequence[Row]) -> dict[str, object]:
 
 
 def write_table(rows: Sequence[Row], path: Path) -> None:
-    """Write the table to a file, in the format of its suffix.
+    """Write the table to a file.
+
+    Its suffix decides the format.
 
     Raises `ConfigError`, `ExtraMissingError` (Parquet without pyarrow) and `OutputError`.
     """
@@ -120,10 +122,8 @@ def _columns(rows: Sequence[Row]) -> tuple[list[str], list[dict[str, object]]]:
     names = dict.fromkeys(
         name for row in flat_rows for name in row if name.startswith("candidate.")
     )
-    return [
-        *names,
-        *(name for name in (flat_rows[0] if flat_rows else {}) if name not in names),
-    ], flat_rows
+    names |= dict.fromkeys(flat_rows[0] if flat_rows else ())
+    return list(names), flat_rows
 
 
 def _write_csv(rows: Sequence[Row], path: Path) -> None:
@@ -172,9 +172,9 @@ _FIRST = 5
 
 @frozen
 class Ranking:
-    """Compares the ranks of candidates by the screen and by the compiler.
+    """The ranks of candidates by the screen and the compiler.
 
-    ``holds_best``: the compiled best is among the first five of the screen. ``correlation`` is
+    ``holds_best``: the compiled best is among the screen's best five. ``correlation`` is
     Spearman's; None for fewer than three.
     """
 
@@ -185,7 +185,7 @@ class Ranking:
 
 
 def ranking(rows: Sequence[Row], goal: Goal) -> Ranking | None:
-    """Return how the screen ranked the compiled candidates; None for fewer than two."""
+    """Return how the screen ranked several compiled candidates."""
     pairs = [
         (screened, compiled)
         for row in rows
@@ -216,7 +216,7 @@ def _spearman(pairs: Sequence[tuple[float, float]]) -> float | None:
 
 
 def _ranks(values: Sequence[float]) -> list[float]:
-    """Return the rank of each value; equal values share the mean rank.
+    """Return each value's rank; equal values share the mean.
 
     >>> _ranks([3.0, 1.0, 3.0])
     [1.5, 0.0, 1.5]
@@ -228,13 +228,13 @@ def _ranks(values: Sequence[float]) -> list[float]:
     ]
 
 
-def ranking_text(found: Ranking) -> str:
+def ranking_text(ranks: Ranking) -> str:
     """Return a ranking in words."""
-    holds = "hold" if found.holds_best else "do not hold"
-    text = f"the screen's best five {holds} the compiled best of {found.compiled}"
-    if found.correlation is not None:
-        text += f"; correlation of the ranks {found.correlation:.2f}"
-    return f"{text}; screened times are at most {100 * found.largest_error:.0f} % off"
+    holds = "hold" if ranks.holds_best else "do not hold"
+    text = f"the screen's best five {holds} the compiled best of {ranks.compiled}"
+    if ranks.correlation is not None:
+        text += f"; correlation of the ranks {ranks.correlation:.2f}"
+    return f"{text}; screened times are at most {100 * ranks.largest_error:.0f} % off"
 
 
 _MOST_ROWS = 30
@@ -247,7 +247,9 @@ def divided(axes: Mapping[str, Scalar]) -> dict[str, Scalar]:
 
 
 def candidate_text(candidate: Mapping[str, object], keys: Sequence[str] = ()) -> str:
-    """Return a candidate in a line: the values of ``keys``, or all.
+    """Return a candidate's values in a line.
+
+    They are those of ``keys``, or all.
 
     >>> candidate_text({"model": "llama3-8b", "mesh": {"fsdp": 4, "tp": 2}, "remat": "full"})
     'llama3-8b, fsdp=4,tp=2, remat=full'
@@ -280,16 +282,18 @@ def _keys(rows: Sequence[Row]) -> list[str]:
 
 def varying_keys(rows: Sequence[Row]) -> list[str]:
     """Return the keys in which candidates differ."""
-    varying: list[str] = []
-    for key in _keys(rows):
-        values = [row.candidate.get(key) for row in rows]
-        if any(value != values[0] for value in values):
-            varying.append(key)
-    return varying
+    return [
+        key
+        for key in _keys(rows)
+        if any(row.candidate.get(key) != rows[0].candidate.get(key) for row in rows)
+    ]
 
 
 def table_text(rows: Sequence[Row], goal: Goal, *, most: int = _MOST_ROWS) -> str:
-    """Return the table in lines, best first; rows beyond ``most`` are counted."""
+    """Return the table in lines, best first.
+
+    Rows beyond ``most`` are counted.
+    """
     varying = varying_keys(rows) or _keys(rows)
     names = dict.fromkeys((*_SHOWN, *(name for name, _ in goal.metrics)))
     columns = [
@@ -303,8 +307,7 @@ def table_text(rows: Sequence[Row], goal: Goal, *, most: int = _MOST_ROWS) -> st
         values = [figure_text(name, row.figures.get(name)) for name in columns]
         status = row.fidelity if row.status is Status.DONE else row.status.value
         lines.append([str(number), *cells, status, *values, _remark(row)])
-    left_columns = len(varying) + 2
-    text = _align(lines, left=left_columns)
+    text = _align(lines, texts=len(varying) + 2)
     if len(rows) > most:
         text.append(f"and {len(rows) - most} more")
     return "\n".join(text)
@@ -325,16 +328,16 @@ def _cell(value: object) -> str:
     return "" if value is None else scalar_text(cast("Scalar", value))
 
 
-def _align(lines: Sequence[Sequence[str]], *, left: int) -> list[str]:
+def _align(lines: Sequence[Sequence[str]], *, texts: int) -> list[str]:
     widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
-    texts: list[str] = []
+    rows: list[str] = []
     for line in lines:
         cells: list[str] = []
         for column, (cell, width) in enumerate(zip(line, widths, strict=True)):
-            is_number = (column == 0 and left > 1) or left <= column < len(line) - 1
+            is_number = (column == 0 and texts > 1) or texts <= column < len(line) - 1
             cells.append(cell.rjust(width) if is_number else cell.ljust(width))
-        texts.append("  ".join(cells).rstrip())
-    return texts
+        rows.append("  ".join(cells).rstrip())
+    return rows
 
 
 def counts_text(rows: Sequence[Row]) -> str:
@@ -354,11 +357,11 @@ _PRUNED = {
     "budget": "are beyond the budget",
     "sampling": "were not sampled",
 }
-"""Why candidates are left out, by the first word of a row's reason."""
+"""Reasons of pruning, by the first word of a row's reason."""
 
 
 def pruned_text(rows: Sequence[Row]) -> str:
-    """Return how many candidates are left out for which reason; empty without one.
+    """Return the numbers of pruned candidates, by reason.
 
     >>> reasons = ["memory: at least 90 GB of 80 GB a device", "heads = 9 cannot be divided"]
     >>> rows = [Row(number=0, candidate={}, status=Status.PRUNED, reason=text) for text in reasons]
@@ -375,7 +378,7 @@ def pruned_text(rows: Sequence[Row]) -> str:
 
 
 def compared_text(first: Row, second: Row) -> str:
-    """Return two rows side by side: differing keys, and all figures."""
+    """Return two rows' different keys and all figures."""
     keys = list(dict.fromkeys([*first.candidate, *second.candidate]))
     lines = [["", "A", "B", "B / A"]]
     for key in keys:
@@ -387,4 +390,4 @@ def compared_text(first: Row, second: Row) -> str:
         a, b = first.figures.get(name), second.figures.get(name)
         ratio = "" if a is None or b is None or not a else f"{b / a:.3f}"
         lines.append([name, figure_text(name, a), figure_text(name, b), ratio])
-    return "\n".join(_align([[*line, ""] for line in lines], left=1))
+    return "\n".join(_align([[*line, ""] for line in lines], texts=1))

@@ -1,8 +1,7 @@
-"""Run a study: bounds, screening, compilation, in a deterministic order.
+"""Run a study: bounds, screening, compilation.
 
-The evaluations and their order follow from the study and from the results of earlier evaluations.
-The number of workers, their ends, and interruptions change nothing but the time: an evaluation that
-the store has is not made again.
+The study and earlier results decide the evaluations and their order. The number of workers, their
+ends and interruptions change nothing but the time: an evaluation that is stored is not repeated.
 """
 
 from __future__ import annotations
@@ -32,11 +31,11 @@ from hespas.study.goal import FIGURES, Value, ordered
 from hespas.study.keys import WORKLOAD
 from hespas.study.rows import Row, Status, flat, in_order
 from hespas.study.space import GENERATION, candidates_of, sampler_of
-from hespas.study.store import KeptOutcomes, Store, opened, reading
+from hespas.study.store import OutcomeCache, Store, opened, reading
 from hespas.study.study import Study, StudyFidelity, study_of
 
 _FIRST_WAVE, _WAVE = 4, 16
-"""Candidates that are screened before others are sorted, and compared with the best, again."""
+"""Candidates that are screened before the others are sorted and pruned again."""
 _MOST_COMPILED = 2
 """The most compilations, as a multiple of the requested count; some of the best drop out."""
 Listener = Callable[[Sequence[Row]], None]
@@ -54,11 +53,11 @@ class _Run:
     executor: Executor
     listener: Listener
     end_s: float
-    kept: KeptOutcomes | None = None
+    cache: OutcomeCache | None = None
     rows: dict[int, Row] = field(default_factory=dict[int, Row])
     entries: dict[int, Entry] = field(default_factory=dict[int, Entry])
 
-    def tell(self) -> None:
+    def report(self) -> None:
         self.listener(list(self.rows.values()))
 
     def prune(self, numbers: Sequence[int], reason: str) -> None:
@@ -72,25 +71,25 @@ def run_study(
     executor: Executor,
     listener: Listener,
     *,
-    kept: KeptOutcomes | None = None,
+    cache: OutcomeCache | None = None,
 ) -> list[Row]:
-    """Evaluate the candidates that neither the store nor ``kept`` has; return all rows.
+    """Evaluate the candidates, and return all rows.
 
+       Evaluations that the store or ``cache`` has are not repeated.
     Rows are in the candidates' order. Raises `ConfigError` without a candidate that can be run,
-    `OutputError` for the store of another study.
+       `OutputError` for the store of another study.
     """
     minutes = study.budget.minutes
     end_s = inf if minutes is None else monotonic() + 60 * minutes
     run = _Run(
-        study=study, store=store, executor=executor, listener=listener, end_s=end_s, kept=kept
+        study=study, store=store, executor=executor, listener=listener, end_s=end_s, cache=cache
     )
     _bound(run)
     store.keep_study(study.to_dict(), versions())
     store.keep_rows(run.rows.values())
-    run.tell()
+    run.report()
     if study.fidelity is StudyFidelity.COMPILED:
-        waiting = [number for number, row in run.rows.items() if row.status is Status.WAITING]
-        _evaluate(run, waiting, lambda _: (Phase.COMPILE, Status.DONE))
+        _evaluate(run, _waiting(run), lambda _: (Phase.COMPILE, Status.DONE))
     else:
         _screen(run)
         _compile(run, _ranked(run, Status.SCREENED))
@@ -117,7 +116,7 @@ def _bound(run: _Run) -> None:
 
 
 def _check_models(study: Study) -> None:
-    """Raise the errors of missing models and files: they concern no single candidate."""
+    """Raise errors of workloads, which concern no single candidate."""
     for name in map(str, study.search[WORKLOAD]):
         if ":" in name:
             continue
@@ -146,7 +145,7 @@ def _apply_bounds(run: _Run, row: Row, entry: Entry) -> Row:
 
 
 def _screen(run: _Run) -> None:
-    waiting = _promising([number for number, row in run.rows.items() if _waits(row)], run)
+    waiting = _promising(_waiting(run), run)
     budget, sampling = run.study.budget.evaluations, run.study.sampling
     if budget is not None and sampling is not None and len(waiting) > sampling.past:
         _sample(run, waiting, budget, sampling.seed)
@@ -170,14 +169,15 @@ def _screen(run: _Run) -> None:
         waiting, size = _promising(waiting, run), _WAVE
 
 
-def _waits(row: Row) -> bool:
-    return row.status is Status.WAITING
+def _waiting(run: _Run) -> list[int]:
+    return [number for number, row in run.rows.items() if row.status is Status.WAITING]
 
 
 def _promising(numbers: Sequence[int], run: _Run) -> list[int]:
-    """Sort candidates, the most promising first, and those last that are likely too large.
+    """Sort candidates, the most promising first.
 
-    Memory is expected to be as many times the estimates as that of the candidates predicted so far.
+    Those that are likely too large are last: memory is expected to exceed the estimates as much as
+    that of the candidates predicted so far.
     """
     ratios = [
         peak_bytes / expected_bytes
@@ -197,19 +197,18 @@ def _promising(numbers: Sequence[int], run: _Run) -> list[int]:
     return sorted(numbers, key=promise)
 
 
-def _sample(run: _Run, left: Sequence[int], budget: int, seed: int) -> None:
-    candidates = {number: run.entries[number].candidate for number in left}
+def _sample(run: _Run, waiting: Sequence[int], budget: int, seed: int) -> None:
+    candidates = {number: run.entries[number].candidate for number in waiting}
     sampler = sampler_of(candidates, run.study.goal, seed=seed)
-    while budget > 0 and (asked := sampler.ask(min(budget, GENERATION))):
-        budget -= len(asked)
-        _evaluate(run, asked, lambda candidate: _phase_and_status(run, candidate))
-        for number in asked:
+    while budget > 0 and (generation := sampler.ask(min(budget, GENERATION))):
+        budget -= len(generation)
+        _evaluate(run, generation, lambda candidate: _phase_and_status(run, candidate))
+        for number in generation:
             row = run.rows[number]
-            is_well = row.status in {Status.SCREENED, Status.DONE}
-            holds = is_well and _holds_as_screened(run, number)
+            holds = row.status in _PREDICTED and _holds_as_screened(run, number)
             sampler.tell(number, row.figures if holds else None)
-    reason = f"sampling: {len(sampler.found)} of {len(left)} candidates were chosen"
-    run.prune([number for number in left if number not in sampler.found], reason)
+    reason = f"sampling: {len(sampler.values_of)} of {len(waiting)} candidates were chosen"
+    run.prune([number for number in waiting if number not in sampler.values_of], reason)
 
 
 def _phase_and_status(run: _Run, number: int) -> _PhaseAndStatus:
@@ -228,7 +227,7 @@ def _phase_and_status(run: _Run, number: int) -> _PhaseAndStatus:
 
 
 def _too_slow(run: _Run, numbers: Sequence[int]) -> frozenset[int]:
-    """Return the candidates whose bound is worse than the best, as many as would be compiled."""
+    """Return the candidates whose bound is too slow to compile."""
     goal, count = run.study.goal, run.study.compiled_count
     follows_time = goal.is_single and FIGURES[goal.metrics[0][0]].follows_time
     if not follows_time or run.study.fidelity is not StudyFidelity.AUTO:
@@ -261,21 +260,18 @@ def _holds_as_screened(run: _Run, number: int) -> bool:
 
 
 def _compile(run: _Run, candidates: Sequence[int]) -> None:
-    uncompiled, wanted_count = list(candidates), run.study.compiled_count
-    most_compiled = _MOST_COMPILED * wanted_count
+    uncompiled, requested = list(candidates), run.study.compiled_count
+    most_compiled = _MOST_COMPILED * requested
     while uncompiled and most_compiled > 0:
         done = sum(
             row.status is Status.DONE and row.fidelity == Phase.COMPILE.value
             for row in run.rows.values()
         )
-        count = min(wanted_count - done, most_compiled)
+        count = min(requested - done, most_compiled)
         if count <= 0:
             return
-        wave, uncompiled, most_compiled = (
-            uncompiled[:count],
-            uncompiled[count:],
-            most_compiled - count,
-        )
+        wave, uncompiled = uncompiled[:count], uncompiled[count:]
+        most_compiled -= count
         _evaluate(run, wave, lambda _: (Phase.COMPILE, Status.DONE))
 
 
@@ -297,20 +293,20 @@ def _evaluate(run: _Run, numbers: Sequence[int], how: Callable[[int], _PhaseAndS
             versions=entry.versions(phase),
             may_stay=phase in {Phase.SCREEN, Phase.LIBRARY} and not entry.runs_operations,
         )
-    left_tasks = dict(tasks)
+    pending = dict(tasks)
     for key, task in tasks.items():
         stored = run.store.outcome(key)
         if stored is not None:
-            del left_tasks[key]
+            del pending[key]
             _settle(run, rows_of_key[key], task, stored)
             continue
         entry = run.entries[rows_of_key[key][0][0]]
-        kept_outcome = None if run.kept is None else run.kept.read(entry, task)
-        if kept_outcome is not None:
-            del left_tasks[key]
-            _keep(run, rows_of_key[key], task, kept_outcome)
-    if left_tasks and monotonic() < run.end_s:
-        for task, outcome in run.executor.outcomes(list(left_tasks.values())):
+        cached = None if run.cache is None else run.cache.read(entry, task)
+        if cached is not None:
+            del pending[key]
+            _keep(run, rows_of_key[key], task, cached)
+    if pending and monotonic() < run.end_s:
+        for task, outcome in run.executor.outcomes(list(pending.values())):
             if outcome.ending is Ending.REFUSED:
                 raise OutputError(
                     f"the study cannot go on: {outcome.reason}",
@@ -318,25 +314,29 @@ def _evaluate(run: _Run, numbers: Sequence[int], how: Callable[[int], _PhaseAndS
                     hint="what is done is kept; put that right, and run the study again",
                 )
             _keep(run, rows_of_key[task.key], task, outcome)
-            if run.kept is not None:
-                run.kept.write(run.entries[rows_of_key[task.key][0][0]], task, outcome)
-            del left_tasks[task.key]
-            run.tell()
+            if run.cache is not None:
+                run.cache.write(run.entries[rows_of_key[task.key][0][0]], task, outcome)
+            del pending[task.key]
+            run.report()
             if monotonic() > run.end_s:
                 break
-    numbers = [number for key in left_tasks for number, _ in rows_of_key[key]]
-    waiting = [number for number in numbers if run.rows[number].status is Status.WAITING]
+    unfinished = {number for key in pending for number, _ in rows_of_key[key]}
+    waiting = [number for number in _waiting(run) if number in unfinished]
     run.prune(waiting, f"budget: {run.study.budget.minutes:g} minutes" if waiting else "")
 
 
-def _keep(run: _Run, found: Sequence[tuple[int, Status]], task: Task, outcome: Outcome) -> None:
-    _settle(run, found, task, outcome)
-    rows = [run.rows[number] for number, _ in found]
+def _keep(
+    run: _Run, keyed_rows: Sequence[tuple[int, Status]], task: Task, outcome: Outcome
+) -> None:
+    _settle(run, keyed_rows, task, outcome)
+    rows = [run.rows[number] for number, _ in keyed_rows]
     run.store.keep_outcome(task, outcome, task.versions, rows)
 
 
-def _settle(run: _Run, found: Sequence[tuple[int, Status]], task: Task, outcome: Outcome) -> None:
-    for number, status in found:
+def _settle(
+    run: _Run, keyed_rows: Sequence[tuple[int, Status]], task: Task, outcome: Outcome
+) -> None:
+    for number, status in keyed_rows:
         run.rows[number] = _evaluated_row(run, run.rows[number], status, task, outcome)
 
 
@@ -378,14 +378,14 @@ def _fields(row: Row) -> dict[str, Value]:
     return fields
 
 
-def _holds(run: _Run, entry: Entry, known: Mapping[str, Value]) -> bool | None:
+def _holds(run: _Run, entry: Entry, fields: Mapping[str, Value]) -> bool | None:
     axes = {f"mesh.{axis.name}": 1 for meshes in run.study.meshes for axis in meshes}
-    return run.study.where.holds({**axes, **entry.candidate.fields(), **known})
+    return run.study.where.holds({**axes, **entry.candidate.fields(), **fields})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Studied:
-    """A study with its rows, in the order of its goal; ``table`` flattens them."""
+    """A study with its rows, in the goal's order."""
 
     study: Study
     rows: tuple[Row, ...]
@@ -412,7 +412,7 @@ def studied(
     executor: ExecutorOptions | None = None,
     listener: Listener = lambda _: None,
 ) -> Studied:
-    """Run a study in a directory, or resume it, and return its table.
+    """Run or resume a study in a directory.
 
     Raises `ConfigError` without candidates, `OutputError` for a directory of another study, or in
     use.
@@ -420,8 +420,8 @@ def studied(
     with opened(directory) as store:
         store.check_study(study.to_dict())
         with executor_of(executor or ExecutorOptions()) as runner:
-            kept_outcomes = KeptOutcomes(directory=cache_home() / "studied")
-            rows = run_study(study, store, runner, listener, kept=kept_outcomes)
+            cache = OutcomeCache(directory=cache_home() / "studied")
+            rows = run_study(study, store, runner, listener, cache=cache)
     return Studied(study=study, rows=tuple(in_order(rows, study.goal)))
 
 
@@ -435,7 +435,7 @@ def study_in(directory: Path) -> Study:
 
 
 def table_of(directory: Path) -> Studied:
-    """Return the current table of a directory, also while the study runs."""
+    """Return a study's current table, even while it runs."""
     study = study_in(directory)
     with reading(directory) as store:
         rows = store.rows()
@@ -444,7 +444,10 @@ def table_of(directory: Path) -> Studied:
 
 
 def row_named(studied: Studied, name: str) -> Row:
-    """Return a row by its place in the table, from 1; raise `ConfigError` otherwise."""
+    """Return a row by its place in the table.
+
+    Places count from 1. Raises `ConfigError` for others.
+    """
     number = whole_number(name)
     if number is None or not 1 <= number <= len(studied.rows):
         raise ConfigError(

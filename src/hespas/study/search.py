@@ -1,4 +1,4 @@
-"""The study that finds a model's best mesh, and its directory."""
+"""Studies that find a model's best mesh."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ STUDY_FILE = "study.yaml"
 _LONGEST_NAME = 60
 _MICRO_BATCHES = (1, 2, 4)
 _DECODED = 16
-"""Sequences of a device that a step of decode is searched with."""
+"""Sequences of a device in the searches of decode steps."""
 _HOW_ACCUMULATED = frozenset({"micro_batch", "micro_batches"})
 _BATCHES = frozenset({"batch", "global_batch"})
 _ON_REQUEST = frozenset({"context", "sequence"})
@@ -40,35 +40,35 @@ def searched_axes(model: Model) -> tuple[list[str], list[str]]:
     return searched, [*request_axes, PIPE] if model.can_be_cut else request_axes
 
 
-def _title(searched: Sequence[str], others: Sequence[str]) -> str:
+def _title(searched: Sequence[str], on_request: Sequence[str]) -> str:
     """Return the title of a search.
 
     >>> _title(["data", "tp"], ["pipe"])
     'Meshes of data, tp; not searched: pipe (--mesh data=auto,tp=auto,pipe=auto)'
     """
     title = f"Meshes of {', '.join(searched)}"
-    if not others:
+    if not on_request:
         return title
-    every = ",".join(f"{axis}={AUTO}" for axis in (*searched, *others))
-    return f"{title}; not searched: {', '.join(others)} (--mesh {every})"
+    every = ",".join(f"{axis}={AUTO}" for axis in (*searched, *on_request))
+    return f"{title}; not searched: {', '.join(on_request)} (--mesh {every})"
 
 
-def _batch_of_each(study_keys: Mapping[str, object], known_options: Collection[str]) -> int:
-    """Return each device's sequences: the largest micro-batch, or an engine's batch."""
+def _device_batch(study_keys: Mapping[str, object], known_options: Collection[str]) -> int:
+    """Return each device's largest number of sequences."""
     if "accumulation" not in known_options:
         return _DECODED if "context" in known_options else 1
-    given = [1, *(size for key in _HOW_ACCUMULATED for size in listed(study_keys.get(key)))]
-    return max(size for size in given if isinstance(size, int))
+    sizes = [1, *(size for key in _HOW_ACCUMULATED for size in listed(study_keys.get(key)))]
+    return max(size for size in sizes if isinstance(size, int))
 
 
 def search_study(keys: Mapping[str, object], *, compiled: int | None = None) -> Study:
     """Return the study that finds a model's best mesh.
 
-    Unless a mesh is listed, the model's usual axes are searched. ``keys`` are those of a study: the
-    model, the cluster, and other pinned or listed keys. Without a batch all candidates compute the
-    same one: what a device computes at a time at most, or 16 sequences that decode, for each. The
-    title says which axes are searched, which others ``mesh`` could name, and that batch. On GPUs
-    the memory limit of XLA's scheduler is raised if a candidate needs that and fits.
+    ``keys`` are those of a study: the model, the cluster, and other pinned or listed keys. Unless a
+    mesh is listed, the model's usual axes are searched. Without a batch all candidates have the
+    same one: for each device the largest micro-batch, or 16 sequences that decode. The title states
+    the searched axes, those that ``mesh`` could add, and the batch. On GPUs the memory limit of
+    XLA's scheduler is raised if a candidate needs that and fits.
     """
     study_keys, model = dict(keys), str(keys[WORKLOAD])
     step = next((step for step in STEPS if study_keys.get(step) is True), "")
@@ -91,7 +91,7 @@ def search_study(keys: Mapping[str, object], *, compiled: int | None = None) -> 
         study_keys["micro_batch"] = list(_MICRO_BATCHES)
     if (accumulates or is_inference) and not _BATCHES & set(study_keys):
         devices = max(system.device_count for system in systems)
-        batch = devices * _batch_of_each(study_keys, has)
+        batch = devices * _device_batch(study_keys, has)
         study_keys["global_batch"] = batch
         title = "; ".join(filter(None, [title, f"{batch:,} sequences a step (--global-batch)"]))
     if not is_inference and all(platform_of(system.part) == "cuda" for system in systems):
@@ -109,15 +109,15 @@ def search_study(keys: Mapping[str, object], *, compiled: int | None = None) -> 
 
 
 def searches_home() -> Path:
-    """Return where searches are kept that no directory was given for."""
+    """Return the default directory of searches."""
     return data_home() / SEARCHES
 
 
-def kept_in(home: Path, study: Study) -> Path:
-    """Return the directory of a search, with the study's file in it.
+def search_directory(home: Path, study: Study) -> Path:
+    """Return the directory of a search, with its study file.
 
-    It is the one that has this study already, so that nothing is predicted again, or a new one.
-    Raises `ConfigError` for a study without candidates, which is not kept.
+    A directory that has this study is used again, so that no prediction is repeated. Raises
+    `ConfigError` for a study without candidates.
     """
     candidates_of(study)
     text = yaml.safe_dump(study.to_dict(), sort_keys=False).encode()

@@ -1,9 +1,9 @@
-"""The candidates of a study: combinations of the listed values, and samples.
+"""The candidates of a study, and samples of them.
 
-A combination that a constraint refuses by its keys alone is no candidate.
+Candidates are combinations of the listed values, unless a constraint refuses their keys.
 
-Optuna chooses the candidates of a large study that are predicted, from the results of others: the
-tree-structured Parzen estimator for one goal, NSGA-II for several. Sources: J. Bergstra et al.,
+Optuna chooses which candidates of a large study are predicted, from the results of others: by the
+tree-structured Parzen estimator for one goal, by NSGA-II for several. Sources: J. Bergstra et al.,
 Algorithms for hyper-parameter optimization, NIPS 2011; K. Deb et al., IEEE Transactions on
 Evolutionary Computation 6 (2), 2002. Both are seeded, and get outcomes in generations of one size,
 in the order of the candidates: the number of workers changes nothing.
@@ -45,19 +45,19 @@ from hespas.study.study import Meshes, Study
 from hespas.tasks.pipelining.options import PipelineOptions
 
 _MOST = 1_000_000
-_OF_STAGES = frozenset(each.name for each in options_in(PipelineOptions))
+_OF_STAGES = frozenset(option.name for option in options_in(PipelineOptions))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """One configuration: keys, settings, and the mesh, None for the model's own."""
+    """One configuration; ``mesh`` None is the model's own."""
 
     values: Mapping[str, Scalar]
     settings: Mapping[str, Scalar]
     mesh: tuple[tuple[str, int], ...] | None
 
     def to_dict(self) -> dict[str, object]:
-        """Return the candidate as tables show it: pinned and searched keys alike."""
+        """Return the candidate as tables show it."""
         members: dict[str, object] = dict(self.values)
         if self.mesh is not None:
             members[MESH] = dict(self.mesh)
@@ -67,7 +67,7 @@ class Candidate:
 
     @cached_property
     def digest(self) -> str:
-        """The digest that distinguishes the candidate from others in any study."""
+        """The digest that identifies the candidate in any study."""
         return sha256(canonical(self.to_dict())).hexdigest()
 
     def options(self) -> PredictOptions:
@@ -85,7 +85,7 @@ class Candidate:
         return with_arguments(build(PredictOptions, values))
 
     def fields(self) -> dict[str, Value]:
-        """Return the constraint fields that are known before anything is predicted."""
+        """Return the constraint fields that need no prediction."""
         fields: dict[str, Value] = {**self.values}
         fields |= {f"{SETTINGS}.{name}": value for name, value in self.settings.items()}
         fields |= {f"{MESH}.{name}": size for name, size in self.mesh or ()}
@@ -102,39 +102,42 @@ class Candidate:
         return None if name is None else system_named(str(name))
 
 
-def candidate_of(given: Mapping[str, object]) -> Candidate:
+def candidate_of(members: Mapping[str, object]) -> Candidate:
     """Return the candidate that `Candidate.to_dict` wrote."""
-    mesh = cast("Mapping[str, int] | None", given.get(MESH))
-    values = {name: value for name, value in given.items() if name not in {MESH, SETTINGS}}
+    mesh = cast("Mapping[str, int] | None", members.get(MESH))
+    values = {name: value for name, value in members.items() if name not in {MESH, SETTINGS}}
     return Candidate(
         values=cast("Mapping[str, Scalar]", values),
-        settings=cast("Mapping[str, Scalar]", given.get(SETTINGS, {})),
+        settings=cast("Mapping[str, Scalar]", members.get(SETTINGS, {})),
         mesh=None if mesh is None else tuple(mesh.items()),
     )
 
 
-def system_named(named: str) -> System:
-    """Return a cluster by name or directory, read again only when changed."""
-    directory = Path(named)
+def system_named(name: str) -> System:
+    """Return a cluster by name or directory.
+
+    A directory is read again only when it changes.
+    """
+    directory = Path(name)
     if not directory.is_dir():
-        return _system(named, (0, 0))
+        return _system(name, (0, 0))
     return _system(directory, change_of(directory))
 
 
 @cache
-def _system(named: str | Path, change: tuple[int, int]) -> System:  # noqa: ARG001 - of the key
-    return find_system(named)
+def _system(name: str | Path, change: tuple[int, int]) -> System:  # noqa: ARG001 - of the key
+    return find_system(name)
 
 
 def candidates_of(study: Study) -> tuple[Candidate, ...]:
-    """Return the candidates of a study, in the order of its values.
+    """Return the candidates of a study, in order.
 
     Raises `ConfigError` if there are none or too many, and errors of reading a cluster.
 
     >>> from hespas.study.study import study_of
     >>> study = study_of({"model": "llama3-8b", "cluster": "8xH100_80GB",
     ...                   "mesh": {"fsdp": "auto", "tp": [1, 2, 4]}, "where": "mesh.tp > 1"})
-    >>> [each.mesh for each in candidates_of(study)]
+    >>> [candidate.mesh for candidate in candidates_of(study)]
     [(('fsdp', 4), ('tp', 2)), (('fsdp', 2), ('tp', 4))]
     """
     accepted: list[Candidate] = []
@@ -254,30 +257,31 @@ class Sampler:
     names: tuple[str, ...]
     values: tuple[tuple[Scalar, ...], ...]
     numbers: Mapping[Point, int]
-    found: dict[int, tuple[float, ...]] = field(default_factory=dict[int, tuple[float, ...]])
+    values_of: dict[int, tuple[float, ...]] = field(default_factory=dict[int, tuple[float, ...]])
     _open: dict[int, Any] = field(default_factory=dict[int, Any])
 
     def ask(self, count: int) -> list[int]:
-        """Return up to ``count`` new candidates: the sampler's, else the first."""
+        """Return up to ``count`` new candidates.
+
+        They are the sampler's, and the first where it has none.
+        """
         numbers: list[int] = []
         for _ in range(_MOST_ASKED * count):
             if len(numbers) == count:
                 break
             trial = self.optuna.ask()
             number = self.numbers.get(self._point(trial))
-            if number is None:
+            if number is None or number in self._open:
                 self._tell(trial, None)
-            elif number in self.found:
-                self._tell(trial, self.found[number])
-            elif number in self._open:
-                self._tell(trial, None)
+            elif number in self.values_of:
+                self._tell(trial, self.values_of[number])
             else:
                 self._open[number] = trial
                 numbers.append(number)
         for number in sorted(self.numbers.values()):
             if len(numbers) == count:
                 break
-            if number not in self.found and number not in self._open:
+            if number not in self.values_of and number not in self._open:
                 self._open[number] = None
                 numbers.append(number)
         return numbers
@@ -296,7 +300,7 @@ class Sampler:
         """Report a candidate's figures to the sampler; None excludes it."""
         count = len(self.goal.metrics)
         values = (inf,) * count if figures is None else self.goal.keys(figures)
-        self.found[number] = values
+        self.values_of[number] = values
         trial = self._open.pop(number)
         if trial is not None:
             self._tell(trial, values)
@@ -340,7 +344,10 @@ def _in_order(values: tuple[Scalar, ...]) -> tuple[Scalar, ...]:
 
 
 def _points(candidates: Mapping[int, Candidate]) -> tuple[tuple[str, ...], dict[Point, int]]:
-    """Return the varying keys, without a dependent axis, and each candidate's values."""
+    """Return the varying keys, and each candidate's values.
+
+    An axis that follows from the others is left out.
+    """
     rows = {number: _flatten(candidate) for number, candidate in candidates.items()}
     names = list(dict.fromkeys(name for row in rows.values() for name in row))
     varying = [name for name in names if len({row.get(name, 1) for row in rows.values()}) > 1]

@@ -1,14 +1,13 @@
-"""Store a study's results in one SQLite file, written by one process.
+"""A study's results in one SQLite file.
 
-Every evaluation is a transaction of its own, with the digest of its inputs, the versions that made
-it and the time it took. What a killed process has written is complete; the next run makes the rest.
-A directory belongs to one run at a time: the lock is the system's, which ends with the process
-however that ends.
+Every evaluation is a transaction, with the digest of its inputs, the versions of packages and its
+time. The rows of a killed process are complete; the next run evaluates the rest. A directory
+belongs to one run at a time: the operating system ends its lock with the process.
 
-Outcomes are kept beyond their study too, so that another study does not predict them again: a file
-under the key of an evaluation, which is made of everything that decides its outcome, and of the
-code of hespas. Only outcomes of zoo models are kept: of a function, and of files that options name,
-only names are known, and times measured on this machine differ every time.
+Outcomes are cached beyond their study, so that another study does not repeat them: in a file under
+the key of the evaluation, which is made of everything that decides its outcome, and of the code of
+hespas. Only outcomes of zoo models are cached: of functions and files only names are known, and
+measured times differ every time.
 """
 
 from __future__ import annotations
@@ -71,7 +70,7 @@ class Counts:
 
 
 class Store:
-    """The results of a study in a directory, `opened` to write or `reading`."""
+    """A study's results; see `opened` and `reading`."""
 
     def __init__(self, connection: sqlite3.Connection, directory: Path) -> None:
         self._connection = connection
@@ -94,7 +93,7 @@ class Store:
             )
 
     def keep_study(self, study: dict[str, object], versions: dict[str, str]) -> None:
-        """Record the study; raise `OutputError` if the directory is of another one."""
+        """Record the study; refuse the directory of another."""
         self.check_study(study)
         about = {"format": _FORMAT, "study": json.dumps(study), "versions": json.dumps(versions)}
         with self._writing():
@@ -105,13 +104,13 @@ class Store:
     # Evaluations.
 
     def outcome(self, key: str) -> Outcome | None:
-        """Return the outcome of an evaluation; None unless it was completed."""
+        """Return the outcome of a completed evaluation, if any."""
         text = self._cell("SELECT outcome FROM evaluations WHERE key = ?", key)
         outcome = None if text is None else self._decode(text, Outcome)
         return None if outcome is None or outcome.ending is Ending.EXHAUSTED else outcome
 
     def report(self, key: str) -> dict[str, object] | None:
-        """Return the full report of an evaluation, as ``hespas run --json`` writes it."""
+        """Return an evaluation's report, as ``hespas run --json``."""
         text = self._cell("SELECT report FROM evaluations WHERE key = ?", key)
         return self._decode(text, dict[str, object]) if text else None
 
@@ -128,7 +127,7 @@ class Store:
     def keep_outcome(
         self, task: Task, outcome: Outcome, versions: dict[str, str], rows: Iterable[Row]
     ) -> None:
-        """Keep an evaluation and the rows that it changes, all or none of them."""
+        """Store an evaluation and its rows, all or none."""
         stored = msgspec.structs.replace(
             outcome, report="", elapsed_s=0.0, cpu_s=0.0, peak_memory_bytes=0
         )
@@ -158,7 +157,7 @@ class Store:
     # Rows.
 
     def keep_rows(self, rows: Iterable[Row]) -> None:
-        """Keep rows, all or none of them."""
+        """Store rows, all or none of them."""
         with self._writing():
             self._write_rows(rows)
 
@@ -219,9 +218,10 @@ def _damaged(directory: Path) -> OutputError:
 
 
 def _check_size(path: Path) -> None:
-    """Raise `OutputError` for a truncated database, which SQLite would read in part.
+    """Refuse a truncated database, which SQLite reads in part.
 
-    The header counts its pages. A log may hold missing ones; an empty file is of a run just begun.
+    The header counts its pages. A log may have missing ones; a run that just began has an empty
+    file.
     """
     logs = [path.with_name(f"{path.name}-{kind}") for kind in ("wal", "journal")]
     try:
@@ -275,14 +275,14 @@ def opened(directory: Path) -> Generator[Store]:
 
 
 def _take_lock(lock: IO[str], directory: Path) -> None:
-    """Take the lock, which ends with this process, and write its owner into it."""
+    """Take the process's lock, and write its owner."""
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         lock.seek(0)
-        who = lock.read().strip()
+        owner = lock.read().strip()
         raise OutputError(
-            "another run of this study is under way" + (f" ({who})" if who else ""),
+            "another run of this study is under way" + (f" ({owner})" if owner else ""),
             location=str(directory),
             hint="wait for it, or see hespas study status",
         ) from error
@@ -348,7 +348,7 @@ _CACHE_FILE = re.compile(
 
 
 def names_of(files: Iterable[Path]) -> list[str]:
-    """Return the sorted names of files in the user's caches, without others.
+    """Return the sorted names of files in the caches.
 
     >>> names_of([cache_home() / "compiled" / f"{'0' * 64}.compiled", Path("/other")])[0][:10]
     'compiled/0'
@@ -359,20 +359,26 @@ def names_of(files: Iterable[Path]) -> list[str]:
 
 
 def contents_of(names: Iterable[str], *, most_bytes: int = MOST_CARRIED_BYTES) -> dict[str, bytes]:
-    """Return the contents of cached files up to ``most_bytes``, without missing ones."""
+    """Return the contents of cached files.
+
+    Missing files, and those beyond ``most_bytes`` in all, are left out.
+    """
     contents: dict[str, bytes] = {}
-    left_bytes = most_bytes
+    free_bytes = most_bytes
     for name in names:
         with suppress(OSError):
             content = (cache_home() / name).read_bytes()
-            if len(content) <= left_bytes:
+            if len(content) <= free_bytes:
                 contents[name] = content
-                left_bytes -= len(content)
+                free_bytes -= len(content)
     return contents
 
 
 def keep_files(contents: Mapping[str, bytes]) -> None:
-    """Put files into the user's caches, unless damaged or present; names decide where."""
+    """Put valid new files into the caches of their names.
+
+    The names decide where they go.
+    """
     for name, content in contents.items():
         match = _CACHE_FILE.fullmatch(name)
         if match is None:
@@ -392,13 +398,13 @@ _MOST_BYTES = 2**28
 
 
 @frozen
-class KeptOutcomes:
-    """Keeps outcomes as files of a directory; if it is unusable, none is kept."""
+class OutcomeCache:
+    """A cache of outcomes of any study in a directory."""
 
     directory: Path
 
     def read(self, entry: Entry, task: Task) -> Outcome | None:
-        """Return the outcome of an evaluation in any study; None if unknown."""
+        """Return the outcome of an evaluation, if it is cached."""
         if not _is_decided(entry):
             return None
         try:
@@ -408,7 +414,7 @@ class KeptOutcomes:
             return None
 
     def write(self, entry: Entry, task: Task, outcome: Outcome) -> None:
-        """Keep an outcome, unless it failed: that may be this machine's doing."""
+        """Store an outcome that is done."""
         if outcome.ending is not Ending.DONE or not _is_decided(entry):
             return
         stored = msgspec.structs.replace(outcome, elapsed_s=0.0, cpu_s=0.0, peak_memory_bytes=0)
@@ -429,10 +435,8 @@ class KeptOutcomes:
 
 
 def _is_decided(entry: Entry) -> bool:
-    """Return whether an evaluation's key has everything that decides its outcome."""
-    if not entry.is_model or entry.runs_operations:
-        return False
-    return not _names_files(entry.candidate.values)
+    """Return whether an evaluation's key has all its inputs."""
+    return entry.is_model and not entry.runs_operations and not _names_files(entry.candidate.values)
 
 
 def _names_files(values: Mapping[str, object]) -> bool:

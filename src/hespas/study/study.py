@@ -1,4 +1,4 @@
-"""A study: the searched and pinned keys and the goal, read from YAML.
+"""A study: its keys and goal, read from YAML.
 
 A list is searched, a scalar is pinned, for every option of a prediction.
 """
@@ -63,7 +63,7 @@ class StudyFidelity(Enum):
 
 @frozen
 class Axis:
-    """An axis of meshes: its sizes, or None for all that fit."""
+    """A mesh axis with sizes; None for all that fit."""
 
     name: str
     sizes: tuple[int, ...] | None
@@ -89,7 +89,7 @@ class Budget:
 
 @frozen
 class Sampling:
-    """The number of candidates beyond which they are sampled, and the seed."""
+    """The number of candidates to sample beyond, and the seed."""
 
     past: Count
     seed: CountOrZero = 0
@@ -175,7 +175,7 @@ class Study:
 
     @property
     def searched(self) -> tuple[str, ...]:
-        """The keys with more than one value; meshes too, if there may be several."""
+        """The keys, and perhaps meshes, with several values."""
         keys = [key for key, values in self.search.items() if len(values) > 1]
         keys += [f"{SETTINGS}.{key}" for key, values in self.settings.items() if len(values) > 1]
         is_one = len(self.meshes) < 2 and all(
@@ -187,11 +187,11 @@ class Study:
 
     @property
     def compiled_count(self) -> int:
-        """The most candidates that are compiled, and how many of the best are sure to be found."""
+        """The most candidates that are compiled: the best ones."""
         return self.budget.compile or DEFAULT_COMPILED
 
     def to_dict(self) -> dict[str, object]:
-        """Return the study as a file writes it; equal studies give equal dictionaries."""
+        """Return the study as a file writes it."""
         members: dict[str, object] = {"title": self.title} if self.title else {}
         members |= {
             key: _scalar_or_list(self.search[key]) for key in known_keys() if key in self.search
@@ -245,15 +245,15 @@ def _scalar_or_list(values: tuple[Scalar, ...]) -> Scalar | list[Scalar]:
 
 
 def read_study(path: Path) -> Study:
-    """Read a study's YAML file; paths are relative to its directory.
+    """Read a study's YAML file.
 
-    Raises `ConfigError` for a file that is no study.
+    Its paths are relative to its directory. Raises `ConfigError` for a file that is no study.
     """
     return study_of(read_yaml(path), location=str(path), home=path.parent)
 
 
-def study_of(given: object, *, location: str = "", home: Path | None = None) -> Study:
-    """Return the study that plain values describe, as a YAML file holds them.
+def study_of(description: object, *, location: str = "", home: Path | None = None) -> Study:
+    """Return the study that plain values describe.
 
     >>> study_of({"model": "llama3-8b", "cluster": "8xA100_80GB", "mesh": {"tp": "auto"}}).searched
     ('mesh',)
@@ -262,11 +262,11 @@ def study_of(given: object, *, location: str = "", home: Path | None = None) -> 
         ...
     hespas.errors.ConfigError: there is no key 'clusters'; did you mean 'cluster'?
     """
-    if not isinstance(given, Mapping):
+    if not isinstance(description, Mapping):
         raise ConfigError(
             "the study is no mapping of keys", location=location, hint="begin with model: NAME"
         )
-    values = cast("Mapping[object, object]", given)
+    values = cast("Mapping[object, object]", description)
     for key in values:
         if key not in _OWN and key not in known_keys():
             raise ConfigError(
@@ -298,23 +298,23 @@ def study_of(given: object, *, location: str = "", home: Path | None = None) -> 
     )
 
 
-def _where(given: object, location: str) -> str:
-    if isinstance(given, list):
-        items = cast("list[object]", given)
+def _where(value: object, location: str) -> str:
+    if isinstance(value, list):
+        items = cast("list[object]", value)
         parts = decode(items, list[str], location=location, json_path="$.where")
         return " and ".join(f"({part})" for part in parts)
-    return decode(given, str, location=location, json_path="$.where")
+    return decode(value, str, location=location, json_path="$.where")
 
 
-def listed(given: object) -> list[object]:
+def listed(value: object) -> list[object]:
     """Return a key's values, from a list or a scalar."""
-    return cast("list[object]", given) if isinstance(given, list) else [given]
+    return cast("list[object]", value) if isinstance(value, list) else [value]
 
 
-def _scalars(given: object, where: str, location: str) -> tuple[Scalar, ...]:
-    items = listed(given)
-    for value in items:
-        if not isinstance(value, str | int | float):
+def _scalars(value: object, where: str, location: str) -> tuple[Scalar, ...]:
+    items = listed(value)
+    for item in items:
+        if not isinstance(item, str | int | float):
             raise ConfigError(
                 f"{where} is no value, nor a list of values",
                 location=location,
@@ -323,35 +323,33 @@ def _scalars(given: object, where: str, location: str) -> tuple[Scalar, ...]:
     return tuple(cast("list[Scalar]", items))
 
 
-def _settings(given: object, location: str) -> dict[str, tuple[Scalar, ...]]:
-    entries = decode(given, dict[str, object], location=location, json_path=f"$.{SETTINGS}")
+def _settings(value: object, location: str) -> dict[str, tuple[Scalar, ...]]:
+    entries = decode(value, dict[str, object], location=location, json_path=f"$.{SETTINGS}")
     return {
         name: _scalars(value, f"$.{SETTINGS}.{name}", location) for name, value in entries.items()
     }
 
 
-def _meshes(given: object, location: str) -> tuple[Meshes, ...]:
-    """Read meshes from a mapping of axes, ``--mesh`` text, or list."""
-    if isinstance(given, list | tuple):
-        patterns = cast("list[object]", given)
+def _meshes(value: object, location: str) -> tuple[Meshes, ...]:
+    """Read meshes from a mapping, ``--mesh`` text, or list."""
+    if isinstance(value, list | tuple):
+        patterns = cast("list[object]", value)
         return tuple(meshes for pattern in patterns for meshes in _meshes_of(pattern, location))
-    return tuple(_meshes_of(given, location))
+    return tuple(_meshes_of(value, location))
 
 
-def _meshes_of(given: object, location: str) -> Iterator[Meshes]:
-    match given:
+def _meshes_of(value: object, location: str) -> Iterator[Meshes]:
+    match value:
         case str():
-            axes = parse_mesh(given).axes
+            axes = parse_mesh(value).axes
             yield tuple(Axis(name=name, sizes=(size,)) for name, size in axes)
         case Mapping():
-            entries = cast("Mapping[object, object]", given)
+            entries = cast("Mapping[object, object]", value)
             axes = [_axis(str(name), sizes, location) for name, sizes in entries.items()]
             yield tuple(sorted(axes, key=lambda axis: _place(axis.name)))
         case list():  # as `Study.to_dict` writes it
-            items = cast("list[object]", given)
-            pairs = decode(
-                items, list[tuple[str, object]], location=location, json_path=f"$.{MESH}"
-            )
+            items = cast("list[object]", value)
+            pairs = decode(items, list[tuple[str, object]], location=location, json_path=f"$.{MESH}")
             yield tuple(_axis(name, sizes, location) for name, sizes in pairs)
         case _:
             raise ConfigError(
@@ -366,10 +364,10 @@ def _place(name: str) -> float:
     return ORDER.index(name) if name in ORDER else inner
 
 
-def _axis(name: str, given: object, location: str) -> Axis:
-    if given == AUTO:
+def _axis(name: str, value: object, location: str) -> Axis:
+    if value == AUTO:
         return Axis(name=name, sizes=None)
-    sizes = tuple(cast("list[object]", given)) if isinstance(given, list) else (given,)
+    sizes = tuple(cast("list[object]", value)) if isinstance(value, list) else (value,)
     for size in sizes:
         if not isinstance(size, int) or isinstance(size, bool) or size < 1:
             raise ConfigError(
@@ -386,7 +384,7 @@ _POSITIVE: Mapping[str, object] = {"type": "number", "exclusiveMinimum": 0}
 
 
 def study_schema() -> dict[str, object]:
-    """Return the JSON Schema (2020-12) of studies, made from the code that reads them."""
+    """Return the JSON Schema (2020-12) of studies."""
     keys = {
         key: {**_value_or_list(key_schema(key)), "description": option.help}
         for key, option in known_keys().items()

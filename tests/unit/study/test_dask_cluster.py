@@ -170,7 +170,7 @@ def brought(work: object) -> Brought:
 @pytest.fixture
 def _ended() -> Generator[None]:
     yield
-    kept = dask_cluster._kept  # pyright: ignore[reportPrivateUsage]
+    kept = dask_cluster._state  # pyright: ignore[reportPrivateUsage]
     if kept.evaluator is not None:
         kept.evaluator.__exit__(None, None, None)
     if kept.home is not None:

@@ -7,22 +7,22 @@ from pathlib import Path
 import pytest
 
 from hespas.errors import HespasError
-from hespas.study.search import kept_in, search_study
+from hespas.study.search import search_directory, search_study
 
 
 def test_the_same_search_goes_on_and_another_is_new(tmp_path: Path) -> None:
     keys = {"model": "llama3-8b", "cluster": "8xH100_80GB"}
-    first = kept_in(tmp_path, search_study(keys))
+    first = search_directory(tmp_path, search_study(keys))
     assert first.name == "llama3-8b-8xh100-80gb-1"
-    assert kept_in(tmp_path, search_study(keys)) == first
-    other = kept_in(tmp_path, search_study({**keys, "global_batch": 64}))
+    assert search_directory(tmp_path, search_study(keys)) == first
+    other = search_directory(tmp_path, search_study({**keys, "global_batch": 64}))
     assert other.name == "llama3-8b-8xh100-80gb-2"
 
 
 def test_a_search_without_candidates_is_not_kept(tmp_path: Path) -> None:
     keys = {"model": "llama3-8b", "cluster": "8xH100_80GB", "mesh": {"tp": 3}}
     with pytest.raises(HespasError, match="no candidates"):
-        kept_in(tmp_path, search_study(keys))
+        search_directory(tmp_path, search_study(keys))
     assert list(tmp_path.iterdir()) == []
 
 

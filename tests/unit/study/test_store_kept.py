@@ -10,7 +10,7 @@ from typing import Any
 from hespas.study.executor import Ending, Outcome, Task
 from hespas.study.rows import Row
 from hespas.study.run import run_study
-from hespas.study.store import KeptOutcomes, opened
+from hespas.study.store import OutcomeCache, opened
 from hespas.study.study import study_of
 
 BLOCK = Path(__file__).parents[3] / "examples" / "attention_block.mlir"
@@ -51,8 +51,8 @@ def run(
     """Return the rows of a study, and how many tasks were made for it."""
     executor = Counting(ending)
     with opened(directory) as store:
-        outcomes = KeptOutcomes(directory=kept)
-        rows = run_study(study_of(given), store, executor, lambda _: None, kept=outcomes)
+        outcomes = OutcomeCache(directory=kept)
+        rows = run_study(study_of(given), store, executor, lambda _: None, cache=outcomes)
     return rows, len(executor.asked)
 
 
