@@ -1,8 +1,7 @@
-"""The public functions: predict a step, measure one, and compare many.
+"""The public functions: predict, measure and compare.
 
-They are a thin face of `hespas.prediction`, `hespas.evidence.measure` and `hespas.study`;
-`hespas.stages` has the stages one by one. Each imports what it needs when it is called: ``import
-hespas`` stays light.
+They call `hespas.prediction`, `hespas.evidence.measure` and `hespas.study`; `hespas.stages` has the
+stages one by one. Each imports its modules when it is called: ``import hespas`` stays light.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ def predict(
     long_run: GoodputOptions | None = None,
     **overrides: Unpack[Overrides],
 ) -> Answer:
-    """Predict how long one step of a program takes, on devices of one type.
+    """Predict the duration of one step of a program.
 
     ``workload`` is a program, its file, a model of the zoo or ``package.module:function``.
     ``node`` is a description, a preset's name or a path, also that of a configuration (``.json``)
@@ -97,7 +96,7 @@ def predict_pipeline(
     long_run: GoodputOptions | None = None,
     **overrides: Unpack[PipelinedOverrides],
 ) -> PipelineAnswer:
-    """Predict a step of a model divided into stages with own programs.
+    """Predict a step of a model in pipeline stages.
 
     It is ``hespas run`` with an axis ``pipe`` in the ``mesh``. ``network_model`` is ``model`` of
     `simulate`; all else is as in `predict`. A stage that cannot fit into memory is refused unless
@@ -113,8 +112,8 @@ def predict_pipeline(
     from hespas.report.answers import pipeline_answer_of
 
     check_kind(model, str, "a model's name", "hespas export --list has them")
-    named = {"cluster": cluster, "mesh": mesh, "model": network_model}
-    chosen = _chosen(model, node=node, long_run=long_run, overrides={**overrides, **named})
+    changes = {**overrides, "cluster": cluster, "mesh": mesh, "model": network_model}
+    chosen = _chosen(model, node=node, long_run=long_run, overrides=changes)
     if not chosen.is_pipeline:
         raise ConfigError(
             f"the mesh {mesh} has no axis pipe of several stages", hint="call hespas.predict"
@@ -132,7 +131,7 @@ def _chosen(
     long_run: GoodputOptions | None = None,
     overrides: Mapping[str, object],
 ) -> PredictOptions:
-    """Return a prediction's options, with the given ones overriding others."""
+    """Return a prediction's options with overrides."""
     from hespas.base.fields import overridden
     from hespas.errors import ConfigError
     from hespas.hardware.device import Device
@@ -150,18 +149,18 @@ def _chosen(
     if system is not None and cluster is not None:
         raise ConfigError("both a cluster and a system are given", hint="drop one")
     base = PredictOptions() if options is None else options
-    given = dict(overrides)
+    changes = dict(overrides)
     if node is not None:
         described = estimate_options(node, method=None if method is None else str(method))
-        given |= {
+        changes |= {
             "node": described.node,
             "method": described.method,
             "hardware": described.hardware,
         }
     for name in ("imperfect", "variation"):
-        if isinstance(given.get(name), Path):
-            given[name] = str(given[name])
-    chosen = with_arguments(overridden(base, {**given, "file": workload, "system": system}))
+        if isinstance(changes.get(name), Path):
+            changes[name] = str(changes[name])
+    chosen = with_arguments(overridden(base, {**changes, "file": workload, "system": system}))
     return replace(
         chosen,
         compile=chosen.compile if compiler is None else replace(chosen.compile, options=compiler),
@@ -183,7 +182,7 @@ def measure_step(
     time_limit_s: float = 1800.0,
     **overrides: Unpack[ModelOverrides],
 ) -> Measurement:
-    """Run a step on local devices and time it, as ``hespas measure`` does.
+    """Run and time a step, as ``hespas measure`` does.
 
     ``workload`` is a program's file, a model of the zoo, which the ``overrides`` are for, or
     ``package.module:function``. ``platform`` is ``cpu`` (virtual devices),
@@ -228,7 +227,7 @@ def run_study(
     workers: int | None = None,
     time_limit_s: float = 1800.0,
 ) -> StudyAnswer:
-    """Compare many configurations, as ``hespas study run`` does, or go on with a study.
+    """Run or resume a study, as ``hespas study run`` does.
 
     ``what`` is a study, the keys of one, or its YAML file; its results live in ``directory``.
     ``executor`` is ``local``, ``workers`` processes of this machine at a time, or ``dask``, on the

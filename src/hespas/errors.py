@@ -13,7 +13,7 @@ _OPTION = re.compile("\u27e8([a-z0-9_]+)\u27e9")
 
 
 def option(name: str) -> str:
-    """Return a marker for an option, for use in the text of an error.
+    """Return an option's marker for the text of an error.
 
     ``name`` is the option's field name. Errors are raised far from where a user gave the option, so
     they can't know its spelling: `HespasError.text` replaces the marker by a flag, a key or an
@@ -23,7 +23,7 @@ def option(name: str) -> str:
 
 
 def spelled(text: str, spell: Callable[[str], str]) -> str:
-    """Return a text whose options, marked by `option`, are spelled by ``spell``.
+    """Spell the marked options of a text.
 
     >>> spelled(f"give {option('node')}", lambda name: f"--{name}")
     'give --node'
@@ -32,7 +32,7 @@ def spelled(text: str, spell: Callable[[str], str]) -> str:
 
 
 class HespasError(Exception):
-    """The base of all errors: a message, the location that it is about, and a hint how to fix it.
+    """The base of all errors: message, location and hint.
 
     >>> str(HespasError("peak_flops is 0", location="a100.json", hint="give a positive FLOP/s"))
     'a100.json: peak_flops is 0; give a positive FLOP/s'
@@ -65,7 +65,7 @@ class HespasError(Exception):
         return spelled(self.marked_hint, str)
 
     def text(self, spell: Callable[[str], str]) -> str:
-        """Return the error as one line, with options spelled as ``spell`` says."""
+        """Return the error as one line, with spelled options."""
         location = f"{self.location}: " if self.location else ""
         hint = f"; {self.marked_hint}" if self.marked_hint else ""
         return spelled(f"{location}{self.marked_message}{hint}", spell)
@@ -79,11 +79,11 @@ class ProgramError(HespasError):
 
 
 class UnsupportedError(ProgramError):
-    """The program is valid, but contains something that hespas does not model."""
+    """The valid program contains an operation without a model."""
 
 
 class UnpartitionedError(ProgramError):
-    """The program is sharded but not yet partitioned: it has no per-device form."""
+    """The sharded program is not yet partitioned for one device."""
 
 
 class CostError(HespasError):
@@ -95,11 +95,11 @@ class ConfigError(HespasError):
 
 
 class HardwareError(HespasError):
-    """The description of a device or system has impossible or missing figures."""
+    """The description of hardware has impossible or missing figures."""
 
 
 class DeviceCountError(HespasError):
-    """The number of devices disagrees with the program, its groups or the system."""
+    """The number of devices disagrees with program or system."""
 
 
 class TraceError(HespasError):
@@ -107,11 +107,11 @@ class TraceError(HespasError):
 
 
 class AlgorithmError(HespasError):
-    """A collective algorithm is malformed, or does not compute its collective."""
+    """A collective algorithm is malformed or computes something else."""
 
 
 class SimulationError(HespasError):
-    """The simulation cannot proceed, or the job needs what no model covers."""
+    """The simulation cannot proceed, or the job needs other models."""
 
 
 class CacheError(HespasError):
@@ -123,7 +123,7 @@ class OutputError(HespasError):
 
 
 class ToolError(HespasError):
-    """Another program, such as a compiler or a simulator, is missing or failed."""
+    """Another program, such as a compiler, is missing or failed."""
 
 
 class TimeLimitError(ToolError):
@@ -131,18 +131,18 @@ class TimeLimitError(ToolError):
 
 
 class ImpossibleTimeError(ToolError):
-    """Another program answered less time than computation and links, or multipliers, take."""
+    """Another program answered an impossibly short time."""
 
 
 class ExtraMissingError(ToolError):
-    """A feature needs packages that the base installation does not include."""
+    """A feature needs packages of an extra."""
 
-    def __init__(self, what: str, *, extra: str) -> None:
+    def __init__(self, feature: str, *, extra: str) -> None:
         super().__init__(
-            f"{what} needs packages that are not installed",
+            f"{feature} needs packages that are not installed",
             hint=f"pip install 'hespas[{extra}]'",
         )
 
 
 class MeasurementError(HespasError):
-    """Measurements are missing, contradict each other, or are faster than physically possible."""
+    """Measurements are missing, contradictory or impossibly fast."""

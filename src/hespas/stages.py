@@ -1,7 +1,8 @@
-"""The stages as functions: load, optimise, split, estimate, trace and simulate.
+"""The stages of a prediction as functions.
 
-They take and give plain values, so that each stage can be run alone, looked at and replaced. Each
-imports its stage when it is called: ``import hespas`` stays light.
+They are load, optimise, split, estimate, trace and simulate. They take and return plain values, so
+that each stage can be run alone, inspected and replaced. Each imports its stage when it is called:
+``import hespas`` stays light.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def load(
     trip_counts: Mapping[str, int] | None = None,
     branch_weights: Mapping[str, tuple[float, ...]] | None = None,
 ) -> Program:
-    """Read a program: StableHLO text, MLIR bytecode or a portable artifact.
+    """Read StableHLO text, MLIR bytecode or a portable artifact.
 
     ``devices`` is for a program that doesn't say on how many it runs. ``trip_counts`` and
     ``branch_weights`` map a line of the file, or ``""`` for all, to what the program leaves
@@ -48,13 +49,13 @@ def load(
     from hespas.prediction.composition import load_alone
     from hespas.prediction.options import AS_GIVEN, PredictOptions, ProgramOptions
 
-    given = ProgramOptions(
+    options = ProgramOptions(
         file=Path(path),
         devices=devices,
         trip_counts=trip_counts or {},
         branch_weights=branch_weights or {},
     )
-    return load_alone(PredictOptions(program=given, compile=AS_GIVEN))
+    return load_alone(PredictOptions(program=options, compile=AS_GIVEN))
 
 
 def optimise(
@@ -65,7 +66,7 @@ def optimise(
     devices: int | None = None,
     options: CompileOptions | None = None,
 ) -> Program:
-    """Return a StableHLO program as XLA compiles it for an absent node.
+    """Compile a StableHLO program by XLA for an absent node.
 
     ``node`` is a preset's name. ``devices``, or else the ``system``, says how many there are, where
     the program doesn't. The result is cached in the user's cache directory;
@@ -138,8 +139,9 @@ def estimate(
     store: Store | None = None,
     threads: int = 1,
 ) -> GraphEstimate:
-    """Price every compute region on a device, by name or path.
+    """Price every compute region of a graph.
 
+    ``device`` is a description, a preset's name or a path.
     ``method`` names the estimator (`hespas.price.methods.METHODS`); by default it is that of
     the configuration, or else measured tables for a compiled program on a device that has some,
     and the roofline for all others. A method that uses no such device, as ``xla`` or ``systolic``,
@@ -217,7 +219,9 @@ def simulate(
     algorithm: str | None = None,
     cluster: Cluster | None = None,
 ) -> Timeline:
-    """Run a job on a system (a `System`, a preset's name or a directory).
+    """Run a job on a system.
+
+    ``system`` is a description, a preset's name or a directory.
 
     ``model`` is ``astra-sim``, the default for traces, or ``hespas``, our own, the default for what
     `trace` gives on a system whose network is described for it. ``network``,
@@ -272,7 +276,7 @@ def estimate_options(
     custom_calls: Mapping[str, CustomCallCost] | None = None,
     threads: int = 1,
 ) -> EstimateOptions:
-    """Return the options for a device, or for a configuration in its place."""
+    """Return the options for a device or configuration."""
     from hespas.hardware.device import NodeHardware, RooflineHardware
     from hespas.prediction.configuration import read_configuration
     from hespas.prediction.options import EstimateOptions
@@ -280,7 +284,7 @@ def estimate_options(
     configured: Mapping[str, object] = {}
     if isinstance(node, str | Path) and str(node).endswith(".json"):
         configured = read_configuration(node).values
-    hardware, named = configured.get("hardware"), configured.get("method")
+    hardware, configured_method = configured.get("hardware"), configured.get("method")
     if isinstance(hardware, NodeHardware):
         node = hardware.node
     describes_no_device = hardware is not None and not isinstance(
@@ -288,7 +292,9 @@ def estimate_options(
     )
     return EstimateOptions(
         node=None if describes_no_device else node,
-        method=str(named) if method is None and named is not None else method,
+        method=str(configured_method)
+        if method is None and configured_method is not None
+        else method,
         hardware=hardware,
         roofline=roofline,
         custom_calls=custom_calls or {},
@@ -299,11 +305,11 @@ def estimate_options(
 METHOD = ("a method's name", "name one of hespas.price.methods.METHODS")
 
 
-def check_kind(value: object, kinds: type | tuple[type, ...], what: str, hint: str) -> None:
-    """Raise `ConfigError` for an argument of another kind: a likely mistake in a notebook."""
+def check_kind(value: object, kinds: type | tuple[type, ...], description: str, hint: str) -> None:
+    """Raise `ConfigError` for an argument of another kind."""
     from hespas.errors import ConfigError
 
     if not isinstance(value, kinds):
         name = type(value).__name__
         article = "an" if name[0] in "aeiouAEIOU" else "a"
-        raise ConfigError(f"{article} {name} is given in place of {what}", hint=hint)
+        raise ConfigError(f"{article} {name} is given in place of {description}", hint=hint)

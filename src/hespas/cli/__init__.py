@@ -1,4 +1,4 @@
-"""The command line: files of commands, imported when a command is called.
+"""The command line; commands are imported when called.
 
 `main` starts the process and `commands` finds a command, runs it and turns its errors into one
 line. `answers` makes a command of a function that returns its text and JSON. `flags` makes flags

@@ -16,7 +16,6 @@ from hespas.cli.answers import Answer, answering, check_targets
 from hespas.errors import AlgorithmError, ConfigError
 
 if TYPE_CHECKING:
-    from hespas.collectives.program import Program
     from hespas.collectives.verify import Verified
     from hespas.program.collectives import CollectiveKind
 
@@ -95,17 +94,24 @@ def algorithm(
 
 
 def _read_and_verify(source: str, ranks: int | None, name: str | None) -> Verified | None:
-    """Return the verified algorithm; None, with a message, for incomplete graphs."""
+    """Return the verified algorithm.
+
+    Graphs that are incomplete give None, with a message.
+    """
     from hespas.collectives.algorithms import ALGORITHMS  # noqa: PLC0415 (as above)
     from hespas.collectives.msccl_xml import read_verified  # noqa: PLC0415 (as above)
+    from hespas.collectives.program import common_program  # noqa: PLC0415 (as above)
     from hespas.collectives.verify import verify  # noqa: PLC0415 (as above)
     from hespas.program.collectives import COMMON_KINDS  # noqa: PLC0415 (as above)
 
     kinds = {kind.option: kind for kind in COMMON_KINDS}
     collective = kinds[name or "all-reduce"]
     if source in ALGORITHMS:
-        return verify(_make_program(source, collective, ranks))
-    if Path(source).suffix == "" and Path(source).name == source and not _has_graphs(source):
+        if ranks is None:
+            raise click.UsageError(f"{source} is made for a number of ranks: give --ranks")
+        return verify(common_program(source, collective, ranks))
+    has_graphs = any(True for _ in Path().glob(f"{glob.escape(source)}.*.et"))
+    if Path(source).suffix == "" and Path(source).name == source and not has_graphs:
         raise AlgorithmError(
             f"there is no algorithm {source!r}, and no {source}.0.et",
             hint=suggestion(source, ALGORITHMS),
@@ -118,18 +124,6 @@ def _read_and_verify(source: str, ranks: int | None, name: str | None) -> Verifi
         raise AlgorithmError(message, location=source)
     _check_ranks(source, ranks, len(program.ranks))
     return verify(program)
-
-
-def _has_graphs(prefix: str) -> bool:
-    return any(True for _ in Path().glob(f"{glob.escape(prefix)}.*.et"))
-
-
-def _make_program(source: str, collective: CollectiveKind, ranks: int | None) -> Program:
-    from hespas.collectives.program import common_program  # noqa: PLC0415 (as above)
-
-    if ranks is None:
-        raise click.UsageError(f"{source} is made for a number of ranks: give --ranks")
-    return common_program(source, collective, ranks)
 
 
 def _verify_graphs(prefix: Path, collective: CollectiveKind, ranks: int | None) -> Verified | None:

@@ -17,7 +17,7 @@ from hespas.errors import OutputError
 
 @frozen
 class Answer:
-    """The text and JSON of an answer, made on demand; exit code."""
+    """The text, JSON and exit code of an answer."""
 
     text: Callable[[], str]
     json: Callable[[], object] = lambda: None
@@ -32,7 +32,7 @@ def answering(
     has_log: bool = True,
     checks_target: bool = False,
 ) -> Callable[[Callable[..., Answer | int]], Command]:
-    """Make a command of a function, with the options that all commands share.
+    """Make a command of a function, with common options.
 
     The function returns an `Answer`, or an exit code if it wrote everything itself. A file for JSON
     that can't be written is refused before the work; a command that ``checks_target`` gets the
@@ -44,14 +44,14 @@ def answering(
             json_file: str | None = None,
             log_level: str | None = None,
             log_path: Path | None = None,
-            **given: Any,
+            **values: Any,
         ) -> int:
             flags.start_logging(log_level, log_path)
             if checks_target:
-                given["json_file"] = json_file
+                values["json_file"] = json_file
             else:
                 check_targets(json_file)
-            answer = function(**given)
+            answer = function(**values)
             if isinstance(answer, int):
                 return answer
             if json_file is not None:
@@ -72,15 +72,16 @@ def answering(
 
 
 def check_targets(
-    json_file: str | None, *, made_later: Path | None = None, **others: Path | None
+    json_file: str | None, *, made_later: Path | None = None, **files: Path | None
 ) -> None:
-    """Raise `OutputError` for unwritable files: before the work, not after it.
+    """Refuse unwritable files before the work.
 
-    ``others`` are files by the names of their options; no file may be named for two of them.
+    ``files`` are by the names of their options; no file may be named for two of them. Raises
+    `OutputError`.
     """
-    named = {"json": None if json_file in (None, "-") else Path(json_file), **others}
+    targets = {"json": None if json_file in (None, "-") else Path(json_file), **files}
     flag_of: dict[Path, str] = {}
-    for name, target in named.items():
+    for name, target in targets.items():
         if target is None:
             continue
         check_file(target, made_later=made_later)
@@ -95,7 +96,7 @@ def check_targets(
 
 
 def write_json(target: str, value: object) -> None:
-    """Write JSON to a file, or to standard output for "-"."""
+    """Write JSON to a file, or standard output ("-")."""
     content = json_bytes(value)
     if target == "-":
         click.echo(content.decode(), nl=False)

@@ -1,4 +1,4 @@
-"""``hespas app``: questions by mouse, or a process that answers commands."""
+"""``hespas app``: a local page, or a resident process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hespas.cli.resident_server import start, stop
 
 @answering("app", example="hespas app --port 9000", has_json=False, has_log=False)
 @flags.derived(AppOptions)
-def app(**given: Any) -> Answer | int:
+def app(**values: Any) -> Answer | int:
     """Ask questions on a page by mouse, and see answers as knobs move.
 
     It listens on the loopback interface alone, and sends nothing anywhere. The address holds a
@@ -24,7 +24,7 @@ def app(**given: Any) -> Answer | int:
     With --background no page is opened: a process stays, with all that commands import and trace,
     and the user's commands are answered by it from then on, with the same output.
     """
-    options = flags.built(AppOptions, given)
+    options = flags.built(AppOptions, values)
     has_page = not (options.background or options.stop)
     absent = {PAGE: not has_page, RESIDENT: not options.background, STARTED: options.stop}
     refuse_unused(options, absent)

@@ -1,8 +1,8 @@
-"""``hespas calibrate``: turn measurements of the user's cluster into a preset."""
+"""``hespas calibrate``: fit presets to measurements of one's cluster."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -49,13 +49,9 @@ _OF_SERVING = (
 """Options of ``hespas serve`` that say how a log was measured."""
 
 
-def _paths(texts: Iterable[str]) -> tuple[Path, ...]:
-    return tuple(map(Path, texts))
-
-
 @frozen
 class _Measurements:
-    """What was measured of a cluster, beside the requests of an engine."""
+    """The measurements of a cluster, beside an engine's requests."""
 
     GROUP: ClassVar[Group] = Group.MAIN
 
@@ -71,7 +67,7 @@ class _Measurements:
     )
     gemm: tuple[Path, ...] = declare(
         help="Times of matrix products: m,n,k,dtype,latency_us.",
-        parse=_paths,
+        parse=lambda texts: tuple(map(Path, texts)),
         metavar="CSV",
         repeats=True,
         default=(),
@@ -107,9 +103,9 @@ class _Measurements:
     @property
     def files(self) -> list[Path]:
         """The files that figures are fitted to."""
-        named = [self.profile, self.steps, self.ranks]
-        files = [file for file in named if file is not None]
-        return [*self.gemm, *files, *(_file(text)[1] for text in self.nccl)]
+        files = (self.profile, self.steps, self.ranks)
+        single = [file for file in files if file is not None]
+        return [*self.gemm, *single, *(_file(text)[1] for text in self.nccl)]
 
 
 @answering(
@@ -143,7 +139,7 @@ class _Measurements:
 )
 @flags.derived(ServeOptions, only=_OF_SERVING)
 def calibrate(
-    *, node: str, serving_log: Path | None, model: str | None, output: Path, **given: Any
+    *, node: str, serving_log: Path | None, model: str | None, output: Path, **values: Any
 ) -> Answer:
     """Fit presets to measurements, report the fit, and write a preset of one's own.
 
@@ -152,12 +148,12 @@ def calibrate(
     for --variation (where --ranks was), and with --system a system for --system too. --serving
     stands alone: DIR is then what hespas serve takes as --step-factors.
     """
-    measured = flags.built(_Measurements, given)
-    served = {name: given[name] for name in _OF_SERVING}
+    measured = flags.built(_Measurements, values)
+    served = {name: values[name] for name in _OF_SERVING}
     if serving_log is not None:
         if changed(measured):
             raise ConfigError("--serving stands alone", hint="calibrate in two runs")
-        return _of_serving(serving_log, model, node, served, output)
+        return _calibrated_serving(serving_log, model, node, served, output)
     needs_serving = {option(name): value for name, value in {"model": model, **served}.items()}
     flags.refuse(needs_serving, "has no effect without --serving", "drop it")
     calibration = _calibrated(node, measured)
@@ -170,7 +166,7 @@ def calibrate(
 
 
 def _calibrated(node: str, measured: _Measurements) -> Calibration:
-    """Fit a node's, a link's and a variation's factors to measurements."""
+    """Fit all factors to the measurements."""
     link, system = measured.link, measured.system
     home = None if system is None or not measured.nccl else system_directory(system)
     base = load_link(link) if link is not None else None if home is None else first_link(home)
@@ -206,15 +202,15 @@ def _calibrated(node: str, measured: _Measurements) -> Calibration:
     )
 
 
-def _of_serving(
-    log: Path, model: str | None, node: str, given: Mapping[str, Any], output: Path
+def _calibrated_serving(
+    log: Path, model: str | None, node: str, values: Mapping[str, Any], output: Path
 ) -> Answer:
     if model is None:
         raise ConfigError("--serving needs the model that was served", hint="give --model")
-    mesh = given["mesh"] or "tp=1"
+    mesh = values["mesh"] or "tp=1"
     served = {"model_name": model, "mesh": mesh, "log": log}
     served["cluster"] = f"{parse_mesh(mesh).device_count}x{node}"
-    options = flags.built(ServeOptions, {**given, **served})
+    options = flags.built(ServeOptions, {**values, **served})
     calibrated = calibrated_serving(options, node, output)
     return Answer(
         text=lambda: serving_calibration_text(calibrated, output),
@@ -223,7 +219,7 @@ def _of_serving(
 
 
 def _check_once(groups: list[FactorGroup]) -> None:
-    """Raise `MeasurementError` if two files fit one factor: which is right is unknown."""
+    """Refuse two files that fit one factor."""
     seen: dict[str, FactorGroup] = {}
     for group in groups:
         first_group = seen.setdefault(group.name, group)

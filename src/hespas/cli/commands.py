@@ -1,4 +1,4 @@
-"""Find and run the commands of ``hespas``, and report errors in one line."""
+"""Find and run commands; report errors in one line."""
 
 from __future__ import annotations
 
@@ -113,9 +113,10 @@ def commands(ctx: click.Context) -> None:
 
 
 def run(command: click.Command, name: str, arguments: Sequence[str]) -> int:
-    """Run a command; return exit code 0, 2 (error) or 130 (interrupted).
+    """Run a command, and return its exit code.
 
-    An error is one line on standard error; ``--debug`` adds the traceback.
+    The code is 0, 2 (error) or 130 (interrupted). An error is one line on standard error;
+    ``--debug`` adds the traceback.
     """
     debug = "--debug" in arguments
     colour = wants_colour(os.environ)

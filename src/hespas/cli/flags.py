@@ -1,4 +1,4 @@
-"""Flags: those derived from the fields of options, and those that commands share.
+"""Flags of options, and flags that commands share.
 
 `derived` makes click's options from the fields of an options dataclass, in their groups, and
 `requested` turns click's values into `hespas.prediction.options.PredictOptions`: flags before the
@@ -30,7 +30,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class _File(click.Path):
-    """A path that is not empty, as from an unset variable."""
+    """A path; an empty one (an unset variable) is refused."""
 
     def __init__(self) -> None:
         super().__init__(path_type=Path)
@@ -77,7 +77,7 @@ _OF_PRESETS = frozenset({"cluster", "node", "system"})
 
 
 def combined(*decorators: Callable[[Any], Any]) -> Callable[[Function], Function]:
-    """Combine decorators into one that adds all options, in order."""
+    """Combine decorators into one, in order."""
 
     def decorate(function: Function) -> Function:
         return reduce(lambda inner, add: add(inner), reversed(decorators), function)
@@ -95,14 +95,15 @@ def flag(name: str) -> str:
 
 
 def plain(*names: str, **settings: Any) -> Callable[[Any], Any]:
-    """Make an option; help shows its first long name and letters."""
+    """Make an option that help shows with one spelling."""
     return click.option(*names, cls=Flag, **settings)
 
 
 def both(name: str, *more: str, **settings: Any) -> Callable[[Any], Any]:
-    """Make an option spelled with dashes, and with underscores as documented.
+    """Make an option spelled with dashes and with underscores.
 
-    ``more`` are further spellings: whole flags such as ``-o``, or names. Help shows the first.
+    The underscores are documented. ``more`` are further spellings: flags such as ``-o``, or names.
+    Help shows the first.
     """
     names = [flag(name), f"--{name}"]
     for spelling in more:
@@ -113,124 +114,124 @@ def both(name: str, *more: str, **settings: Any) -> Callable[[Any], Any]:
 def derived(
     section: type, *, only: Collection[str] = (), without: Collection[str] = ()
 ) -> Callable[[Function], Function]:
-    """Return a decorator that adds the flags of an options dataclass.
+    """Return a decorator that adds an options dataclass's flags.
 
     ``only`` and ``without`` are names of options. Help names the option that another needs if both
     are added.
     """
-    chosen_options = [
-        candidate
-        for candidate in options_in(section)
-        if candidate.has_flag
-        and candidate.name not in without
-        and (not only or candidate.name in only)
+    fields = [
+        field
+        for field in options_in(section)
+        if field.has_flag and field.name not in without and (not only or field.name in only)
     ]
-    names = {candidate.name for candidate in chosen_options}
-    return combined(*(_click_option(candidate, names) for candidate in chosen_options))
+    names = {field.name for field in fields}
+    return combined(*(_click_option(field, names) for field in fields))
 
 
-def _click_option(each: Option, chosen: Collection[str]) -> Callable[[Any], Any]:
+def _click_option(field: Option, names: Collection[str]) -> Callable[[Any], Any]:
     settings: dict[str, Any] = {
-        "help": spelled(each.help_text, flag),
-        "group": each.group or Group.MAIN,
-        "needs": flag(each.needs) if each.needs in chosen else "",
-        "hidden": each.is_hidden,
+        "help": spelled(field.help_text, flag),
+        "group": field.group or Group.MAIN,
+        "needs": flag(field.needs) if field.needs in names else "",
+        "hidden": field.is_hidden,
     }
-    if bool in each.kinds and (each.negatable or each.negated):
-        switch = f"{flag(each.name)}/{flag(each.negated or f'no_{each.name}')}"
-        return plain(switch, each.name, default=None, **settings)
-    if bool in each.kinds:
-        return both(each.name, *each.aliases, is_flag=True, default=None, **settings)
+    if bool in field.kinds and (field.negatable or field.negated):
+        switch = f"{flag(field.name)}/{flag(field.negated or f'no_{field.name}')}"
+        return plain(switch, field.name, default=None, **settings)
+    if bool in field.kinds:
+        return both(field.name, *field.aliases, is_flag=True, default=None, **settings)
     kind: Any = None
-    if each.choices:
-        kind = click.Choice(each.choices)
-    elif each.kinds == (Path,):
+    if field.choices:
+        kind = click.Choice(field.choices)
+    elif field.kinds == (Path,):
         kind = FILE
-    elif each.kinds == (int,) and each.parse is None:
+    elif field.kinds == (int,) and field.parse is None:
         kind = int
-    if each.name in _OF_PRESETS:
+    if field.name in _OF_PRESETS:
         settings["shell_complete"] = _complete_preset
-    settings |= {"type": kind, "multiple": each.repeats, "metavar": each.metavar}
-    return both(each.name, *each.aliases, **settings)
+    settings |= {"type": kind, "multiple": field.repeats, "metavar": field.metavar}
+    return both(field.name, *field.aliases, **settings)
 
 
-def built(section: type[_T], given: Mapping[str, Any]) -> _T:
-    """Build an options dataclass from flags alone, without other dataclasses.
+def built(section: type[_T], flag_values: Mapping[str, Any]) -> _T:
+    """Build an options dataclass from flags alone.
 
     Raises `ConfigError` for flags that contradict each other, have no effect or can't be read.
     """
-    given = with_imperfections(given)
-    raw = _raw_values(section, given)
+    flag_values = with_imperfections(flag_values)
+    raw = _raw_values(section, flag_values)
     check_effects(
-        [raw], [candidate for candidate in options_in(section) if candidate.needs in {"", *given}]
+        [raw], [field for field in options_in(section) if field.needs in {"", *flag_values}]
     )
-    return build(section, _values(section, raw).values)
+    return build(section, _parsed_values(section, raw).values)
 
 
-def refuse(given: Mapping[str, object], reason: str, remedy: str = "") -> None:
-    """Raise `ConfigError` for the first flag of ``given`` that is set.
+def refuse(flag_values: Mapping[str, object], reason: str, remedy: str = "") -> None:
+    """Refuse the first of some flags that is set.
+
+    Raises `ConfigError` with the flag, the ``reason`` and the ``remedy``.
 
     >>> refuse({"--nodes": False, "--group": "dense"}, "has no effect without --all", "add it")
     Traceback (most recent call last):
     hespas.errors.ConfigError: --group has no effect without --all; add it
     """
-    for name, value in given.items():
+    for name, value in flag_values.items():
         if value not in (None, (), {}) and value is not False:
             raise ConfigError(f"{name} {reason}", hint=remedy)
 
 
-def _raw_values(section: type, given: Mapping[str, Any]) -> Layer:
-    """Return the command line's raw values for the options of ``section``."""
-    names = (candidate.name for candidate in options_in(section))
-    return Layer(values={name: given[name] for name in names if given.get(name) not in (None, ())})
-
-
-def _values(section: type, raw: Layer) -> Layer:
-    """Parse raw values; raise `ConfigError` for a text that an option can't read."""
+def _raw_values(section: type, flag_values: Mapping[str, Any]) -> Layer:
+    """Return the unparsed flags of an options dataclass."""
+    names = (field.name for field in options_in(section))
     return Layer(
         values={
-            candidate.name: candidate.value(raw.values[candidate.name])
-            for candidate in options_in(section)
-            if candidate.name in raw.values
+            name: flag_values[name] for name in names if flag_values.get(name) not in (None, ())
         }
     )
 
 
-def requested(given: Mapping[str, Any], config_file: Path | None = None) -> PredictOptions:
-    """Return the options of a prediction: flags, then the configuration, then defaults.
+def _parsed_values(section: type, raw: Layer) -> Layer:
+    return Layer(
+        values={
+            field.name: field.value(raw.values[field.name])
+            for field in options_in(section)
+            if field.name in raw.values
+        }
+    )
 
-    ``given`` are click's values for the command. Its argument ``workload`` is a program or, without
+
+def requested(flag_values: Mapping[str, Any], config_file: Path | None = None) -> PredictOptions:
+    """Return a prediction's options, from flags, configuration and defaults.
+
+    ``flag_values`` are click's for the command. Its argument ``workload`` is a program or, without
     a ``config_file``, a configuration. Raises `ConfigError` for options that contradict each other
     or have no effect in the command.
     """
     from hespas.models.software import ARGUMENTS_PREFIX  # noqa: PLC0415 - few commands need it
     from hespas.prediction.options import PredictOptions  # noqa: PLC0415 - few need it
 
-    argument: Path | None = given.get("workload")
-    if argument is not None and config_file is None and _configures(argument):
+    argument: Path | None = flag_values.get("workload")
+    if argument is not None and config_file is None and _is_configuration(argument):
         config_file, argument = argument, None
     if argument is not None:
-        if given.get("mlir_file") is not None:
+        if flag_values.get("mlir_file") is not None:
             raise ConfigError(
                 "two programs are given",
                 location=str(argument),
                 hint=f"drop the argument or {option('mlir_file')}",
             )
-        given = {**given, "mlir_file": argument}
-    given = with_imperfections(given)
+        flag_values = {**flag_values, "mlir_file": argument}
+    flag_values = with_imperfections(flag_values)
     all_options = options_in(PredictOptions)
-    raw = _raw_values(PredictOptions, given)
+    raw = _raw_values(PredictOptions, flag_values)
     configured = Layer(values={})
     if config_file is not None:
         from hespas.prediction.configuration import read_configuration  # noqa: PLC0415 - as above
 
         configured = read_configuration(config_file)
     _spell_as_keys(all_options, raw, configured)
-    check_effects(
-        [raw, configured],
-        [known_option for known_option in all_options if known_option.name in given],
-    )
-    values = joined([_values(PredictOptions, raw), configured], all_options)
+    check_effects([raw, configured], [field for field in all_options if field.name in flag_values])
+    values = joined([_parsed_values(PredictOptions, raw), configured], all_options)
     options = build(PredictOptions, values)
     if not str(options.program.file or "").startswith(ARGUMENTS_PREFIX):
         return options
@@ -239,7 +240,7 @@ def requested(given: Mapping[str, Any], config_file: Path | None = None) -> Pred
     return with_arguments(options)
 
 
-def with_imperfections(given: Mapping[str, Any]) -> Mapping[str, Any]:
+def with_imperfections(flag_values: Mapping[str, Any]) -> Mapping[str, Any]:
     """Replace ``--cluster FILE`` by its newer spelling ``--imperfect FILE``.
 
     >>> with_imperfections({"cluster": "slow.yml", "imperfect": None})
@@ -247,22 +248,22 @@ def with_imperfections(given: Mapping[str, Any]) -> Mapping[str, Any]:
     >>> with_imperfections({"cluster": "32xH100_80GB", "imperfect": None})
     {'cluster': '32xH100_80GB', 'imperfect': None}
     """
-    cluster = given.get("cluster")
+    cluster = flag_values.get("cluster")
     if cluster is None or not (Path(cluster).is_file() or Path(cluster).suffix in _IMPERFECT):
-        return given
-    if given.get("imperfect") is not None:
+        return flag_values
+    if flag_values.get("imperfect") is not None:
         raise ConfigError(
             f"{option('cluster')} names a file of imperfections, and {option('imperfect')} another",
             location=str(cluster),
             hint=f"give {option('cluster')} a system, as in 32xH100_80GB",
         )
-    return {**given, "cluster": None, "imperfect": cluster}
+    return {**flag_values, "cluster": None, "imperfect": cluster}
 
 
 _IMPERFECT = (".yml", ".yaml", ".json")
 
 
-def _configures(argument: Path) -> bool:
+def _is_configuration(argument: Path) -> bool:
     """Return whether an argument is a prediction's configuration file."""
     if argument.suffix != ".json" or is_recorded_file(argument):
         return False
@@ -271,8 +272,8 @@ def _configures(argument: Path) -> bool:
     return not is_configuration(argument)
 
 
-def _spell_as_keys(known: Collection[Option], flags: Layer, configuration: Layer) -> None:
-    """Let errors name options by their keys if the configuration sets them.
+def _spell_as_keys(fields: Collection[Option], flags: Layer, configuration: Layer) -> None:
+    """Name configured options by their keys in errors.
 
     The outermost context holds the spellings of options: see `hespas.cli.commands.run`.
     """
@@ -280,9 +281,9 @@ def _spell_as_keys(known: Collection[Option], flags: Layer, configuration: Layer
     if context is None or not isinstance(context.obj, dict):
         return
     spelling = cast("dict[str, str]", context.obj)
-    for known_option in known:
-        if known_option.name in configuration.values and known_option.name not in flags.values:
-            spelling[known_option.name] = known_option.key
+    for field in fields:
+        if field.name in configuration.values and field.name not in flags.values:
+            spelling[field.name] = field.key
 
 
 workload_argument = click.argument("workload", type=_Workload(), required=False)
@@ -338,11 +339,10 @@ estimator_times = plain(
 
 
 def start_logging(level: str | None, path: Path | None) -> None:
-    """Log from ``level`` on to a file or standard error.
+    """Log to a file or standard error, from a level.
 
-    Without both nothing is logged.
-
-    A terminal shows the progress of long stages, unless the log goes there.
+    Without a level and a file nothing is logged. A terminal shows the progress of long stages,
+    unless the log goes there.
     """
     show_progress(log_is_shown=level is not None and path is None)
     logger = logging.getLogger("hespas")

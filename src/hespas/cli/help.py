@@ -1,6 +1,7 @@
-"""Format help texts: options in groups, one spelling of each, and colour.
+"""Format help texts.
 
-Every command and option is made of `Command` and `Flag`. Colour goes to terminals alone;
+Options stand in groups, with one spelling each. Every command and option is a `Command` or a
+`Flag`. Colour goes to terminals alone;
 ``NO_COLOR`` and ``FORCE_COLOR`` are respected.
 """
 
@@ -41,7 +42,7 @@ def wants_colour(environment: Mapping[str, str]) -> bool | None:
 
 
 class Flag(click.Option):
-    """An option that knows its group, and the option that it needs."""
+    """An option with its group, and the option it needs."""
 
     def __init__(
         self, *args: Any, group: Group = Group.MAIN, needs: str = "", **settings: Any
@@ -66,7 +67,7 @@ class Flag(click.Option):
         return (*names, *self.secondary_opts)
 
     def record(self, context: click.Context) -> tuple[str, str]:
-        """Return the option's names and help text, without the option that it needs."""
+        """Return the names and help, without the needed option."""
         names = ", ".join(self.spellings)
         if self.secondary_opts and self.first_long[0].startswith("--"):
             names = self.first_long[0].replace("--", "--[no-]", 1)
@@ -78,14 +79,14 @@ class Flag(click.Option):
         return names, f"{text}  [required]" if self.required else text
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
-        """Return the option's names and help text in a command without groups."""
+        """Return the names and help in commands without groups."""
         if self.hidden:
             return None
         names, text = self.record(ctx)
         return names, _with_need(text, self.needs)
 
     def get_error_hint(self, ctx: click.Context | None) -> str:  # noqa: ARG002 - click's signature
-        """Return the option's names in errors: all those with dashes."""
+        """Return the names in errors: those with dashes."""
         return " or ".join(f"'{name}'" for name in self.opts if "_" not in name)
 
 
@@ -94,7 +95,7 @@ def _with_need(text: str, needs: str) -> str:
 
 
 class Formatter(click.HelpFormatter):
-    """Writes headings and names in colour, which `click.echo` removes if unwanted."""
+    """Writes coloured help, which `click.echo` makes plain if unwanted."""
 
     def write_usage(self, prog: str, args: str = "", prefix: str | None = None) -> None:
         """Write the line that shows how the command is called."""
@@ -107,14 +108,16 @@ class Formatter(click.HelpFormatter):
         self.write(f"{'':>{self.current_indent}}{_heading(f'{heading}:')}\n")
 
     def write_rows(self, rows: Sequence[tuple[str, str]], column: int) -> None:
-        """Write names, and their meanings in a column ``column`` further on.
+        """Write names, and their descriptions in a column.
 
-        Longer names stand in a line of their own.
+        The descriptions start after ``column`` characters; longer names have a line of their own.
         """
         margin = " " * self.current_indent
         gap = " " * (self.current_indent + column + _SPACING)
         for names, text in rows:
-            lines = [gap + line for line in _wrapped(text, self.width - len(gap))]
+            width = max(self.width - len(gap), _NARROWEST)
+            wrapped = wrap(text, width, break_on_hyphens=False, break_long_words=False)
+            lines = [gap + line for line in wrapped]
             name_line = margin + _coloured(names)
             if len(names) <= column and lines:
                 first = lines.pop(0).removeprefix(gap)
@@ -126,11 +129,7 @@ def _coloured(names: str) -> str:
     """Colour an option's spellings or a command's name."""
     if not names.startswith("-"):
         return _name(names)
-    return _FLAGS.sub(lambda found: _name(found[0]), names)
-
-
-def _wrapped(text: str, width: int) -> list[str]:
-    return wrap(text, max(width, _NARROWEST), break_on_hyphens=False, break_long_words=False)
+    return _FLAGS.sub(lambda match: _name(match[0]), names)
 
 
 def _heading(text: str) -> str:
@@ -149,7 +148,7 @@ class _Context(click.Context):
 
 
 class Command(click.Command):
-    """A command whose help shows an example, and options in groups."""
+    """A command with an example, and grouped options."""
 
     context_class = _Context
 
@@ -168,20 +167,20 @@ class Command(click.Command):
         format_groups(self.get_params(ctx), ctx, cast("Formatter", formatter))
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Return a shell's completions, with only the spellings that help shows."""
-        flags = [parameter for parameter in self.params if isinstance(parameter, Flag)]
-        hidden_spellings = {
+        """Return a shell's completions, with help's spellings only."""
+        hidden = {
             name
-            for completed_flag in flags
-            for name in completed_flag.opts
-            if name not in completed_flag.spellings
+            for flag in self.params
+            if isinstance(flag, Flag)
+            for name in flag.opts
+            if name not in flag.spellings
         }
-        offered = super().shell_complete(ctx, incomplete)
-        return [completion for completion in offered if completion.value not in hidden_spellings]
+        completions = super().shell_complete(ctx, incomplete)
+        return [completion for completion in completions if completion.value not in hidden]
 
 
 class Commands(click.Group):
-    """A group of commands whose help shows sections, and a first command to try."""
+    """A group of commands with sections and a first example."""
 
     context_class = _Context
     start = ""
@@ -214,44 +213,38 @@ class Commands(click.Group):
         command_names = self.list_commands(ctx)
         if command_name in command_names or command_name.startswith("-"):
             return super().resolve_command(ctx, args)
-        meant = _suggestion(nearest(command_name, command_names))
+        hint = _suggestion(nearest(command_name, command_names))
         root = ctx.find_root()
-        if ctx is root:
-            elsewhere_hint = f"; to predict a program: {ctx.command_path} run {command_name}"
-        else:
-            group = root.command
-            is_elsewhere = isinstance(group, click.Group) and command_name in group.list_commands(
-                root
-            )
-            elsewhere_hint = (
-                f"; did you mean {root.command_path} {command_name}?" if is_elsewhere else ""
-            )
-        raise click.UsageError(
-            f"there is no command {command_name!r}{meant or elsewhere_hint}", ctx
-        )
+        group = root.command
+        if not hint and ctx is root:
+            hint = f"; to predict a program: {ctx.command_path} run {command_name}"
+        elif not hint and isinstance(group, click.Group):
+            is_there = command_name in group.list_commands(root)
+            hint = f"; did you mean {root.command_path} {command_name}?" if is_there else ""
+        raise click.UsageError(f"there is no command {command_name!r}{hint}", ctx)
 
 
 def usage_message(error: click.UsageError) -> str:
-    """Return the error in a command's call, and where its help is."""
+    """Return the error of a command's call, with help."""
     context = error.ctx
     text = error.format_message().rstrip(".")
     if isinstance(error, click.NoSuchOption) and context is not None:
-        known = [
+        names = [
             name
             for parameter in context.command.params
             if isinstance(parameter, Flag)
             for name in parameter.first_long[:1]
         ]
-        own = here(error.option_name, known)
-        near = [own] if own else nearest(error.option_name.replace("_", "-"), known)
+        own = own_option(error.option_name, names)
+        near = [own] if own else nearest(error.option_name.replace("_", "-"), names)
         text = f"there is no option {error.option_name!r}{_suggestion(near)}"
     if text.startswith("Got unexpected extra argument") and context is not None:
         text = _unexpected(text, context.command)
     return text if context is None else f"{text}; see {context.command_path} --help"
 
 
-def others_options() -> Mapping[str, Sequence[str]]:
-    """Suggest options for other tools' names, likeliest first.
+def options_by_other_name() -> Mapping[str, Sequence[str]]:
+    """Return our options for other tools' names, likeliest first.
 
     Names have no dashes.
     """
@@ -259,17 +252,18 @@ def others_options() -> Mapping[str, Sequence[str]]:
     return {name: row["here"] for row in rows for name in row["others"]}
 
 
-def here(option: str, known: Collection[str]) -> str | None:
-    """Return what another tool's option is among ``known`` ones; None without.
+def own_option(option: str, names: Collection[str]) -> str | None:
+    """Return our option for another tool's, among ``names``.
 
-    >>> here("--tensor-parallel-size", ["--mesh", "--rate"])
+    >>> own_option("--tensor-parallel-size", ["--mesh", "--rate"])
     '--mesh tp=N'
-    >>> here("--dp", ["--mesh"]), here("--dp", ["--mesh", "--replicas"]), here("--dp", ["--rate"])
-    ('--mesh data=N', '--replicas N', None)
+    >>> own_option("--dp", ["--mesh"]), own_option("--dp", ["--mesh", "--replicas"])
+    ('--mesh data=N', '--replicas N')
+    >>> own_option("--dp", ["--rate"])
     """
     name = option.lstrip("-").replace("_", "-").casefold()
-    lines = others_options().get(name, ())
-    return next((line for line in lines if line.split(" ")[0] in known), None)
+    lines = options_by_other_name().get(name, ())
+    return next((line for line in lines if line.split(" ")[0] in names), None)
 
 
 def _unexpected(text: str, command: click.Command) -> str:
@@ -289,7 +283,7 @@ def _suggestion(near: Sequence[str]) -> str:
 
 
 def write_example(heading: str, line: str, formatter: click.HelpFormatter) -> None:
-    """Write a command line in one piece, so that it can be copied."""
+    """Write a command line unwrapped, to be copied."""
     with formatter.section(heading):
         formatter.write(f"{'':>{formatter.current_indent}}{line}\n")
 
@@ -297,22 +291,27 @@ def write_example(heading: str, line: str, formatter: click.HelpFormatter) -> No
 def format_groups(
     params: Iterable[click.Parameter], context: click.Context, formatter: Formatter
 ) -> None:
-    """Write options under the headings of their groups, in the groups' order.
+    """Write options under the headings of their groups.
 
     An option that all options of a group need stands beside the heading, and not with each.
     """
     groups = grouped(params)
-    rows_of_group = {
-        group: [_help_record(shown_option, context) for shown_option in groups[group]]
-        for group in groups
+    records = {
+        group: [
+            option.record(context)
+            if isinstance(option, Flag)
+            else option.get_help_record(context) or ("", "")
+            for option in options
+        ]
+        for group, options in groups.items()
     }
-    widths = [len(names) for rows in rows_of_group.values() for names, _ in rows]
+    widths = [len(names) for rows in records.values() for names, _ in rows]
     column = max((width for width in widths if width <= _FIRST_COLUMN), default=0)
     for group, options in groups.items():
         need = _common_need(options)
         rows = [
             (names, text if _needs(option) == need else _with_need(text, _needs(option)))
-            for (names, text), option in zip(rows_of_group[group], options, strict=True)
+            for (names, text), option in zip(records[group], options, strict=True)
         ]
         with formatter.section(f"{group.value} (with {need})" if need else group.value):
             formatter.write_rows(rows, column)
@@ -329,18 +328,12 @@ def grouped(params: Iterable[click.Parameter]) -> dict[Group, list[click.Option]
     return {group: options for group, options in groups.items() if options}
 
 
-def _help_record(option: click.Option, context: click.Context) -> tuple[str, str]:
-    if isinstance(option, Flag):
-        return option.record(context)
-    return option.get_help_record(context) or ("", "")
-
-
 def _needs(option: click.Option) -> str:
     return option.needs if isinstance(option, Flag) else ""
 
 
 def _common_need(options: Sequence[click.Option]) -> str:
-    """Return the option that all others of a group need, or ""."""
+    """Return the option that a whole group needs, or ""."""
     needs = {_needs(member) for member in options} - {""}
     if len(needs) != 1:
         return ""

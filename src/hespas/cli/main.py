@@ -13,7 +13,7 @@ _SIGNAL_CODE = 128
 
 
 def main() -> None:
-    """Run ``hespas`` with the arguments of the process, here or in the resident process."""
+    """Run ``hespas`` here or in the resident process."""
     signal.signal(signal.SIGTERM, _terminate)
     try:
         code = answered(sys.argv[1:])
@@ -25,10 +25,10 @@ def main() -> None:
 
 
 def start(name: str, stage: str | None = None, flags: Sequence[str] = ()) -> NoReturn:
-    """Run the process's arguments as those of ``hespas`` or a stage, and exit.
+    """Run the process's arguments as a command, and exit.
 
-    ``flags`` go before the arguments. Until the commands are imported, Ctrl-C ends the process as
-    it ends those that don't handle it: no work has started yet.
+    ``stage`` names the command; None is ``hespas`` itself. ``flags`` go before the arguments. Until
+    the commands are imported, Ctrl-C ends the process without a message: no work has started yet.
     """
     on_interrupt = signal.getsignal(signal.SIGINT)
     if on_interrupt is signal.default_int_handler:

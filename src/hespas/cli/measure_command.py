@@ -1,4 +1,4 @@
-"""``hespas measure``: run a step on this machine's devices, beside its prediction."""
+"""``hespas measure``: time a step on this machine's devices."""
 
 from __future__ import annotations
 
@@ -27,7 +27,6 @@ from hespas.prediction.options import (
     CompileChoice,
     EstimateOptions,
     NetworkOptions,
-    PredictOptions,
     ProgramOptions,
 )
 
@@ -62,7 +61,7 @@ _ESTIMATED = (
     group=Group.OUTPUT,
     help="Add the step to a table for hespas validate.",
 )
-def measure(json_file: str | None, csv_file: Path | None, **given: Any) -> Answer:
+def measure(json_file: str | None, csv_file: Path | None, **values: Any) -> Answer:
     """Time a step of WORKLOAD on this machine's devices, or on several machines.
 
     WORKLOAD is what hespas run takes, but for compiled programs. It is compiled for the GPUs or
@@ -70,8 +69,8 @@ def measure(json_file: str | None, csv_file: Path | None, **given: Any) -> Answe
     is named that this is (--cluster 4xA100_SXM_40GB), the prediction for it is held against the
     time.
     """
-    measure_options = flags.built(MeasureOptions, given)
-    options = flags.requested(given)
+    measure_options = flags.built(MeasureOptions, values)
+    options = flags.requested(values)
     check_targets(json_file, csv=csv_file)
     is_predicted = is_compared(options)
     if is_predicted:
@@ -79,7 +78,9 @@ def measure(json_file: str | None, csv_file: Path | None, **given: Any) -> Answe
     else:
         refuse_unused(options, {PREDICTION: True})
     if csv_file is not None:
-        _check_csv(csv_file, options)
+        if csv_file.exists():
+            read_steps(csv_file)
+        table_names(options)
     measured = measure_step(options, measure_options)
     if csv_file is not None:
         add_step(table_step(options, measured), csv_file)
@@ -93,10 +94,3 @@ def measure(json_file: str | None, csv_file: Path | None, **given: Any) -> Answe
         text=lambda: "" if compared is None else f"\n{comparison_text(compared)}",
         json=lambda: measured_json(measured, compared),
     )
-
-
-def _check_csv(file: Path, options: PredictOptions) -> None:
-    """Refuse an unreadable table before the work, not after it."""
-    if file.exists():
-        read_steps(file)
-    table_names(options)

@@ -34,7 +34,7 @@ log = logging.getLogger("hespas")
 
 
 def write_timeline(timeline: Timeline, file: Path) -> None:
-    """Write a timeline for ui.perfetto.dev, and log what it leaves out."""
+    """Write a timeline for ui.perfetto.dev."""
     # Few commands write a timeline.
     from hespas.report.timeline.step import step_chart  # noqa: PLC0415
 
@@ -42,7 +42,7 @@ def write_timeline(timeline: Timeline, file: Path) -> None:
 
 
 def write_prediction(prediction: Prediction | PipelinePrediction, file: Path) -> None:
-    """Write the timeline of a prediction, with details from its program."""
+    """Write a prediction's timeline, with details of its program."""
     from hespas.report.timeline.step import prediction_chart  # noqa: PLC0415 - as above
 
     _write_chart(prediction_chart(prediction), file)
@@ -58,7 +58,7 @@ def _write_chart(chart: Chart, file: Path) -> None:
 
 @frozen
 class Output:
-    """The directory for files, None for no files; and the store of estimates."""
+    """The staged directory, if any, and the store of prices."""
 
     stage: Path | None
     store: Store | None
@@ -66,7 +66,10 @@ class Output:
 
 @contextmanager
 def output_of(options: PredictOptions) -> Generator[Output]:
-    """Stage the output directory, if requested; it appears only on success."""
+    """Stage the output directory, if requested.
+
+    It appears only on success.
+    """
     target, workload = options.output.directory, options.program.file
     if target is None or workload is None:
         yield Output(stage=None, store=store_of(options.estimate))
@@ -79,7 +82,7 @@ def output_of(options: PredictOptions) -> Generator[Output]:
 
 
 def estimate_into(prepared: Prepared, options: PredictOptions, output: Output) -> GraphEstimate:
-    """Estimate, and write the modules and their statistics if files are requested."""
+    """Estimate, and write modules and statistics if requested."""
     start_s = perf_counter()
     result = price(prepared, options, store=output.store)
     if output.stage is not None:

@@ -1,4 +1,4 @@
-"""``hespas explain``, ``memory`` and ``kernels``: show what makes up a step."""
+"""``hespas explain``, ``memory`` and ``kernels``: details of a step."""
 
 from __future__ import annotations
 
@@ -42,24 +42,24 @@ from hespas.report.stages import (
 from hespas.report.text import assumption_lines
 
 _NOT_OF_CHANGES = [
-    each.name
+    field.name
     for section in (OutputOptions, ReportOptions, GoodputOptions, EnergyOptions, StepOptions)
-    for each in options_in(section)
-    if each.name != "verbose"
+    for field in options_in(section)
+    if field.name != "verbose"
 ]
 
 
 @answering("explain", checks_target=True)
 @flags.workload_argument
 @flags.derived(PredictOptions, without=_NOT_OF_CHANGES)
-def explain(json_file: str | None, **given: Any) -> Answer:
+def explain(json_file: str | None, **values: Any) -> Answer:
     """Show what would make one step of WORKLOAD faster, and by how much.
 
     The step is predicted as by hespas run, and then again with one thing changed at a time: the
     memory bandwidth, the peak rates, the launches of kernels, the links, and what is not perfect.
     Attention that is not fused, and kernels that are far from what their bytes take, are named.
     """
-    options = flags.requested(given)
+    options = flags.requested(values)
     refuse_unused(options.report, {TEXT: json_file == "-"})
     check_targets(json_file)
     prediction = composition.predict(options)
@@ -90,13 +90,13 @@ def explain(json_file: str | None, **given: Any) -> Answer:
     metavar="N",
     help="How many buffers to show (default: 10).",
 )
-def memory(top: int, **given: Any) -> Answer:
+def memory(top: int, **values: Any) -> Answer:
     """Show how much device memory a step of WORKLOAD needs, and for what.
 
     WORKLOAD is a program or a configuration (.json). Where its node is given, the program is
     compiled for it first. As exported no operations are fused, which takes far more memory.
     """
-    options = checks.checked(flags.requested(given))
+    options = checks.checked(flags.requested(values))
     program = composition.load_alone(options)
     device = machines.device_of(options.estimate)
     capacity_bytes = None if device is None else device.memory_capacity_bytes
@@ -134,7 +134,7 @@ def _listed(assumptions: list[str]) -> list[str]:
     metavar="N",
     help="How many kernels to show (default: 20).",
 )
-def kernels(top: int, **given: Any) -> Answer:
+def kernels(top: int, **values: Any) -> Answer:
     """Show which kernels of WORKLOAD take longest on a device, and why.
 
     WORKLOAD is compiled for the node, unless it was compiled before; its kernels' PTX is then
@@ -142,7 +142,7 @@ def kernels(top: int, **given: Any) -> Answer:
     round of a loop. Matrix products, convolutions and fused attention, which libraries run, stand
     in one line.
     """
-    options = checks.checked(flags.requested(given))
+    options = checks.checked(flags.requested(values))
     device = machines.device_of(options.estimate)
     if device is None:
         raise ConfigError(

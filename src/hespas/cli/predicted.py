@@ -30,7 +30,7 @@ def predicted_report(
     if not options.is_pipeline:
         options = checks.checked(options)
     check_targets(json_file, timeline=timeline, made_later=options.output.directory)
-    prediction = _predict(options, whole=timeline is not None)
+    prediction = _predict(options, needs_whole=timeline is not None)
     if timeline is not None:
         write_prediction(prediction, timeline)
     report = run_report(prediction)
@@ -41,14 +41,14 @@ def predicted_report(
     return with_chart_data(report, prediction)
 
 
-def _predict(options: PredictOptions, *, whole: bool) -> Prediction | PipelinePrediction:
-    """Predict a step, and write its regions and traces if requested."""
+def _predict(options: PredictOptions, *, needs_whole: bool) -> Prediction | PipelinePrediction:
+    """Predict a step, and write its requested files."""
     if options.is_pipeline:
         # Few models are divided into stages.
         from hespas.prediction import staged  # noqa: PLC0415
 
         return staged.predict_pipeline(options)
-    if options.output.directory is None and not whole:
+    if options.output.directory is None and not needs_whole:
         return predict_folded(options, whole_up_to=MOST_OPERATIONS)
     with output_of(options) as output:
         prepared = prepare(options)

@@ -74,7 +74,7 @@ def export(
     unpartitioned: bool,
     devices: int | None,
     module: str | None,
-    **given: Any,
+    **values: Any,
 ) -> Answer:
     """Write SOURCE as the StableHLO of one device, or of all with --unpartitioned.
 
@@ -88,7 +88,7 @@ def export(
     if source is None:
         raise ConfigError("no source is given", hint="name a model; --list lists them")
     target = _checked_output(output)
-    resolved = _resolve_source(source, settings, {**given, "devices": devices})
+    resolved = _resolve_source(source, settings, {**values, "devices": devices})
     resolved = _with_kind_options(resolved, devices=devices, module=module)
     exported = export_source(resolved)
     text = exported.text
@@ -107,7 +107,7 @@ def export(
 
 
 def _checked_output(output: Path | None) -> Path:
-    """Return the file to write; raise `OutputError` if it is missing or unwritable."""
+    """Return the file to write; refuse a missing one."""
     if output is None:
         raise OutputError("no output is given", hint="name a file with -o")
     check_file(output)
@@ -115,23 +115,24 @@ def _checked_output(output: Path | None) -> Path:
 
 
 def _with_whole(program: bytes, source: bytes, name: str) -> bytes:
-    """Add the source's mesh and device order to a device's program."""
+    """Add the source's mesh and device order."""
     source_program = whole_of_source(source, name=name)
     return with_device_order(with_mesh(program, source_program.mesh), source_program.device_order)
 
 
-def _resolve_source(source: str, settings: tuple[str, ...], given: dict[str, Any]) -> Source:
-    maxtext = flags.built(MaxTextOptions, given)
-    model = flags.built(ModelOptions, given)
-    torch = flags.built(TorchOptions, given)
+def _resolve_source(source: str, settings: tuple[str, ...], values: dict[str, Any]) -> Source:
+    maxtext = flags.built(MaxTextOptions, values)
+    model = flags.built(ModelOptions, values)
+    torch = flags.built(TorchOptions, values)
     if source.startswith(PREFIX):
         other_options = replace(maxtext, cluster=None, target=None)
         refuse_unused(other_options, {MAXTEXT: "a step of PyTorch"})
-        target, devices = _target_machine(maxtext, given["devices"], what="a step of PyTorch")[:2]
+        subject = "a step of PyTorch"
+        target, devices, _ = _target_machine(maxtext, values["devices"], subject=subject)
         return find_source(source, model, torch, devices=devices, target=target)
     refuse_unused(torch, {TORCH: source})
     if source == _MAXTEXT:
-        return _maxtext(settings, maxtext, model, devices=given["devices"])
+        return _maxtext(settings, maxtext, model, devices=values["devices"])
     if settings:
         raise ConfigError(
             f"{' '.join(settings[:2])} stands behind {source}",
@@ -141,22 +142,22 @@ def _resolve_source(source: str, settings: tuple[str, ...], given: dict[str, Any
     return find_source(source, model)
 
 
-def _with_kind_options(found: Source, *, devices: int | None, module: str | None) -> Source:
-    """Return a source with the options of its kind; raise `ConfigError` for others."""
-    if devices is not None and not isinstance(found, FunctionSource | MaxTextStep | TorchStep):
+def _with_kind_options(source: Source, *, devices: int | None, module: str | None) -> Source:
+    """Return a source with its kind's options; refuse others."""
+    if devices is not None and not isinstance(source, FunctionSource | MaxTextStep | TorchStep):
         raise ConfigError(
             "--devices is for a function, package.module:function, MaxText and PyTorch",
             hint="drop it",
         )
-    if module is not None and not isinstance(found, DumpSource):
+    if module is not None and not isinstance(source, DumpSource):
         raise ConfigError("--module is for a directory that XLA dumped into", hint="drop it")
-    match found:
+    match source:
         case FunctionSource():
-            return replace(found, devices=devices)
+            return replace(source, devices=devices)
         case DumpSource():
-            return replace(found, module=module)
+            return replace(source, module=module)
         case _:
-            return found
+            return source
 
 
 def _maxtext(
@@ -171,7 +172,7 @@ def _maxtext(
     config, *setting_texts = (
         settings if settings and "=" not in settings[0] else (DEFAULT_CONFIG, *settings)
     )
-    target, count, system = _target_machine(options, devices, what="a step of MaxText")
+    target, count, system = _target_machine(options, devices, subject="a step of MaxText")
     step = MaxTextStep(
         config=config,
         settings=tuple(setting_texts),
@@ -186,9 +187,9 @@ def _maxtext(
 
 
 def _target_machine(
-    options: MaxTextOptions, devices: int | None, *, what: str
+    options: MaxTextOptions, devices: int | None, *, subject: str
 ) -> tuple[str, int, System | None]:
-    """Return a step's part, device count, and system if given."""
+    """Return a step's part, device count and system."""
     system = None if options.cluster is None else find_system(options.cluster)
     if system is not None:
         if system.part is None or devices not in (None, system.device_count):
@@ -199,7 +200,7 @@ def _target_machine(
         return system.part, system.device_count, system
     if options.target is None or devices is None:
         raise ConfigError(
-            f"{what} is made for a cluster",
+            f"{subject} is made for a cluster",
             hint=f"give {option('cluster')}, as in 32xH100_80GB, or {option('target')} and "
             f"{option('devices')}",
         )
@@ -240,7 +241,7 @@ def partition(program: Path, output: Path | None) -> Answer:
 
 @frozen
 class _Request:
-    """How to compile: the devices, the compiler's options, its limits, and the cache."""
+    """The compiler's options, limits, devices and cache."""
 
     devices: int | None = declare(help="How many devices, if not said.", aliases=("num_npus",))
     devices_per_host: int | None = declare(
@@ -281,14 +282,14 @@ class _Request:
 
     @property
     def cache(self) -> CompiledCache | None:
-        """The cache of compiled programs; None if it is disabled."""
+        """The cache of compiled programs, unless disabled."""
         if self.disable_cache:
             return None
         return CompiledCache(directory=self.cache_dir or cache_home() / "compiled")
 
     @property
     def exported(self) -> ContentCache | None:
-        """The cache of exported models; None if it is disabled."""
+        """The cache of exported models, unless disabled."""
         if self.disable_cache:
             return None
         return export_cache(self.cache_dir or cache_home() / "exported")
@@ -311,7 +312,7 @@ def compile_(
     output: Path | None,
     kernels: Path | None,
     json_file: str | None,
-    **given: Any,
+    **values: Any,
 ) -> Answer:
     """Compile PROGRAM for a target that isn't there.
 
@@ -321,11 +322,13 @@ def compile_(
     TARGET is a GPU or TPU (H100_SXM, TPUv5e), the node preset of one, or a file with XLA's
     description of a GPU. Needs hespas[gpu] or hespas[tpu].
     """
-    request = flags.built(_Request, given)
+    request = flags.built(_Request, values)
     source = find_source(
         str(program), request.model, devices=request.devices, target=target, loops=True
     )
-    _check_files(target, json_file, output, kernels)
+    check_targets(json_file, output=output, kernels=kernels)
+    if kernels is not None and isinstance(find_target(target), TpuTarget):
+        raise ConfigError("the kernels of a TPU are not readable", hint="drop --kernels")
     workload = read_workload(source, kept=request.exported)
     compiled = compile_program(
         workload.content,
@@ -345,15 +348,6 @@ def compile_(
         content = compiled.hlo_proto if is_proto else compiled.hlo_text.encode()
         write_file(output, _with_whole(content, workload.content, workload.name))
     return Answer(text=lambda: compiled_text(compiled), json=lambda: compiled_json(compiled))
-
-
-def _check_files(
-    target: str, json_file: str | None, output: Path | None, kernels: Path | None
-) -> None:
-    """Refuse unwritable files before the work, not after it."""
-    check_targets(json_file, output=output, kernels=kernels)
-    if kernels is not None and isinstance(find_target(target), TpuTarget):
-        raise ConfigError("the kernels of a TPU are not readable", hint="drop --kernels")
 
 
 def _write_kernels(compiled: CompiledProgram, file: Path) -> None:

@@ -1,4 +1,4 @@
-"""Show a long stage's progress and time in a terminal line.
+"""Show a long stage's progress in a terminal line.
 
 A handler of the logger ``hespas.base.progress`` writes the line to standard error, keeps it up to
 date and removes it when the stage ends. Nothing is written if standard error is no terminal, or if
@@ -33,12 +33,12 @@ _SIMILAR = 1.5
 _MOST_KINDS = 200
 _MOST_OF_A_KIND = 20
 
-_Taken = dict[str, list[tuple[int, float]]]
+_ByKind = dict[str, list[tuple[int, float]]]
 
 
 @frozen
 class Durations:
-    """The durations of stages by kind, with their sizes; the newest last."""
+    """The durations of stages by kind, the newest last."""
 
     file: Path
 
@@ -55,10 +55,10 @@ class Durations:
         durations = _read(self.file)
         newest = (report.size, round(report.seconds, 1))
         of_kind = [*durations.pop(_key(report), []), newest][-_MOST_OF_A_KIND:]
-        kept_durations = {**dict([*durations.items()][1 - _MOST_KINDS :]), _key(report): of_kind}
+        latest = {**dict([*durations.items()][1 - _MOST_KINDS :]), _key(report): of_kind}
         with suppress(OSError, OutputError):
             self.file.parent.mkdir(parents=True, exist_ok=True)
-            write_file(self.file, _lines(kept_durations))
+            write_file(self.file, _lines(latest))
 
 
 def default_durations() -> Durations:
@@ -66,9 +66,9 @@ def default_durations() -> Durations:
     return Durations(file=cache_home() / FILE_NAME)
 
 
-def _lines(taken: _Taken) -> bytes:
+def _lines(durations: _ByKind) -> bytes:
     """Return durations as JSON, a kind a line."""
-    lines = [f" {json.dumps(kind)}: {json.dumps(entries)}" for kind, entries in taken.items()]
+    lines = [f" {json.dumps(kind)}: {json.dumps(entries)}" for kind, entries in durations.items()]
     return ("{\n" + ",\n".join(lines) + "\n}\n").encode()
 
 
@@ -76,8 +76,8 @@ def _key(report: Report) -> str:
     return f"{report.stage.value} {report.kind}".rstrip()
 
 
-def _read(file: Path) -> _Taken:
-    """Read durations from a file; empty if it is missing or damaged."""
+def _read(file: Path) -> _ByKind:
+    """Read durations; none from a missing or damaged file."""
     try:
         decoded: Any = json.loads(file.read_bytes())
         return {
@@ -103,7 +103,7 @@ _CLEAR_LINE = "\r\x1b[K"
 
 
 def show_progress(*, log_is_shown: bool) -> None:
-    """Show the stages from now on, and record how long they take.
+    """Show the stages from now on, and time them.
 
     ``log_is_shown`` says that standard error has lines of the log already.
     """
@@ -123,7 +123,7 @@ def is_terminal(stream: TextIO) -> bool:
 
 
 class ProgressLine(logging.Handler):
-    """Shows the innermost running stage, and the progress of those around it.
+    """Shows the innermost stage, and progress of outer ones.
 
     ``stream`` is the terminal, or None to show nothing and only record how long stages take.
     """
@@ -148,9 +148,7 @@ class ProgressLine(logging.Handler):
             case Event.ADVANCE:
                 with self._guard:
                     running = [
-                        stage_line
-                        for stage_line in self._running
-                        if stage_line.report.subject == report.subject
+                        line for line in self._running if line.report.subject == report.subject
                     ]
                     running[-1].report = report
             case Event.END | Event.FAIL:
@@ -184,15 +182,15 @@ class ProgressLine(logging.Handler):
     def _draw(self) -> None:
         if self._stream is None:
             return
-        around = [text for stage_line in self._running[:-1] if (text := stage_line.around)]
+        around = [text for line in self._running[:-1] if (text := line.around)]
         text = ": ".join([*around, self._running[-1].text])
         width = shutil.get_terminal_size().columns - 1
-        drawn_text = text if len(text) <= width else f"{text[: width - 2]}.."
-        if drawn_text == self._drawn:
+        shown = text if len(text) <= width else f"{text[: width - 2]}.."
+        if shown == self._drawn:
             return
-        self._stream.write(_CLEAR_LINE + drawn_text)
+        self._stream.write(_CLEAR_LINE + shown)
         self._stream.flush()
-        self._drawn = drawn_text
+        self._drawn = shown
 
     def _clear(self) -> None:
         if self._stream is not None and self._drawn:
@@ -202,7 +200,7 @@ class ProgressLine(logging.Handler):
 
 
 class _Running:
-    """A running stage: its start, and the durations of similar ones."""
+    """A running stage, and the durations of similar ones."""
 
     def __init__(self, report: Report, durations: Durations) -> None:
         self.report = report
@@ -243,5 +241,5 @@ def time_text(seconds: float) -> str:
     >>> time_text(7.6), time_text(93)
     ('7 s', '1 min 33 s')
     """
-    minutes, left_over = divmod(int(seconds), 60)
-    return f"{minutes} min {left_over} s" if minutes else f"{left_over} s"
+    minutes, remainder = divmod(int(seconds), 60)
+    return f"{minutes} min {remainder} s" if minutes else f"{remainder} s"

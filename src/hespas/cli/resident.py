@@ -1,12 +1,11 @@
-"""Ask the resident process of ``hespas app --background`` to run a command.
+"""Let the resident process run a command.
 
-This is imported before the rest of the command line, so that it takes little: the standard library
-alone. `hespas.cli.resident_server` has the other end.
+``hespas app --background`` starts that process (`hespas.cli.resident_server`). This module is
+imported before the rest of the command line, and imports the standard library alone.
 
 The processes talk over a Unix socket in the user's cache directory. This one sends the command, the
 environment, and its standard streams and working directory as descriptors; the other one writes to
-the same terminal, files or pipes. Whatever is not certain to give the same bytes is not asked: the
-command then runs here.
+the same terminal, files or pipes. A command that might give other bytes there runs here.
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ COMMANDS = frozenset(
         *("hardware", "models", "algorithm"),
     }
 )
-"""Commands that answer and end; others run other processes for long, or use devices."""
-_KEPT_HERE = ("--debug", "--log-level", "--log-path")
+"""Commands that answer and end; the others run long processes, or use devices."""
+_OWN_PROCESS = ("--debug", "--log-level", "--log-path")
 """Options whose output is about the process that runs the command."""
 SWITCH = "HESPAS_RESIDENT"
 """The environment's name of the switch.
@@ -43,11 +42,11 @@ _PREFIXES = (
     *("PYTHON", "JAX_", "XLA_", "LIBTPU_", "TF_", "LD_", "DYLD_", "CUDA_", "OMP_", "MKL_"),
     *("OPENBLAS_", "HESPAS_", "LANG", "LC_", "TZ", "MALLOC_"),
 )
-"""Variables that decide when a process starts, or when a library is loaded."""
+"""Variables that are read when a process starts, or when a library is loaded."""
 TAKEN, REFUSED, GO, WRITES, INTERRUPT, CODE = b"y", b"n", b"g", b"w", b"i", b"c"
-"""The bytes that the two processes say; a refusal is followed by its reason, a code by 4 bytes."""
+"""The messages of the two processes; a refusal's reason follows it, a code's 4 bytes too."""
 _PATIENCE_S = 0.25
-"""How long a busy process is waited for before the command runs here."""
+"""The wait for a busy process, after which the command runs here."""
 LOST_CODE = 2
 INTERRUPTED_CODE = 130
 INTERRUPTED = "interrupted; nothing was left half-written"
@@ -59,7 +58,7 @@ def home() -> Path:
 
 
 def settings(environment: Mapping[str, str]) -> dict[str, Any]:
-    """Return the settings that both processes must share, as JSON types."""
+    """Return the settings that both processes must share."""
     import resource  # noqa: PLC0415 - only where there is a process to ask
 
     flags = sys.flags
@@ -72,18 +71,21 @@ def settings(environment: Mapping[str, str]) -> dict[str, Any]:
         },
         "interpreter": [sys.executable, sys.version, sys.prefix],
         "code": str(Path(__file__).resolve().parent),
-        "path": [os.path.realpath(each) for each in path],
+        "path": [os.path.realpath(entry) for entry in path],
         "flags": [flags.optimize, int(flags.dev_mode), flags.utf8_mode, *sys.warnoptions],
         "memory": list(resource.getrlimit(resource.RLIMIT_AS)),
     }
 
 
 def answered(arguments: Sequence[str]) -> int | None:
-    """Let the resident process run a command; None where it doesn't.
+    """Let the resident process run a command, if possible.
 
-    A process that ends before it wrote anything leaves the command to this one.
+    Returns the exit code; None if the command has to run here, as after a process that ended before
+    it wrote anything.
     """
-    if not _can_be_asked(arguments):
+    if not arguments or arguments[0] not in COMMANDS or os.environ.get(SWITCH) == "off":
+        return None
+    if None in _streams() or any(argument.startswith(_OWN_PROCESS) for argument in arguments):
         return None
     try:
         opened = greeted(arguments)
@@ -96,19 +98,11 @@ def answered(arguments: Sequence[str]) -> int | None:
         sys.stderr.write(f"hespas: error: the resident process does not answer: {opened}\n")
         return LOST_CODE
     with opened:
-        return _waited_for(opened)
-
-
-def _can_be_asked(arguments: Sequence[str]) -> bool:
-    if not arguments or arguments[0] not in COMMANDS or os.environ.get(SWITCH) == "off":
-        return False
-    if None in _streams():
-        return False
-    return not any(each.startswith(_KEPT_HERE) for each in arguments)
+        return _exit_code(opened)
 
 
 def greeted(arguments: Sequence[str]) -> socket.socket | str:
-    """Send a command; return the connection, or the refusal's reason.
+    """Send a command; return the connection or a refusal.
 
     Nothing runs before `GO` is sent. Raises `OSError` where no process of this user's listens.
     """
@@ -124,12 +118,12 @@ def greeted(arguments: Sequence[str]) -> socket.socket | str:
         connection.settimeout(_PATIENCE_S)
         connection.connect(str(place / SOCKET))
         _send(connection, arguments, (place / TOKEN).read_text(encoding="ascii"))
-        said = connection.recv(1)
-        reason = "" if said == TAKEN else _rest(connection).decode()
+        message = connection.recv(1)
+        reason = "" if message == TAKEN else _read_all(connection).decode()
     except BaseException:
         connection.close()
         raise
-    if said == TAKEN:
+    if message == TAKEN:
         connection.settimeout(None)
         return connection
     connection.close()
@@ -137,7 +131,7 @@ def greeted(arguments: Sequence[str]) -> socket.socket | str:
 
 
 def _send(connection: socket.socket, arguments: Sequence[str], token: str) -> None:
-    """Send a command, and the descriptors of this process's streams and working directory."""
+    """Send a command with this process's descriptors."""
     import json  # noqa: PLC0415 - only where there is a process to ask
     import socket  # noqa: PLC0415 - as above
 
@@ -152,7 +146,7 @@ def _send(connection: socket.socket, arguments: Sequence[str], token: str) -> No
             "environment": dict(os.environ),
             "settings": settings(os.environ),
             "umask": mask,
-            "streams": [[each.encoding, each.errors] for each in _streams()],
+            "streams": [[stream.encoding, stream.errors] for stream in _streams()],
         }
     ).encode()
     here = os.open(".", os.O_RDONLY | os.O_DIRECTORY)
@@ -167,7 +161,7 @@ def _streams() -> tuple[Any, Any, Any]:
     return sys.stdin, sys.stdout, sys.stderr
 
 
-def _rest(connection: socket.socket) -> bytes:
+def _read_all(connection: socket.socket) -> bytes:
     pieces: list[bytes] = []
     while piece := connection.recv(4096):
         pieces.append(piece)
@@ -175,27 +169,35 @@ def _rest(connection: socket.socket) -> bytes:
 
 
 def peer(connection: socket.socket) -> tuple[int, int]:
-    """Return the other end's process and user; process 0 where unknown."""
+    """Return the other end's process and user.
+
+    An unknown process is 0.
+    """
     import socket  # noqa: PLC0415 - only where there is a process to ask
 
     if not hasattr(socket, "SO_PEERCRED"):
         return 0, os.getuid()
     import struct  # noqa: PLC0415 - as above
 
-    found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    process, user, _ = struct.unpack("3i", found)
+    credentials = connection.getsockopt(
+        socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")
+    )
+    process, user, _ = struct.unpack("3i", credentials)
     return process, user
 
 
-def _waited_for(connection: socket.socket) -> int | None:
-    """Say go, and return the exit code; None without any output."""
+def _exit_code(connection: socket.socket) -> int | None:
+    """Start the command, and return its exit code.
+
+    None is a process that ended without any output.
+    """
     try:
         connection.sendall(GO)
     except OSError:
         return None
-    content, is_interrupted = _heard(connection)
-    said = content.lstrip(WRITES)
-    code = int.from_bytes(said[1:5], "big") if said[4:] else None
+    content, is_interrupted = _received(connection)
+    message = content.lstrip(WRITES)
+    code = int.from_bytes(message[1:5], "big") if message[4:] else None
     if is_interrupted and code in {None, INTERRUPTED_CODE}:
         sys.stderr.write(f"hespas: {INTERRUPTED}\n")
         return INTERRUPTED_CODE
@@ -205,8 +207,8 @@ def _waited_for(connection: socket.socket) -> int | None:
     return code
 
 
-def _heard(connection: socket.socket) -> tuple[bytes, bool]:
-    """Return the output up to the exit code, and whether Ctrl-C was pressed.
+def _received(connection: socket.socket) -> tuple[bytes, bool]:
+    """Receive until the exit code; note whether Ctrl-C was pressed.
 
     Ctrl-C goes on to the command; a second one ends this process.
     """

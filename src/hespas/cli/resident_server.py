@@ -1,11 +1,11 @@
-"""The resident process: it runs commands with imported modules and traced models.
+"""The resident process, which answers commands.
 
-``python -m hespas.cli.resident_server`` listens, imports what commands need, and forks workers,
-which answer one command at a time and keep traced models and prices. A worker that dies is replaced
-by another one. `hespas.cli.resident` says what the processes tell each other.
+``python -m hespas.cli.resident_server`` listens, imports the modules of commands, and forks
+workers, which answer one command at a time and keep traced models and prices. A worker that dies is
+replaced by another one. `hespas.cli.resident` has the protocol.
 
-Who may ask: the user alone. The directory and the socket are theirs, each question has the token of
-the directory, and the system says which user is at the other end.
+Only the user may ask: the directory and the socket are theirs, each question has the token of the
+directory, and the system names the user at the other end.
 """
 
 from __future__ import annotations
@@ -59,11 +59,11 @@ from hespas.errors import ConfigError, HespasError, ToolError
 
 _LOG = "log.txt"
 _MOST_BYTES = 1 << 22
-"""Of a question: its environment is most of it."""
+"""The largest question; most of one is its environment."""
 _MOST_PATH_BYTES = 100
-"""Of a socket's path, by the systems' limits (104 and 108 bytes)."""
+"""The longest path of a socket; systems allow 104 or 108 bytes."""
 _MOST_MEMORY_BYTES = 8 << 30
-"""A worker that held more is replaced after its answer."""
+"""A worker that used more is replaced after its answer."""
 _START_S = 60.0
 _ENDING_S = 5.0
 _LOOK_EVERY_S = 2.0
@@ -78,7 +78,7 @@ _MODULES = (
 
 
 def start(*, workers: int, idle_s: float, say: Callable[[str], None]) -> None:
-    """Start the resident process and wait for it, unless one answers already.
+    """Start the resident process, unless one answers already.
 
     Raises `ConfigError` for a directory that others can reach, or whose path is too long, and
     `ToolError` for a process that doesn't start.
@@ -134,7 +134,7 @@ def _why_not_here() -> str:
 
 
 def running() -> int | None:
-    """Return the number of the process that listens; None if none does."""
+    """Return the number of the listening process, if any."""
     with closing(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)) as connection:
         try:
             connection.settimeout(_READ_S)
@@ -146,7 +146,7 @@ def running() -> int | None:
 
 
 def stop(say: Callable[[str], None]) -> None:
-    """End the resident process, after the commands that it runs were interrupted."""
+    """End the resident process, after interrupting its commands."""
     process = running()
     if process is None:
         say("hespas: no resident process runs")
@@ -162,7 +162,7 @@ def stop(say: Callable[[str], None]) -> None:
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
-    """A command, and the process that asks for it."""
+    """A command of another process."""
 
     token: str
     arguments: list[str]
@@ -173,8 +173,8 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @frozen
-class Known:
-    """The state at a worker's start, which questions must match."""
+class ServerState:
+    """The state at a worker's start, to match questions."""
 
     token: str
     user: int
@@ -182,10 +182,10 @@ class Known:
     installed: str
 
     def refusal(self, question: Question, user: int) -> str:
-        """Return why a question is refused; empty for one that is answered.
+        """Return why a question is refused, or "".
 
-        >>> known = Known(token="abc", user=7, settings={}, installed="1")
-        >>> known.refusal(Question(token="abd", arguments=[], environment={}, settings={},
+        >>> state = ServerState(token="abc", user=7, settings={}, installed="1")
+        >>> state.refusal(Question(token="abd", arguments=[], environment={}, settings={},
         ...                        umask=0, streams=[]), 7)
         'the token is wrong'
         """
@@ -200,7 +200,7 @@ class Known:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Listen and keep workers until a long idle time or a signal."""
+    """Listen and keep workers until idleness or a signal."""
     workers, idle_s, ready = int(arguments[0]), float(arguments[1]), int(arguments[2])
     place = home()
     lock = os.open(place / "lock", os.O_RDWR | os.O_CREAT, 0o600)
@@ -211,7 +211,7 @@ def main(arguments: Sequence[str]) -> None:
     token = secrets.token_urlsafe(32)
     write_file(place / TOKEN, token.encode())
     (place / TOKEN).chmod(0o600)
-    known = Known(
+    state = ServerState(
         token=token,
         user=os.getuid(),
         # Through JSON, as those of questions come.
@@ -232,32 +232,32 @@ def main(arguments: Sequence[str]) -> None:
     (place / SOCKET).chmod(0o600)
     listener.listen(16)
     with closing(listener):
-        supervisor = _Supervisor(listener=listener, known=known, idle_s=idle_s)
+        supervisor = _Supervisor(listener=listener, state=state, idle_s=idle_s)
         supervisor.run(workers, ready)
 
 
 @dataclass(slots=True, kw_only=True)
 class _Supervisor:
-    """Keeps workers; ``asked`` holds the time of the last question, which they write."""
+    """Keeps workers; they write the time of the ``last_question``."""
 
     listener: socket.socket
-    known: Known
+    state: ServerState
     idle_s: float
-    asked: mmap.mmap = field(default_factory=lambda: mmap.mmap(-1, 8))
+    last_question: mmap.mmap = field(default_factory=lambda: mmap.mmap(-1, 8))
     _alive: tuple[int, int] = field(default_factory=os.pipe)
     _workers: set[int] = field(default_factory=set[int])
 
     def run(self, workers: int, ready: int) -> None:
-        """Start workers, and others for those that end; return when all shall end."""
+        """Start and replace workers until the process shall end."""
         signals = {signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
         signal.pthread_sigmask(signal.SIG_BLOCK, signals)
-        self.asked[:] = struct.pack("d", monotonic())
+        self.last_question[:] = struct.pack("d", monotonic())
         for _ in range(workers):
             self._fork(signals)
         os.write(ready, b"y")
         os.close(ready)
         inode = (home() / SOCKET).lstat().st_ino
-        while self._is_wanted(inode):
+        while self._goes_on(inode):
             caught = signal.sigtimedwait(signals, _LOOK_EVERY_S)
             if caught is not None and caught.si_signo != signal.SIGCHLD:
                 break
@@ -268,15 +268,15 @@ class _Supervisor:
             if (home() / SOCKET).lstat().st_ino == inode:
                 (home() / SOCKET).unlink()
 
-    def _is_wanted(self, inode: int) -> bool:
-        """Return whether the process is reachable, in use and up to date."""
+    def _goes_on(self, inode: int) -> bool:
+        """Return whether the process is reachable, used and current."""
         try:
             is_there = (home() / SOCKET).lstat().st_ino == inode
         except OSError:
             return False
-        last_s = float(struct.unpack("d", self.asked[:])[0])
+        last_s = float(struct.unpack("d", self.last_question[:])[0])
         is_idle = monotonic() - last_s > self.idle_s
-        return is_there and not is_idle and _installed_now() == self.known.installed
+        return is_there and not is_idle and _installed_now() == self.state.installed
 
     def _fork(self, signals: set[signal.Signals]) -> None:
         process = os.fork()
@@ -289,7 +289,7 @@ class _Supervisor:
             signal.signal(signal.SIGTERM, _terminate)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
             Thread(target=_end_with, args=(self._alive[0],), daemon=True).start()
-            work(self.listener, self.known, self.asked)
+            work(self.listener, self.state, self.last_question)
         finally:
             os._exit(0)
 
@@ -322,7 +322,7 @@ def _installed_now() -> str:
 
 
 def _end_with(read_end: int) -> None:
-    """End this process when the one at the other end has ended."""
+    """End this process when its supervisor has ended."""
     os.read(read_end, 1)
     os._exit(1)
 
@@ -331,28 +331,28 @@ def _terminate(number: int, frame: FrameType | None) -> NoReturn:  # noqa: ARG00
     sys.exit(128 + number)
 
 
-def work(listener: socket.socket, known: Known, asked: mmap.mmap) -> None:
-    """Answer one command after the other; return where another process shall go on."""
+def work(listener: socket.socket, state: ServerState, last_question: mmap.mmap) -> None:
+    """Answer commands until another process shall go on."""
     try:
         is_clean = True
         while is_clean:
             connection, _ = listener.accept()
             with connection:
-                is_clean = _answer(connection, known, asked)
+                is_clean = _answer(connection, state, last_question)
             peak_bytes = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
             is_clean = is_clean and peak_bytes < _MOST_MEMORY_BYTES
     except SystemExit:
         return
 
 
-def _answer(connection: socket.socket, known: Known, asked: mmap.mmap) -> bool:
-    """Run the command of a connection; return whether this process may go on."""
+def _answer(connection: socket.socket, state: ServerState, last_question: mmap.mmap) -> bool:
+    """Answer a connection; return whether this process goes on."""
     descriptors: list[int] = []
     try:
         connection.settimeout(_READ_S)
         question = _received(connection, descriptors)
-        refusal = known.refusal(question, peer(connection)[1])
-        if not refusal and _installed_now() != known.installed:
+        refusal = state.refusal(question, peer(connection)[1])
+        if not refusal and _installed_now() != state.installed:
             refusal = "hespas or a package was changed"
         if refusal or len(descriptors) != 4:
             connection.sendall(REFUSED + refusal.encode())
@@ -364,18 +364,21 @@ def _answer(connection: socket.socket, known: Known, asked: mmap.mmap) -> bool:
     except (OSError, ValueError, msgspec.MsgspecError):
         return True
     else:
-        asked[:] = struct.pack("d", monotonic())
+        last_question[:] = struct.pack("d", monotonic())
         connection.settimeout(None)
         return _run(connection, question, descriptors)
     finally:
-        for each in descriptors:
-            os.close(each)
+        for descriptor in descriptors:
+            os.close(descriptor)
 
 
 def _received(connection: socket.socket, descriptors: list[int]) -> Question:
-    """Return a question, and add what it may write to; `ValueError` for nonsense."""
-    head, found, _, _ = socket.recv_fds(connection, 4, 4)
-    descriptors += found
+    """Return a question, and add its descriptors to a list.
+
+    Raises `ValueError` for anything else.
+    """
+    head, received, _, _ = socket.recv_fds(connection, 4, 4)
+    descriptors += received
     size = int.from_bytes(head, "big")
     if len(head) != 4 or size > _MOST_BYTES:
         raise ValueError("it is no question")
@@ -389,12 +392,12 @@ def _received(connection: socket.socket, descriptors: list[int]) -> Question:
 
 
 def _run(connection: socket.socket, question: Question, descriptors: list[int]) -> bool:
-    """Run a command with the sent streams and directory; send its exit code."""
+    """Run a command with its streams; send its exit code."""
     own = [os.dup(number) for number in range(3)]
     watch = _Watch(connection=connection)
     try:
-        for number, each in enumerate(descriptors[:3]):
-            os.dup2(each, number)
+        for number, descriptor in enumerate(descriptors[:3]):
+            os.dup2(descriptor, number)
         os.fchdir(descriptors[3])
         # An interruption that waits already silences the streams that are there now.
         Thread(target=watch.listen, daemon=True).start()
@@ -406,9 +409,9 @@ def _run(connection: socket.socket, question: Question, descriptors: list[int]) 
     with suppress(KeyboardInterrupt, SystemExit), watch.lock:
         watch.is_done = True
     # Readers of the other ends wait until this process has closed its own.
-    for number, each in enumerate(own):
-        os.dup2(each, number)
-        os.close(each)
+    for number, descriptor in enumerate(own):
+        os.dup2(descriptor, number)
+        os.close(descriptor)
     while descriptors:
         os.close(descriptors.pop())
     os.chdir("/")
@@ -434,7 +437,7 @@ def _command(question: Question) -> int:
             log.removeHandler(handler)
 
 
-class _Noted(io.FileIO):
+class _GatedStream(io.FileIO):
     """A stream that asks before writes; refused ones are dropped."""
 
     def __init__(self, number: int, may_write: Callable[[], bool]) -> None:
@@ -447,18 +450,21 @@ class _Noted(io.FileIO):
 
 @contextmanager
 def _streams(question: Question, watch: _Watch) -> Generator[None]:
-    """Make standard streams of descriptors 0 to 2, as Python does."""
+    """Open standard streams of descriptors 0 to 2."""
     (in_code, in_errors), (out_code, out_errors), (error_code, error_errors) = question.streams
-    kept = sys.stdin, sys.stdout, sys.stderr
+    own_streams = sys.stdin, sys.stdout, sys.stderr
     sys.stdin = open(0, encoding=in_code, errors=in_errors, closefd=False)  # noqa: SIM115 - closed below
     sys.stdout = io.TextIOWrapper(
-        io.BufferedWriter(_Noted(1, watch.writes)),
+        io.BufferedWriter(_GatedStream(1, watch.writes)),
         out_code,
         out_errors,
         line_buffering=os.isatty(1),
     )
     sys.stderr = io.TextIOWrapper(
-        io.BufferedWriter(_Noted(2, watch.complains)), error_code, error_errors, line_buffering=True
+        io.BufferedWriter(_GatedStream(2, watch.complains)),
+        error_code,
+        error_errors,
+        line_buffering=True,
     )
     try:
         yield
@@ -467,12 +473,12 @@ def _streams(question: Question, watch: _Watch) -> Generator[None]:
             # What can't be written any more was seen to by the command.
             with suppress(OSError, ValueError):
                 stream.close()
-        sys.stdin, sys.stdout, sys.stderr = kept
+        sys.stdin, sys.stdout, sys.stderr = own_streams
 
 
 @dataclass(slots=True, kw_only=True)
 class _Watch:
-    """Hears what the process that asked says while its command runs."""
+    """Receives messages of the asking process during its command."""
 
     connection: socket.socket
     is_done: bool = False
@@ -481,10 +487,10 @@ class _Watch:
     _has_written: bool = False
 
     def listen(self) -> None:
-        """Interrupt the command on Ctrl-C; end it when the asker is gone.
+        """Interrupt the command on Ctrl-C, or without an asker.
 
-        A library may swallow an interruption, and print that: it is repeated until the command has
-        ended, and the process that asked says what is said of it.
+        A library may swallow an interruption, and print that: it is repeated, silently, until the
+        command has ended.
         """
         number, left_s = signal.SIGINT, _ENDING_S
         while left_s > 0:
@@ -499,7 +505,10 @@ class _Watch:
                 if self.is_done:
                     return
                 self.is_interrupted = True
-                self._silence()
+                # Libraries may write about it; those that put descriptors back use Python's.
+                null = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(null, 2)
+                os.close(null)
                 os.kill(os.getpid(), number)
                 self.connection.settimeout(_AGAIN_S)
             if number is signal.SIGTERM:
@@ -507,15 +516,11 @@ class _Watch:
                 left_s -= _AGAIN_S
         os._exit(1)
 
-    @staticmethod
-    def _silence() -> None:
-        """Drop what libraries write; those that put descriptors back write through Python."""
-        null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, 2)
-        os.close(null)
-
     def writes(self) -> bool:
-        """Tell the process that asked not to run the command itself; return True."""
+        """Announce output to the asking process; return True.
+
+        From then on the asking process does not run the command itself.
+        """
         if not self._has_written:
             self._has_written = True
             with suppress(OSError):
@@ -523,7 +528,7 @@ class _Watch:
         return True
 
     def complains(self) -> bool:
-        """Return whether errors are written: the process that asked says that of Ctrl-C."""
+        """Return whether errors are written; not those of Ctrl-C."""
         return not self.is_interrupted and self.writes()
 
 

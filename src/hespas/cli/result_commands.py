@@ -142,7 +142,7 @@ def _page(results: Sequence[Path]) -> Page:
 
 
 def _names(results: Sequence[Path]) -> list[str]:
-    """Return the names of results: their files' stems, or else number and path.
+    """Return the stems of results, or numbers and paths.
 
     >>> _names([Path("a/run.json"), Path("b/run.json")]), _names([Path("a.json"), Path("b.json")])
     (['1: a/run.json', '2: b/run.json'], ['a', 'b'])
@@ -154,9 +154,9 @@ def _names(results: Sequence[Path]) -> list[str]:
 
 
 @answering("schema", has_json=False, has_log=False)
-@click.argument("what", type=click.Choice(["run", "study"]), default="run")
+@click.argument("kind", type=click.Choice(["run", "study"]), default="run")
 @flags.plain("--output", "-o", type=flags.FILE, metavar="FILE", help="Write it to this file.")
-def schema(what: str, output: Path | None) -> int:
+def schema(kind: str, output: Path | None) -> int:
     """Print the JSON Schema of hespas run --json, or of a study's YAML.
 
     The schema_version of run's is that of the answers; the keys that there are stay what they are
@@ -166,7 +166,7 @@ def schema(what: str, output: Path | None) -> int:
     from hespas.study.study import study_schema  # noqa: PLC0415
 
     check_targets(None, output=output)
-    json_schema = run_schema() if what == "run" else study_schema()
+    json_schema = run_schema() if kind == "run" else study_schema()
     write_json("-" if output is None else str(output), json_schema)
     return 0
 

@@ -33,7 +33,7 @@ log = logging.getLogger("hespas")
 @flags.workload_argument
 @flags.derived(PredictOptions)
 @flags.timeline_option
-def run(json_file: str | None, timeline: Path | None, **given: Any) -> Answer:
+def run(json_file: str | None, timeline: Path | None, **values: Any) -> Answer:
     """Predict how long one step of WORKLOAD takes, and why.
 
     WORKLOAD is a model (hespas export --list), a program (StableHLO, HLO, what jax.export wrote, or
@@ -42,7 +42,7 @@ def run(json_file: str | None, timeline: Path | None, **given: Any) -> Answer:
     Where the node's compiler is installed, the program is compiled first. With --output the traces
     and regions are written too.
     """
-    options = flags.requested(completed(given))
+    options = flags.requested(completed(values))
     refuse_unused(options.report, {TEXT: json_file == "-"})
     has_charts = json_file is not None
     # A timeline needs more than figures, and a log reports the work.
@@ -64,23 +64,23 @@ def run(json_file: str | None, timeline: Path | None, **given: Any) -> Answer:
     )
 
 
-def completed(given: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Add the model and the cluster that a user at a terminal names.
+def completed(values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Ask a user at a terminal for the missing workload.
 
     The equivalent command is shown. Nothing is asked if a flag names the program, or without a
-    terminal.
+    terminal; the cluster is asked too unless it is named.
     """
-    has_program = any(given.get(name) is not None for name in _NAMES)
+    has_program = any(values.get(name) is not None for name in _NAMES)
     if has_program or not (sys.stdin.isatty() and is_terminal(sys.stderr)):
-        return given
+        return values
     click.echo("What runs? A model (hespas models lists them), or the path of a program.", err=True)
     model = str(click.prompt("model", default=_MODEL, err=True)).strip()
-    asked: dict[str, Any] = {"workload": Path(model)}
+    answers: dict[str, Any] = {"workload": Path(model)}
     words = ["hespas", *sys.argv[1:], model]
-    if given.get("cluster") is None and given.get("system") is None:
+    if values.get("cluster") is None and values.get("system") is None:
         click.echo("Where? COUNTxPART (hespas hardware lists the parts).", err=True)
         cluster = str(click.prompt("cluster", default=_CLUSTER, err=True)).strip()
-        asked["cluster"] = cluster
+        answers["cluster"] = cluster
         words += ["--cluster", cluster]
     click.echo(f"\n{shlex.join(words)}\n", err=True)
-    return {**given, **asked}
+    return {**values, **answers}

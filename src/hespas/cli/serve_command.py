@@ -22,7 +22,7 @@ from hespas.serve.together import is_file_of_models, serving_together
 )
 @click.argument("model")
 @flags.derived(ServeOptions, without=NOT_SERVED)
-def serve(model: str, **given: Any) -> Answer:
+def serve(model: str, **values: Any) -> Answer:
     """Predict latencies and throughput of MODEL served under a load.
 
     Steps of prefill and decode are predicted at some sizes; an engine's scheduler is simulated,
@@ -30,9 +30,9 @@ def serve(model: str, **given: Any) -> Answer:
     cluster, each with its load.
     """
     if is_file_of_models(model):
-        together = serving_together(Path(model), flags.built(ServeOptions, given))
+        together = serving_together(Path(model), flags.built(ServeOptions, values))
         return Answer(
             text=lambda: together_text(together), json=lambda: msgspec.to_builtins(together)
         )
-    report = serving(flags.built(ServeOptions, {**given, "model_name": model}))
+    report = serving(flags.built(ServeOptions, {**values, "model_name": model}))
     return Answer(text=lambda: serving_text(report), json=lambda: msgspec.to_builtins(report))

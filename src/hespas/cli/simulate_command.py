@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -75,7 +74,7 @@ class _Queues:
 
 @frozen
 class _Engine:
-    """The engine that simulates, and what another one than hespas' own is given."""
+    """The engine that simulates, with its options."""
 
     GROUP: ClassVar[Group] = Group.ENGINE
 
@@ -148,12 +147,9 @@ class _Engine:
 
     def run(self, engine: Backend, job: Job, system: System) -> ExternalResult:
         """Run an engine in the given or a temporary directory."""
-        kept_directory = self.directory
-        with (
-            scratch_directory(self.name)
-            if kept_directory is None
-            else nullcontext(kept_directory) as directory
-        ):
+        if self.directory is not None:
+            return engine(job, system, self.directory)
+        with scratch_directory(self.name) as directory:
             return engine(job, system, directory)
 
 
@@ -184,7 +180,7 @@ def simulate(
     nodes: bool,
     json_file: str | None,
     timeline: Path | None,
-    **given: Any,
+    **values: Any,
 ) -> Answer:
     """Simulate the traces PREFIX.0.et, PREFIX.1.et, ... on a system.
 
@@ -192,7 +188,7 @@ def simulate(
     """
     if nodes and json_file is None:
         raise ConfigError("--nodes has no effect without --json", hint="add it")
-    engine, queues = flags.built(_Engine, given), flags.built(_Queues, given)
+    engine, queues = flags.built(_Engine, values), flags.built(_Queues, values)
     refuse_unused(engine, {_OWN_ENGINE: engine.is_own, _OWN_ARGUMENTS: engine.name == _ASTRA_SIM})
     if not engine.is_own and (nodes or timeline is not None):
         raise ConfigError(
@@ -200,7 +196,7 @@ def simulate(
             hint="leave --nodes and --timeline out",
         )
     check_targets(json_file, timeline=timeline)
-    options = flags.built(NetworkOptions, given)
+    options = flags.built(NetworkOptions, values)
     system = machines.system_of(options)
     if system is None:
         raise ConfigError(
@@ -228,10 +224,10 @@ def simulate(
 
 
 def _check_streamed(
-    options: NetworkOptions, engine: _Engine, queues: _Queues, given: Mapping[str, object]
+    options: NetworkOptions, engine: _Engine, queues: _Queues, values: Mapping[str, object]
 ) -> None:
     other_flags = {
-        **given,
+        **values,
         "--backend": not engine.is_own,
         "--model hespas": options.model is Model.HESPAS,
         "--imperfect": options.imperfect,
@@ -242,7 +238,7 @@ def _check_streamed(
 
 
 def _other_engine(options: NetworkOptions, engine: _Engine, queues: _Queues) -> Backend:
-    """Return another engine than hespas' own; refuse what has no effect on it."""
+    """Return another engine; refuse options without effect on it."""
     of_own = {"--model": options.model, "--imperfect": options.imperfect}
     if engine.name in _OF_MESSAGES:
         flags.refuse(of_own, "has no effect on another --backend")
@@ -274,17 +270,12 @@ def _simulated(job: Job, system: System, options: NetworkOptions, queues: _Queue
         result = simulate_job(job, system, choice)
     is_perfect = options.imperfect is None
     if is_perfect and machines.model_of(options, system).model is not choice.model:
-        noted = (_other_model(system.name), *result.assumptions)
-        result = replace(result, assumptions=noted)
+        note = (
+            "network: ASTRA-sim's model, the default for traces; hespas run takes hespas' own on "
+            f"{system.name}, as --model hespas does here"
+        )
+        result = replace(result, assumptions=(note, *result.assumptions))
     return result
-
-
-def _other_model(system: str) -> str:
-    """Return the note on the network models of traces and of their program."""
-    return (
-        "network: ASTRA-sim's model, the default for traces; hespas run takes hespas' own on "
-        f"{system}, as --model hespas does here"
-    )
 
 
 def _answer(result: Timeline, *, with_nodes: bool = False) -> Answer:
@@ -301,7 +292,7 @@ def _job(
     *,
     is_recorded: bool,
 ) -> Job:
-    """Read the traces; a cluster with several programs has traces for each."""
+    """Read the traces of one or several programs."""
     if cluster is None or not cluster.programs:
         return read_traces(traces, _groups(traces, comm_groups), is_recorded=is_recorded)
     programs: list[tuple[Job, tuple[int, ...]]] = []
@@ -312,10 +303,10 @@ def _job(
     return joined_job(programs, system.device_count, location=cluster.source)
 
 
-def _groups(traces: Path, given: Path | None) -> Path | None:
-    if given is not None:
-        if not given.is_file():
-            raise TraceError("no such file", location=str(given), hint="check --comm-groups")
-        return given
+def _groups(traces: Path, file: Path | None) -> Path | None:
+    if file is not None:
+        if not file.is_file():
+            raise TraceError("no such file", location=str(file), hint="check --comm-groups")
+        return file
     beside = traces.parent / "comm_group.json"
     return beside if beside.is_file() else None

@@ -43,12 +43,12 @@ _WIDTH = 30
 @flags.derived(SplitOptions)
 @flags.derived(OutputOptions)
 @flags.both("print_meta", is_flag=True, help="Print a line for every region.")
-def split(print_meta: bool, json_file: str | None, **given: Any) -> Answer:
+def split(print_meta: bool, json_file: str | None, **values: Any) -> Answer:
     """Cut WORKLOAD into regions of computation and communication.
 
     With --output each distinct region is written as a StableHLO module.
     """
-    options = flags.requested(given)
+    options = flags.requested(values)
     check_targets(json_file, made_later=options.output.directory)
     with output_of(options) as output:
         prepared = composition.prepare_alone(options)
@@ -87,13 +87,13 @@ def _kinds(counts: Counter[str]) -> str:
 @flags.derived(OutputOptions)
 @flags.estimator_times
 def estimate(
-    json_file: str | None, estimator_times: bool, config_file: Path | None, **given: Any
+    json_file: str | None, estimator_times: bool, config_file: Path | None, **values: Any
 ) -> Answer:
     """Price the computation of WORKLOAD on one device; communication is left out.
 
     WORKLOAD is a program or a configuration (.json).
     """
-    options = checks.checked(flags.requested(given, config_file))
+    options = checks.checked(flags.requested(values, config_file))
     check_targets(json_file, made_later=options.output.directory)
     checks.check_priced(options)
     with output_of(options) as output:
@@ -113,12 +113,12 @@ def estimate(
 @flags.derived(SplitOptions)
 @flags.derived(OutputOptions)
 @flags.estimator_times
-def trace(json_file: str | None, estimator_times: bool, **given: Any) -> Answer:
+def trace(json_file: str | None, estimator_times: bool, **values: Any) -> Answer:
     """Split and price WORKLOAD, and write a Chakra trace for every device to --output.
 
     WORKLOAD is a program or a configuration (.json).
     """
-    options = checks.checked(flags.requested(given))
+    options = checks.checked(flags.requested(values))
     directory = options.output.directory
     check_targets(json_file, made_later=directory)
     if directory is None:

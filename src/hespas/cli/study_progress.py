@@ -1,4 +1,4 @@
-"""Show how a running study stands."""
+"""Show the progress of a running study."""
 
 from __future__ import annotations
 
@@ -52,30 +52,30 @@ class StudyProgress:
         """Update the progress with the current rows."""
         self.rows = rows
         if self._at_start is None:
-            self._at_start = self._left()
+            self._at_start = self._waiting()
         every_s = _DRAW_EVERY_S if self._is_terminal else _SAY_EVERY_S
         if monotonic() - self._said_s >= every_s:
             self._said_s = monotonic()
             self._write(self.lines())
 
     def lines(self) -> list[str]:
-        """Return the progress: counts, what is left out, rate, time left, and the best."""
-        elapsed_s, left = monotonic() - self._start_s, self._left()
-        predicted = (self._at_start or 0) - left
+        """Return the progress in lines."""
+        elapsed_s, waiting = monotonic() - self._start_s, self._waiting()
+        predicted = (self._at_start or 0) - waiting
         rate = f", {60 * predicted / elapsed_s:.0f} a minute" if predicted and elapsed_s > 1 else ""
-        time_left = (
-            f", {time_text(left * elapsed_s / predicted)} left" if predicted and left else ""
+        remaining = (
+            f", {time_text(waiting * elapsed_s / predicted)} left" if predicted and waiting else ""
         )
-        lines = [f"{counts_text(self.rows)}; {time_text(elapsed_s)}{rate}{time_left}"]
+        lines = [f"{counts_text(self.rows)}; {time_text(elapsed_s)}{rate}{remaining}"]
         if pruned := pruned_text(self.rows):
             lines.append(pruned)
         return [*lines, *self._best()]
 
-    def _left(self) -> int:
+    def _waiting(self) -> int:
         return sum(row.status is Status.WAITING for row in self.rows)
 
     def _best(self) -> list[str]:
-        """Return the fastest candidate so far, whatever the goal: a sign of life."""
+        """Return the fastest candidate so far, whatever the goal."""
         timed = [
             (row.figures.get("step_time_s") or 0.0, row)
             for row in self.rows

@@ -15,11 +15,10 @@ from hespas.base.units import parse_quantity
 from hespas.cli import flags
 from hespas.cli.answers import Answer, answering
 from hespas.errors import ConfigError, MeasurementError
-from hespas.evidence.validate.every import PredictedRow, RowOptions, predict_rows, row_cache
+from hespas.evidence.validate.every import RowOptions, predict_rows, row_cache
 from hespas.evidence.validate.measurements import (
     PUBLISHED,
     MeasuredStep,
-    Row,
     chosen,
     read_rows,
     read_steps,
@@ -88,7 +87,7 @@ def validate(
     table: str | None,
     group: tuple[str, ...],
     time_limit: str | None,
-    **given: Any,
+    **values: Any,
 ) -> Answer:
     """Predict steps that were measured, and report how far off the predictions are.
 
@@ -107,38 +106,37 @@ def validate(
     if every and table:
         raise ConfigError("--all and --set are both given", hint="give one")
     if table == "serving":
-        chosen_too = {"--workload": workload, "--system": system, "--group": group}
-        flags.refuse(
-            {**chosen_too, "--time-limit": time_limit},
-            "has no effect with --set serving",
-            "drop it",
-        )
+        unused = {"--workload": workload, "--system": system, "--group": group}
+        unused |= {"--time-limit": time_limit}
+        flags.refuse(unused, "has no effect with --set serving", "drop it")
         return _validate_serving(measurements)
     if every or table:
-        given_too = {"--workload": workload, "--system": system}
+        unused = {"--workload": workload, "--system": system}
         flags.refuse(
-            given_too, f"has no effect with {'--all' if every else '--set'}", "choose by --group"
+            unused, f"has no effect with {'--all' if every else '--set'}", "choose by --group"
         )
-        how = _how_to_predict(given, time_limit, compiles=every)
+        how = _how_to_predict(values, time_limit, compiles=every)
         if every:
             rows = chosen((*read_rows(), *(read_rows(measurements) if measurements else ())), group)
         else:
             rows = chosen(read_pytorch_rows(measurements or PYTORCH_TABLE), group)
-        predicted = _predict_every(rows, how)
+        cached = row_cache(how.cache_dir or cache_home() / "validated")
+        with stage(Stage.VALIDATE, f"{len(rows)} published steps", total=len(rows)) as advance:
+            predicted = predict_rows(rows, how, cached=cached, advance=advance)
         return Answer(text=lambda: every_text(predicted), json=lambda: every_json(predicted))
     needs_all = {"--group": group, "--time-limit": time_limit}
     flags.refuse(needs_all, "has no effect without --all or --set", "give one of them")
     file = measurements or PUBLISHED
-    return _validate_steps(file, _choose_steps(read_steps(file), workload, system, file), given)
+    return _validate_steps(file, _choose_steps(read_steps(file), workload, system, file), values)
 
 
 def _validate_steps(
-    file: Path, chosen_steps: tuple[MeasuredStep, ...], given: Mapping[str, Any]
+    file: Path, chosen_steps: tuple[MeasuredStep, ...], values: Mapping[str, Any]
 ) -> Answer:
     use_cpu()
-    method: str = given["method"] or _METHOD
-    sources = Sources(cache_dir=given["cache_dir"])
-    model = flags.built(NetworkOptions, {"model": given["model"]}).model
+    method: str = values["method"] or _METHOD
+    sources = Sources(cache_dir=values["cache_dir"])
+    model = flags.built(NetworkOptions, {"model": values["model"]}).model
     steps = {f"{file}:{step.line}": step for step in chosen_steps}
     for location, step in steps.items():
         check_step(step, method=method, location=location)
@@ -174,14 +172,14 @@ _TABLE_AT_ONCE = 2
 
 
 def _how_to_predict(
-    given: Mapping[str, Any], time_limit: str | None, *, compiles: bool
+    values: Mapping[str, Any], time_limit: str | None, *, compiles: bool
 ) -> RowOptions:
-    if given["method"] is not None:
-        method_named(given["method"])
+    if values["method"] is not None:
+        method_named(values["method"])
     how = RowOptions(
-        method=given["method"],
-        model=flags.built(NetworkOptions, {"model": given["model"]}).model,
-        cache_dir=given["cache_dir"],
+        method=values["method"],
+        model=flags.built(NetworkOptions, {"model": values["model"]}).model,
+        cache_dir=values["cache_dir"],
     )
     if not compiles:
         how = replace(how, cpu_limit_s=_TABLE_LIMIT_S, at_once=_TABLE_AT_ONCE)
@@ -193,28 +191,22 @@ def _how_to_predict(
     return replace(how, cpu_limit_s=limit_s)
 
 
-def _predict_every(rows: tuple[Row, ...], how: RowOptions) -> tuple[PredictedRow, ...]:
-    cached = row_cache(how.cache_dir or cache_home() / "validated")
-    with stage(Stage.VALIDATE, f"{len(rows)} published steps", total=len(rows)) as advance:
-        return predict_rows(rows, how, cached=cached, advance=advance)
-
-
 def _choose_steps(
     steps: tuple[MeasuredStep, ...],
     workloads: tuple[str, ...],
     systems: tuple[str, ...],
     table: Path,
 ) -> tuple[MeasuredStep, ...]:
-    for flag, wanted_names, known_names in (
+    for flag, names, measured_names in (
         ("--workload", workloads, {step.workload for step in steps}),
         ("--system", systems, {step.system for step in steps}),
     ):
-        for name in wanted_names:
-            if name not in known_names:
+        for name in names:
+            if name not in measured_names:
                 raise MeasurementError(
                     f"{flag} {name}: nothing was measured of it",
                     location=str(table),
-                    hint=f"there is {', '.join(sorted(known_names))}",
+                    hint=f"there is {', '.join(sorted(measured_names))}",
                 )
     chosen_steps = tuple(
         step

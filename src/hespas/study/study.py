@@ -349,7 +349,9 @@ def _meshes_of(value: object, location: str) -> Iterator[Meshes]:
             yield tuple(sorted(axes, key=lambda axis: _place(axis.name)))
         case list():  # as `Study.to_dict` writes it
             items = cast("list[object]", value)
-            pairs = decode(items, list[tuple[str, object]], location=location, json_path=f"$.{MESH}")
+            pairs = decode(
+                items, list[tuple[str, object]], location=location, json_path=f"$.{MESH}"
+            )
             yield tuple(_axis(name, sizes, location) for name, sizes in pairs)
         case _:
             raise ConfigError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from hespas.cli.commands import command_named, commands
-from hespas.cli.help import others_options
+from hespas.cli.help import options_by_other_name
 
 NAMES = commands.list_commands(click.Context(commands))
 
@@ -14,7 +14,7 @@ def test_every_line_begins_with_an_option_that_some_command_has() -> None:
     known = {
         name for each in NAMES for option in command_named(each).params for name in option.opts
     }
-    lines = {line.split(" ")[0] for lines in others_options().values() for line in lines}
+    lines = {line.split(" ")[0] for lines in options_by_other_name().values() for line in lines}
     assert lines <= known
 
 
@@ -25,4 +25,4 @@ def test_no_name_is_an_option_of_run_or_serve() -> None:
         for option in command_named(each).params
         for name in option.opts
     }
-    assert {f"--{name}" for name in others_options()} & known == set()
+    assert {f"--{name}" for name in options_by_other_name()} & known == set()
