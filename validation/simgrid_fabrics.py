@@ -27,7 +27,7 @@ from hespas.base.files import json_bytes, write_file
 from hespas.hardware.interconnect import Dimension, Dimensions, Interconnect, Shape
 from hespas.hardware.links import LinkParameters
 from hespas.tasks.chakra.writer import write_traces
-from hespas.tasks.graph import Job, ReceiveTask, SendTask, Task, TaskGraph, spmd_job
+from hespas.tasks.graph import Job, ReceiveTask, SendTask, Task, TaskGraph, as_job
 
 SEEDS = 20
 TOLERANCE = 0.05
@@ -124,7 +124,7 @@ def job_of(case: Fabric) -> Job:
     graph = TaskGraph(
         name=case.name, device_count=LEAVES * PER_LEAF, tasks=tuple(tasks), group_tables=()
     )
-    return spmd_job(graph)
+    return as_job(graph)
 
 
 def ours(case: Fabric) -> tuple[float, float]:

@@ -238,10 +238,11 @@ def simulate(
     >>> round(simulate(tasks, "A100_SXM_40GB_4GPU", model="astra-sim").step_time_s * 1e6, 1)
     27.6
     """
+    from hespas.base.suggest import choice
     from hespas.hardware.sized import find_system
     from hespas.hardware.system import System
     from hespas.simulate.models import ModelChoice, default_model, simulate_job
-    from hespas.simulate.options import Model, contention_model_named, model_named
+    from hespas.simulate.options import ContentionModel, Model
     from hespas.tasks.graph import Job, TaskGraph
 
     check_kind(job, (Job, TaskGraph), "a task graph or job", "give what hespas.trace gives")
@@ -256,16 +257,16 @@ def simulate(
         "links": None if cluster is None else cluster.links or None,
     }
     default = Model.ASTRA_SIM if isinstance(job, Job) else default_model(described, settings)
-    choice = ModelChoice(
-        model=default if model is None else model_named(model),
-        network=None if network is None else contention_model_named(network),
+    model_choice = ModelChoice(
+        model=default if model is None else choice(model, Model, subject="the model"),
+        network=None if network is None else choice(network, ContentionModel, subject="network"),
         queues_per_dimension=queues_per_dimension,
         rendezvous=rendezvous,
         injection_scale=injection_scale,
         algorithm=algorithm,
         cluster=cluster,
     )
-    return simulate_job(job, described, choice)
+    return simulate_job(job, described, model_choice)
 
 
 def estimate_options(

@@ -28,8 +28,8 @@ from hespas.tasks.graph import (
     SendTask,
     Task,
     TaskGraph,
+    as_job,
     needs,
-    spmd_job,
 )
 
 DEVICES = 8
@@ -154,7 +154,7 @@ def test_folding_changes_nothing_on_a_cluster_that_is_not_perfect(
         link=make_topology(network).name(link), bandwidth_scale=0.4, extra_latency_s=2e-6
     )
     cluster = Cluster(compute_scales={device: 1.5}, delays_s={7 - device: 1e-4}, links=(bad,))
-    job = on_cluster(spmd_job(graph), cluster)
+    job = on_cluster(as_job(graph), cluster)
 
     folded, unfolded = (
         simulate_flow(job, network, algorithm="auto", cluster=cluster, is_folded=is_folded)

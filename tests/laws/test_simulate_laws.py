@@ -26,7 +26,7 @@ from hespas.tasks.graph import (
     SendTask,
     Task,
     TaskGraph,
-    spmd_job,
+    as_job,
 )
 
 KINDS = (
@@ -257,9 +257,9 @@ def jobs(draw: st.DrawFn) -> Job:
     """Draw a program of all devices, or two with half of the devices each."""
     graph = draw(graphs(has_collectives=True, has_transfers=True))
     if draw(st.booleans()):
-        return spmd_job(graph)
+        return as_job(graph)
     halves = [
-        (spmd_job(replace(in_a_row(half), device_count=4, group_tables=())), devices)
+        (as_job(replace(in_a_row(half), device_count=4, group_tables=())), devices)
         for half, devices in ((alone(graph, 1), (0, 1, 2, 3)), (alone(graph, 2), (4, 5, 6, 7)))
     ]
     return joined_job(halves, DEVICES, location="drawn")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from hespas.base.suggest import choice, suggestion
+from hespas.base.suggest import suggestion
 from hespas.errors import ConfigError
 
 AUTO = "auto"
@@ -56,22 +56,8 @@ class Model(Enum):
     HESPAS = "hespas"
 
 
-def model_named(name: str) -> Model:
-    """Return the model with a name; `ConfigError` for any other.
-
-    >>> model_named("hespas")
-    <Model.HESPAS: 'hespas'>
-    """
-    return choice(name, Model, subject="the model")
-
-
 class ContentionModel(Enum):
     """How messages share links."""
 
     CONGESTION_UNAWARE = "congestion-unaware"
     CONGESTION_AWARE = "congestion-aware"
-
-
-def contention_model_named(name: str) -> ContentionModel:
-    """Return the named contention model; `ConfigError` for others."""
-    return choice(name, ContentionModel, subject="network")

@@ -195,14 +195,11 @@ class Job:
         return len(self.graph_of_device)
 
 
-def spmd_job(graph: TaskGraph) -> Job:
-    """Return the job in which every device follows ``graph``."""
-    return Job(graphs=(graph,), graph_of_device=(0,) * graph.device_count)
-
-
 def as_job(work: Job | TaskGraph) -> Job:
     """Return ``work`` as a job; every device follows a graph."""
-    return spmd_job(work) if isinstance(work, TaskGraph) else work
+    if isinstance(work, Job):
+        return work
+    return Job(graphs=(work,), graph_of_device=(0,) * work.device_count)
 
 
 _LONGEST_NAME = 60

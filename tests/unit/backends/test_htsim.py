@@ -17,7 +17,7 @@ from hespas.hardware.interconnect import (
 from hespas.hardware.links import LinkParameters
 from hespas.hardware.system import System, bare_system
 from hespas.program.collectives import CollectiveKind
-from hespas.tasks.graph import CollectiveTask, ComputeTask, Job, Task, TaskGraph, spmd_job
+from hespas.tasks.graph import CollectiveTask, ComputeTask, Job, Task, TaskGraph, as_job
 from message_simulators import stand_in_htsim
 
 MIB = 2**20
@@ -42,7 +42,7 @@ def collective(number: int, kind: CollectiveKind, size_bytes: int) -> Collective
 
 
 def job(ranks: int, *tasks: Task) -> Job:
-    return spmd_job(TaskGraph(name="g", device_count=ranks, tasks=tasks, group_tables=()))
+    return as_job(TaskGraph(name="g", device_count=ranks, tasks=tasks, group_tables=()))
 
 
 def network(

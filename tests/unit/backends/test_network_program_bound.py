@@ -20,7 +20,7 @@ from hespas.program.collectives import COMMON_KINDS, CollectiveKind
 from hespas.simulate.astra.simulate import simulate
 from hespas.simulate.options import ContentionModel
 from hespas.simulate.timeline import DeviceFigures, ExternalResult
-from hespas.tasks.graph import CollectiveTask, ComputeTask, TaskGraph, spmd_job
+from hespas.tasks.graph import CollectiveTask, ComputeTask, TaskGraph, as_job
 
 LINK = LinkRate(bytes_per_s=1e9, latency_s=1e-6)
 US = 10**6
@@ -99,7 +99,7 @@ def of_graph(
     dimension = dimension_of(topology, 5, 1e9, 1e-6)
     system = replace(bare_system("s", dimensions=(dimension,)), options=options or {})
     graph = TaskGraph(name="g", device_count=5, tasks=tasks, group_tables=())
-    return least_of_job_ps(spmd_job(graph), system)
+    return least_of_job_ps(as_job(graph), system)
 
 
 def compute(duration_ps: int, *, is_on_host: bool = False) -> ComputeTask:
@@ -176,4 +176,4 @@ def test_what_astra_sim_says_is_not_refused(
         name="g", device_count=system.device_count, tasks=(collective(kind),), group_tables=()
     )
     finish_ps = simulate(graph, system, network=network).finish_ps
-    assert 0 < least_of_job_ps(spmd_job(graph), system) <= finish_ps
+    assert 0 < least_of_job_ps(as_job(graph), system) <= finish_ps

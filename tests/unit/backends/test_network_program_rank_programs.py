@@ -14,7 +14,7 @@ from hespas.tasks.graph import (
     ReceiveTask,
     SendTask,
     TaskGraph,
-    spmd_job,
+    as_job,
 )
 
 
@@ -43,7 +43,7 @@ def graph(*tasks: Any, devices: int = 4, tables: Any = ()) -> TaskGraph:
     ],
 )
 def test_a_rank_sends_what_the_collective_moves(kind: CollectiveKind, moved: int) -> None:
-    programs = rank_programs(spmd_job(graph(collective(kind, 400))))
+    programs = rank_programs(as_job(graph(collective(kind, 400))))
     for actions in programs.ranks:
         sent = sum(t.size_bytes for a in actions if isinstance(a, Exchange) for t in a.sends)
         heard = sum(t.size_bytes for a in actions if isinstance(a, Exchange) for t in a.receives)
@@ -52,7 +52,7 @@ def test_a_rank_sends_what_the_collective_moves(kind: CollectiveKind, moved: int
 
 def test_what_one_sends_another_receives() -> None:
     tables = (((0, 2), (1, 3)),)
-    job = spmd_job(
+    job = as_job(
         graph(compute(5), collective(CollectiveKind.ALL_REDUCE, 64, group_table=0), tables=tables)
     )
     ranks = rank_programs(job).ranks
@@ -79,7 +79,7 @@ def test_a_permutation_is_one_exchange() -> None:
     pairs = ((0, 1), (1, 0))
     send = SendTask(id=1, name="s", depends_on=(), pairs=pairs, size_bytes=8, tag=3)
     receive = ReceiveTask(id=2, name="r", depends_on=(), pairs=pairs, size_bytes=8, tag=3)
-    for actions in rank_programs(spmd_job(graph(send, receive, devices=2))).ranks:
+    for actions in rank_programs(as_job(graph(send, receive, devices=2))).ranks:
         (one,) = actions
         assert isinstance(one, Exchange)
         assert len(one.sends) == len(one.receives) == 1
@@ -101,18 +101,18 @@ REFUSED = [
 @pytest.mark.parametrize(("task", "message"), REFUSED)
 def test_what_messages_do_not_say_is_refused(task: Any, message: str) -> None:
     with pytest.raises(HespasError, match=message):
-        rank_programs(spmd_job(graph(task)))
+        rank_programs(as_job(graph(task)))
 
 
 def test_an_algorithm_that_there_is_not() -> None:
     task = collective(CollectiveKind.ALL_REDUCE, 8)
     for name in ("auto", "in-switch"):
         with pytest.raises(HespasError, match=f"no algorithm of messages .* is called '{name}'"):
-            rank_programs(spmd_job(graph(task)), algorithm=name)
+            rank_programs(as_job(graph(task)), algorithm=name)
 
 
 def sent_bytes(*tasks: Any, devices: int = 4) -> list[int]:
-    ranks = rank_programs(spmd_job(graph(*tasks, devices=devices))).ranks
+    ranks = rank_programs(as_job(graph(*tasks, devices=devices))).ranks
     return [t.size_bytes for actions in ranks for a in exchanges(actions) for t in a.sends]
 
 
@@ -130,7 +130,7 @@ def test_a_barrier_and_a_collective_of_nothing_are_messages() -> None:
     """A dissemination barrier has ceil(log2(n)) rounds, in which each sends one message."""
     assert sent_bytes(collective(CollectiveKind.BARRIER, 0), devices=5) == [1] * 5 * 3
     assert sent_bytes(collective(CollectiveKind.ALL_REDUCE, 0)) == [1] * 4 * 6
-    notes = rank_programs(spmd_job(graph(collective(CollectiveKind.BARRIER, 0)))).notes
+    notes = rank_programs(as_job(graph(collective(CollectiveKind.BARRIER, 0)))).notes
     assert any("messages without a byte" in note for note in notes)
 
 
@@ -142,4 +142,4 @@ def test_messages_of_2_gib_are_cut() -> None:
 
 def test_a_message_of_fewer_bytes_than_none_is_refused() -> None:
     with pytest.raises(HespasError, match="-4 bytes"):
-        rank_programs(spmd_job(graph(collective(CollectiveKind.ALL_GATHER, -4))))
+        rank_programs(as_job(graph(collective(CollectiveKind.ALL_GATHER, -4))))

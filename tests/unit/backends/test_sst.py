@@ -12,7 +12,7 @@ from hespas.hardware.presets import load_system
 from hespas.hardware.system import System, bare_system
 from hespas.program.collectives import CollectiveKind
 from hespas.simulate.flow.simulate import simulate_flow
-from hespas.tasks.graph import CollectiveTask, ComputeTask, Job, Task, TaskGraph, spmd_job
+from hespas.tasks.graph import CollectiveTask, ComputeTask, Job, Task, TaskGraph, as_job
 from message_simulators import stand_in_sst
 
 MIB = 2**20
@@ -40,7 +40,7 @@ def compute(number: int, duration_ps: int) -> ComputeTask:
 
 
 def job(ranks: int, *tasks: Task) -> Job:
-    return spmd_job(TaskGraph(name="g", device_count=ranks, tasks=tasks, group_tables=()))
+    return as_job(TaskGraph(name="g", device_count=ranks, tasks=tasks, group_tables=()))
 
 
 def switch(ranks: int, latency_s: float = 5e-7) -> System:

@@ -49,21 +49,14 @@ class PhaseMember:
 
     def mailboxes_at(self, distance: int, size_bytes: int) -> tuple[Mailbox[Any], Mailbox[Any]]:
         """Return the outgoing and incoming mailbox at a distance."""
-        distance *= self.direction
-        return (self.mailbox_to(distance, size_bytes), self.mailbox_from(-distance, size_bytes))
+        own, distance = self.position, distance * self.direction
+        outgoing = self.mailbox(own, own + distance, size_bytes)
+        return outgoing, self.mailbox(own - distance, own, size_bytes)
 
-    def mailbox_to(self, distance: int, size_bytes: int) -> Mailbox[Any]:
-        """Return the mailbox for messages to a member."""
-        members = self.members
-        peer = members[(self.position + distance) % len(members)]
-        key = (members[self.position], peer, size_bytes)
-        return self.mailboxes.get(key) or self.transport.mailbox(self.tag, *key)
-
-    def mailbox_from(self, distance: int, size_bytes: int) -> Mailbox[Any]:
-        """Return the mailbox for messages from a member."""
-        members = self.members
-        peer = members[(self.position + distance) % len(members)]
-        key = (peer, members[self.position], size_bytes)
+    def mailbox(self, source: int, target: int, size_bytes: int) -> Mailbox[Any]:
+        """Return the mailbox of messages between two positions."""
+        members, count = self.members, len(self.members)
+        key = (members[source % count], members[target % count], size_bytes)
         return self.mailboxes.get(key) or self.transport.mailbox(self.tag, *key)
 
     def wait(self, action: Action, *, reduce_ps: int | None = None) -> None:
@@ -100,12 +93,9 @@ class Relay:
         member = self._member
         if not rounds.is_exchange:
             return member.mailboxes_at(rounds.distance, rounds.size_bytes)
-        is_lower = member.position // rounds.distance % 2 == 0
-        away = rounds.distance if is_lower else -rounds.distance
-        return (
-            member.mailbox_to(away, rounds.size_bytes),
-            member.mailbox_from(away, rounds.size_bytes),
-        )
+        own, peer = member.position, member.position ^ rounds.distance
+        outgoing = member.mailbox(own, peer, rounds.size_bytes)
+        return outgoing, member.mailbox(peer, own, rounds.size_bytes)
 
     def start(self) -> None:
         """Hand in the first message."""
@@ -270,13 +260,17 @@ class TreeMember:
         if not self._node.children:
             self._member.wait(self._send_up)
         for child in self._node.children:
-            self._member.transport.receive(self._mailbox_from(child), self._take)
+            self._receive(child, self._take)
 
-    def _mailbox_to(self, position: int) -> Mailbox[Any]:
-        return self._member.mailbox_to(position - self._member.position, self._member.size_bytes)
+    def _send(self, position: int) -> None:
+        member = self._member
+        mailbox = member.mailbox(member.position, position, member.size_bytes)
+        member.transport.send(mailbox)
 
-    def _mailbox_from(self, position: int) -> Mailbox[Any]:
-        return self._member.mailbox_from(position - self._member.position, self._member.size_bytes)
+    def _receive(self, position: int, action: Action) -> None:
+        member = self._member
+        mailbox = member.mailbox(position, member.position, member.size_bytes)
+        member.transport.receive(mailbox, action)
 
     def _reduce_ps(self) -> int | None:
         return self._member.reduce_ps(self._member.size_bytes) if self._node.children else None
@@ -297,15 +291,15 @@ class TreeMember:
         parent = self._node.parent
         if parent is None:
             return
-        self._member.transport.send(self._mailbox_to(parent))
-        self._member.transport.receive(self._mailbox_from(parent), self._take_result)
+        self._send(parent)
+        self._receive(parent, self._take_result)
 
     def _take_result(self, _: object) -> None:
         self._member.wait(self._send_down, reduce_ps=self._reduce_ps())
 
     def _send_down(self, _: object) -> None:
         for child in self._node.children:
-            self._member.transport.send(self._mailbox_to(child))
+            self._send(child)
         self._member.done()
 
 
