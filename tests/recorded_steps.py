@@ -133,6 +133,21 @@ class Recorder:
         ]
         return after
 
+    def message(
+        self, kind: str, tensor: RecordedTensor, peer: int, group: tuple[int, ...] | None = None
+    ) -> None:
+        """Append a message of rank 0 to a peer, or from it, on the stream of communication."""
+        self.calls.append(
+            CollectiveCall(
+                kind=kind,
+                ranks=(0, peer),
+                inputs=(tensor,) if kind == "send" else (),
+                outputs=(tensor,) if kind == "receive" else (),
+                group=tuple(range(self.world_size)) if group is None else group,
+                stream=COMMUNICATION,
+            )
+        )
+
     def wait(self, event: int, *, stream: int = COMPUTE) -> None:
         """Have a stream wait for an event."""
         self.calls.append(WaitEvent(stream=stream, event=event))

@@ -104,9 +104,9 @@ class CollectiveCall(_Placed, frozen=True, kw_only=True, tag="collective"):
     It runs on its group's own stream. ``kind`` is ``all_gather``, ``reduce_scatter``,
     ``all_reduce``, ``all_to_all``, ``broadcast``, ``reduce``, ``gather``, ``scatter``, ``send``,
     ``receive`` or ``barrier``. ``ranks`` are the group's; for ``send`` and ``receive``, this rank
-    and its peer. Events order its stream with others. ``reduction`` is ``sum``, ``avg``, ``max``,
-    ... if it reduces and the function is known. ``splits`` are the elements of the first dimension
-    for each rank, if an all-to-all states them.
+    and its peer, both members of ``group``. Events order its stream with others. ``reduction`` is
+    ``sum``, ``avg``, ``max``, ... if it reduces and the function is known. ``splits`` are the
+    elements of the first dimension for each rank, if an all-to-all states them.
     """
 
     kind: str
@@ -115,6 +115,7 @@ class CollectiveCall(_Placed, frozen=True, kw_only=True, tag="collective"):
     outputs: tuple[RecordedTensor, ...]
     reduction: str = ""
     splits: tuple[int, ...] = ()
+    group: tuple[int, ...] = ()
 
 
 class RecordEvent(msgspec.Struct, frozen=True, kw_only=True, tag="record_event"):

@@ -167,8 +167,9 @@ class Groups:
         inputs = _cuda_tensors([given.get(name) for name in _INPUTS])
         if is_functional:
             outputs = outputs or _cuda_tensors(result)
-        ranks = tuple(dist.get_process_group_ranks(group))
-        if kind in {"send", "receive"}:
+        members = ranks = tuple(dist.get_process_group_ranks(group))
+        is_message = kind in {"send", "receive"}
+        if is_message:
             peer = next(given[name] for name in _PEERS if name in given)
             ranks = (dist.get_rank(), ranks[peer])
         place = tape.place()
@@ -180,6 +181,7 @@ class Groups:
                 outputs=() if kind == "send" else tape.tensors(outputs or inputs),
                 reduction=str(given.get("reduce_op", "")) if is_functional else "",
                 splits=_splits(given),
+                group=members if is_message else (),
                 stream=stream,
                 scope=place.scope,
                 phase=place.phase,

@@ -157,6 +157,7 @@ def test_an_asynchronous_collective_runs_on_a_stream_of_its_own() -> None:
     assert [call.stream == 0 for call in calls[:4]] == [True, False, False, False]
     assert calls[0].splits == (1,) * 8
     assert (calls[2].ranks, calls[3].ranks) == ((0, 1), (0, 7))
+    assert calls[2].group == calls[3].group == tuple(range(8))
     position = {id(call): at for at, call in enumerate(step.calls)}
     [one, last] = operations(step, "aten::add")
     between = step.calls[position[id(one)] : position[id(last)]]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import assert_never
 
@@ -19,6 +19,7 @@ from hespas.frontend.recorded.libraries import (
     calls_of,
     template_of,
 )
+from hespas.frontend.recorded.messages import MESSAGES, Exchange, exchanges
 from hespas.frontend.recorded.tensors import sizes_of, type_of, type_on_host
 from hespas.frontend.recorded.traffic import host_copy_of, kernels_of
 from hespas.program.attrs import (
@@ -28,6 +29,7 @@ from hespas.program.attrs import (
     EventAttrs,
     HostWaitAttrs,
     KernelAttrs,
+    PermuteAttrs,
 )
 from hespas.program.groups import GroupMode, groups_of_all
 from hespas.program.kernels import CompiledKernels, KernelLaunch
@@ -173,9 +175,11 @@ class _Reader:
     launches: list[KernelLaunch] = field(default_factory=list[KernelLaunch])
     kernels_by_name: dict[str, RecordedKernel] = field(default_factory=dict[str, RecordedKernel])
     settings: Settings = field(init=False)
+    exchanges: Mapping[int, Exchange | None] = field(init=False)
 
     def __post_init__(self) -> None:
         self.kernels_by_name = {kernel.name: kernel for kernel in self.step.kernels}
+        self.exchanges = exchanges(self.step.calls)
         chosen = self.step.settings
         self.settings = Settings(
             has_tf32_products=bool(chosen.get("matmul_allow_tf32", False)),
@@ -288,11 +292,14 @@ class _Reader:
     def _collective(self, call: CollectiveCall) -> None:
         if call.kind == "barrier":
             return
+        if call.kind in MESSAGES:
+            self._message(call)
+            return
         kind = _COLLECTIVES.get(call.kind)
         if kind is None:
             raise UnsupportedError(
-                f"a {call.kind} to or from another stage has no model in the record of one rank",
-                hint="record a step without pipeline stages",
+                f"a {call.kind} has no model",
+                hint="use all_gather, reduce_scatter, all_reduce, all_to_all or broadcast",
             )
         groups = groups_of_all(call.ranks, world_size=self.step.world_size)
         attrs = CollectiveAttrs(
@@ -306,6 +313,26 @@ class _Reader:
         self._append(
             call, Launch(kind=kind, attrs=attrs, operands=call.inputs, results=call.outputs)
         )
+
+    def _message(self, call: CollectiveCall) -> None:
+        """Append the permutation that a send and its receive are, at the later one of these."""
+        if id(call) not in self.exchanges:
+            raise UnsupportedError(
+                f"a {call.kind} to or from another stage has no model in the record of one rank",
+                hint="record a step without pipeline stages; around a ring, send and receive "
+                "as much together, as by batch_isend_irecv",
+            )
+        exchange = self.exchanges[id(call)]
+        if exchange is None:
+            return
+        attrs = PermuteAttrs(
+            pairs=exchange.pairs(self.step.world_size),
+            mode=GroupMode.CROSS_PARTITION,
+            channel=None,
+        )
+        operands, results = exchange.send.inputs, exchange.receive.outputs
+        launch = Launch(kind="collective_permute", attrs=attrs, operands=operands, results=results)
+        self._append(call, launch)
 
     def _order(self, kind: str, attrs: Attrs, stream: int = 0) -> None:
         order = Op(dialect="", kind=kind, operands=(), results=(), attrs=attrs, stream=stream)

@@ -1,0 +1,80 @@
+"""Pair a rank's messages where all ranks send alike, as around a ring.
+
+One rank is recorded and stands for all. Where it sends to the rank that is some places after it in
+its group, each other rank does so too, and it receives from the rank that is as many places before
+it. Messages of pipeline stages don't have that pattern: their ranks run other programs.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+
+from hespas.base.frozen import frozen
+from hespas.frontend.recorded.tensors import sizes_of
+from hespas.program.groups import groups_of_all
+from hespas.program.recorded import Call, CollectiveCall, RecordEvent, WaitEvent
+
+MESSAGES = ("send", "receive")
+_Key = tuple[tuple[int, ...], int, int]
+
+
+@frozen
+class Exchange:
+    """A send, and the receive of what another rank sends in the same moment."""
+
+    send: CollectiveCall
+    receive: CollectiveCall
+
+    def pairs(self, world_size: int) -> tuple[tuple[int, int], ...]:
+        """Return the source and the target of each rank's message."""
+        distance = _distance(self.send)
+        return tuple(
+            (source, members[(place + distance) % len(members)])
+            for members in groups_of_all(self.send.group, world_size=world_size).listed()
+            for place, source in enumerate(members)
+        )
+
+
+def exchanges(calls: Iterable[Call]) -> Mapping[int, Exchange | None]:
+    """Return the exchange of each paired message, by the call's ``id``.
+
+    Of its two messages the later one has it, the other None. Pairs stand together: with a kernel or
+    a collective between them, a message has no partner, and is not in the result.
+    """
+    found: dict[int, Exchange | None] = {}
+    for messages in _runs(calls):
+        waiting: dict[_Key, deque[CollectiveCall]] = {}
+        for call in messages:
+            others = waiting.setdefault(_key(call), deque())
+            if not others or others[0].kind == call.kind:
+                others.append(call)
+                continue
+            other = others.popleft()
+            send, receive = (call, other) if call.kind == "send" else (other, call)
+            found[id(other)] = None
+            found[id(call)] = Exchange(send=send, receive=receive)
+    return found
+
+
+def _runs(calls: Iterable[Call]) -> Iterator[list[CollectiveCall]]:
+    """Yield messages with nothing but events between them."""
+    messages: list[CollectiveCall] = []
+    for call in calls:
+        if isinstance(call, CollectiveCall) and call.kind in MESSAGES:
+            if call.group:
+                messages.append(call)
+        elif messages and not isinstance(call, RecordEvent | WaitEvent):
+            yield messages
+            messages = []
+    yield messages
+
+
+def _key(call: CollectiveCall) -> _Key:
+    return call.group, _distance(call), sizes_of((*call.inputs, *call.outputs))
+
+
+def _distance(call: CollectiveCall) -> int:
+    """Return how many places after its source a message's target is in the group."""
+    own, peer = map(call.group.index, call.ranks)
+    return (peer - own if call.kind == "send" else own - peer) % len(call.group)
