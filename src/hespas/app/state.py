@@ -1,4 +1,4 @@
-"""The page's question, as options and as what people copy.
+"""The page's question, as options and as commands to copy.
 
 A state has the keys of a study (`hespas.study.keys`), each with one value, the mesh as sizes by
 axis, and ``fidelity``. Only keys that the page has can be given: none of them writes a file or runs

@@ -333,7 +333,7 @@ class Device:
         return type_name if served is None or self._passes(type_name) > 1 else served
 
     def factor(self, *names: str) -> float:
-        """Return the factor by which the device's calibration multiplies times.
+        """Return the calibration's factor on times.
 
         That is the factor of the first of ``names`` that it has, times the factor of ``all``.
 

@@ -23,7 +23,7 @@ LEAST_LATENCY_S = 1e-9
 
 @frozen
 class LinkFactors:
-    """Factors on what links do.
+    """Factors on links' bandwidths and latencies.
 
     ``bandwidth`` multiplies bandwidths, those of measured collectives among them; ``latency`` every
     time that doesn't depend on the size: latencies, overheads of messages, delays of endpoints.
@@ -42,7 +42,7 @@ class LinkFactors:
 
 
 def with_links(system: System, factors: LinkFactors, *, dimension: int | None = None) -> System:
-    """Return a system with scaled links, of one dimension or all.
+    """Return a system with scaled links, optionally of one dimension.
 
     >>> from hespas.hardware.presets import load_system
     >>> system = load_system("A100_SXM_40GB_4GPU")

@@ -113,7 +113,7 @@ class _Expanded:
 
 
 def read_infragraph(path: Path, figures: MachineFile) -> Graph:
-    """Return how the devices of an infrastructure are connected.
+    """Return the network of an infrastructure's devices.
 
     Raises `ConfigError` for a file that is no infrastructure, `HardwareError` for undefined names,
     missing figures, and figures without effect.

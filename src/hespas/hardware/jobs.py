@@ -54,7 +54,7 @@ class Jobs:
         )
 
     def _block(self, network: Interconnect) -> int:
-        """Return how many neighbours a job gets at a time."""
+        """Return the size of a job's blocks of neighbours."""
         match self.placement:
             case Placement.PACKED:
                 return max(1, network.device_count // self.count)

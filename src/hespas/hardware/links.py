@@ -76,7 +76,7 @@ class MeasuredCollective(Struct, frozen=True, kw_only=True, forbid_unknown_field
     bandwidth_bytes_per_s: Positive
 
     def time_s(self, size_bytes: int) -> float:
-        """Return how long the collective takes on an idle network."""
+        """Return the collective's time on an idle network."""
         return self.latency_s + size_bytes / self.bandwidth_bytes_per_s
 
 

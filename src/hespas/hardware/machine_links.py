@@ -121,7 +121,7 @@ class _Machine:
 
 
 def read_machine_links(path: Path, figures: MachineFile) -> Graph:
-    """Return how the devices of a machine are connected.
+    """Return the network of a machine's devices.
 
     Raises `ConfigError` for a file that cannot be read, `HardwareError` for one that is not a
     topology or does not say enough, and for a figure that has no effect on it.

@@ -1,4 +1,4 @@
-"""The inside of a GPU: what ``microarchitecture.json`` describes."""
+"""The inside of a GPU, from ``microarchitecture.json``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Microarchitecture(
     forbid_unknown_fields=True,
     rename={"l2_bandwidth_bytes_per_s": "l2_bandwidth"},
 ):
-    """Rates of one multiprocessor, and what all multiprocessors share.
+    """Rates of one multiprocessor, and resources that all share.
 
     The fields are the keys of ``microarchitecture.json``. ``*_lanes`` are the threads per cycle
     that each pipe of a multiprocessor serves: integer and logical work, fused multiply-add, special

@@ -114,7 +114,7 @@ def _latencies(report: ServingReport) -> Iterator[tuple[str, ...]]:
 
 def latencies(report: ServingReport) -> dict[str, tuple[float, ...]]:
     """Return the mean and p50, p90 and p99 of latencies."""
-    known: dict[str, Latency | None] = {
+    by_name: dict[str, Latency | None] = {
         "time to first token": report.ttft_s,
         "time between tokens": report.tpot_s,
         "request": report.latency_s,
@@ -122,7 +122,7 @@ def latencies(report: ServingReport) -> dict[str, tuple[float, ...]]:
     }
     return {
         name: (latency.mean, latency.p50, latency.p90, latency.p99)
-        for name, latency in known.items()
+        for name, latency in by_name.items()
         if latency is not None
     }
 

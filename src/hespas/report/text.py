@@ -312,7 +312,7 @@ def peak_text(report: RunReport) -> str:
 
 
 def plain_number(number: float) -> float:
-    """Return an int for a whole number; branch weights make fractions."""
+    """Return whole numbers as int; branch weights make fractions."""
     return int(number) if number == int(number) else number
 
 

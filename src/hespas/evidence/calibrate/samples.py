@@ -152,7 +152,7 @@ def worst(samples: Sequence[Sample]) -> list[Sample]:
 def time_column(
     table: Table, form: Pattern[str], units: Mapping[str, float], *, hint: str
 ) -> tuple[str, float]:
-    """Return the name of a table's time column, and its unit.
+    """Return the name and unit of a table's time column.
 
     ``form`` matches the column's name; its first group is a key of ``units``, in seconds.
     """

@@ -191,7 +191,7 @@ def is_compared(options: PredictOptions) -> bool:
 
 
 def check_comparison(options: PredictOptions, how: MeasureOptions) -> MeasureOptions:
-    """Return how to run, so that the prediction is comparable.
+    """Return measuring options that suit the prediction.
 
     Raises what `hespas.prediction.checks.checked` raises, and `ConfigError` if the platform differs
     from the predicted part's, as for virtual devices of the CPU.

@@ -270,7 +270,7 @@ def _simumax_options(line: Line, _: _Model) -> dict[str, str]:
 
 
 def _mlperf_options(line: Line, model: _Model) -> dict[str, str]:
-    """Return how NVIDIA's submission to MLPerf Training runs a step.
+    """Return the options of NVIDIA's submission to MLPerf Training.
 
     Its layers are written out, as PyTorch runs them, however many there are.
     """
