@@ -13,7 +13,6 @@ from msgspec.structs import replace
 
 from hespas.base.frozen import frozen
 from hespas.program.attrs import DotAttrs
-from hespas.program.operations.traits import Category
 from hespas.program.program import Block, Op, Value, shape_of, size_of, tensor_of, values_read
 from hespas.program.rewrite import Builder, Pattern
 from hespas.program.types import TensorType, element_type, size_bytes
@@ -403,11 +402,6 @@ class _Padded:
     narrow: tuple[Side, Side]
     wide: tuple[Side, Side]
 
-    @property
-    def is_cut(self) -> bool:
-        """Whether the result has more elements than are wanted."""
-        return _result_shape(self.wide) != _result_shape(self.narrow)
-
 
 def _result_shape(sides: tuple[Side, Side]) -> tuple[int, ...]:
     lhs, rhs = sides
@@ -419,12 +413,12 @@ def _multiple(value: Value) -> int:
     return _MULTIPLE_OF_F8 if name.lower().startswith("f8") else _MULTIPLES.get(name, 1)
 
 
-def _padded(op: Op | None) -> _Padded | None:
+def _padding_of(op: Op) -> _Padded | None:
     """Return a product's padding; None without one.
 
     Products with a vector stay. Several dimensions are padded as one if they lie beside each other.
     """
-    if op is None or op.kind != "dot_general" or not isinstance(op.attrs, DotAttrs):
+    if not isinstance(op.attrs, DotAttrs):
         return None
     multiple, sides = _multiple(op.operands[0]), sides_of(op, op.attrs)
     if multiple == 1 or _multiple(op.operands[1]) != multiple:
@@ -445,56 +439,21 @@ def _padded(op: Op | None) -> _Padded | None:
     return _Padded(attrs=attrs, narrow=(lhs, rhs), wide=wide)
 
 
-def _with_padding(op: Op, product: Op, padded: _Padded, added: Value | None = None) -> list[Op]:
-    """Return the padded product and sum, and the slice for ``op``."""
-    build = Builder(product)
+def _padded_dot(op: Op, _uses: Uses) -> Sequence[Op] | None:
+    padded = _padding_of(op)
+    if padded is None:
+        return None
+    build = Builder(op)
     operands = [
         build.pad(build.reshape(value, narrow.shape), wide.shape)
-        for value, narrow, wide in zip(product.operands, padded.narrow, padded.wide, strict=True)
+        for value, narrow, wide in zip(op.operands, padded.narrow, padded.wide, strict=True)
     ]
-    shape, wide = _result_shape(padded.narrow), _result_shape(padded.wide)
-    result = TensorType(element=tensor_of(product.results[0]).element, shape=wide)
-    value = build.add(
-        "dot_general", operands, result, padded.attrs, attributes=_text(product, padded.attrs)
-    )
-    if added is not None:
-        build.origin = op
-        value = build.add("add", (value, build.pad(build.reshape(added, shape), wide)), result)
-    value = build.head(value, shape)
+    element = tensor_of(op.results[0]).element
+    kind = TensorType(element=element, shape=_result_shape(padded.wide))
+    text = op.attributes if padded.attrs == op.attrs else ()
+    value = build.add("dot_general", operands, kind, padded.attrs, attributes=text)
+    value = build.head(value, _result_shape(padded.narrow))
     return build.making(op.results[0], build.reshape(value, shape_of(op.results[0])))
 
 
-def _text(product: Op, attrs: DotAttrs) -> tuple[tuple[str, str], ...]:
-    """Return a product's attributes' text if its dimensions stay."""
-    return product.attributes if attrs == product.attrs else ()
-
-
-def _padded_sum(op: Op, uses: Uses) -> Sequence[Op] | None:
-    """Return a padded product with its addend, which the library still adds."""
-    for value, addend in (op.operands, op.operands[::-1]):
-        product = uses.producer(value)
-        while product is not None and product.kind == "reshape" and _is_read_once(product, uses):
-            product = uses.producer(product.operands[0])
-        padded = _padded(product)
-        if product is None or padded is None or not _is_read_once(product, uses):
-            continue
-        maker = uses.producer(addend)
-        is_made = maker is not None and maker.traits.category in _MADE
-        if padded.is_cut and not is_made:
-            return _with_padding(op, product, padded, addend)
-    return None
-
-
-def _is_read_once(op: Op, uses: Uses) -> bool:
-    return uses.count(op.results[0]) == 1
-
-
-def _padded_alone(op: Op, _uses: Uses) -> Sequence[Op] | None:
-    padded = _padded(op)
-    return None if padded is None else _with_padding(op, op, padded)
-
-
-_MADE = (Category.BROADCAST, Category.CREATION)
-
-PADDED_SUMS = Pattern(kinds=("add",), change=_padded_sum)
-PADDED_DOTS = Pattern(kinds=("dot_general",), change=_padded_alone)
+PADDED_DOTS = Pattern(kinds=("dot_general",), change=_padded_dot)

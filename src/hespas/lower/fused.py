@@ -146,7 +146,6 @@ RULES: tuple[tuple[Writer, Pattern | Callable[[Block], Block]], ...] = (
     (Writer.GPU, _SCATTERED_ONTO),
     (_ALL, expand.OPENED_WINDOWS),
     (_ALL, dots.with_merged_dots),
-    (Writer.GPU, dots.PADDED_SUMS),
     (Writer.GPU, dots.PADDED_DOTS),
 )
 """What is rewritten in each block before its values get layouts, and by whom."""

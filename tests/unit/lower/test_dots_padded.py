@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hespas.frontend.load import load_source
-from hespas.lower.dots import PADDED_DOTS, PADDED_SUMS
+from hespas.lower.dots import PADDED_DOTS
 from hespas.program.attrs import SliceAttrs
 from hespas.program.program import Op
 from hespas.program.types import TensorType
@@ -18,7 +18,7 @@ def padded(body: str, *arguments: str, result: str) -> list[Op]:
     text = main_function(body, arguments=named, results=result)
     block = load_source(text.encode(), name="test.mlir").main.body
     results = block.operations[-1].operands
-    return rewritten(block.operations[:-1], PADDED_SUMS, PADDED_DOTS, results=results)
+    return rewritten(block.operations[:-1], PADDED_DOTS, results=results)
 
 
 def product(rows: int, summed: int, columns: int, kind: str, made: str = "") -> list[Op]:
@@ -89,23 +89,3 @@ def test_dimensions_that_lie_apart_are_not() -> None:
     dot = f"stablehlo.dot_general %x, %y, contracting_dims = [1] x [0] : ({left}, {right})"
     made = padded(f"%r = {dot} -> {result}\n return %r : {result}", left, right, result=result)
     assert [op.kind for op in made] == ["dot_general"]
-
-
-@pytest.mark.parametrize(
-    ("others", "kinds"),
-    [
-        ("", ["pad", "dot_general", "pad", "add", "slice"]),
-        ("%t = stablehlo.tanh %d : {result}\n", ["pad", "dot_general", "slice", "add"]),
-    ],
-)
-def test_what_is_added_is_padded_where_nothing_else_reads_the_product(
-    others: str, kinds: list[str]
-) -> None:
-    left, right, result = "tensor<4x64xbf16>", "tensor<64x128xbf16>", "tensor<4x128xbf16>"
-    dot = f"stablehlo.dot_general %x, %y, contracting_dims = [1] x [0] : ({left}, {right})"
-    body = f"""%d = {dot} -> {result}
-    {others.format(result=result)}%r = stablehlo.add %d, %w : {result}
-    return %r : {result}"""
-    made = padded(body, left, right, result, result=result)
-    assert [op.kind for op in made] == kinds
-    assert shapes(made[-1])[-1] == (4, 128)
