@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 
@@ -241,9 +242,4 @@ def _with_memory_of(target: GpuTarget, device: Device, *, part: str) -> GpuTarge
             continue
         description = pattern.sub(f"  {field}: {round(value)}", description)
         notes.append(f"compiled for a {part} with {target.name}'s {field}, {round(value)}")
-    return GpuTarget(
-        name=target.name,
-        description=description,
-        devices_per_host=target.devices_per_host,
-        notes=tuple(notes),
-    )
+    return replace(target, description=description, notes=tuple(notes))

@@ -198,6 +198,10 @@ _BEFORE = -1
 """The position of storages that exist before the step."""
 
 
+def _allocated(storage: Storage) -> int:
+    return _BEFORE if storage.allocated is None else storage.allocated
+
+
 def _events(storages: Sequence[Storage]) -> Iterator[tuple[int, int, bool]]:
     """Yield positions, storage numbers, and whether the storage is allocated there.
 
@@ -208,7 +212,7 @@ def _events(storages: Sequence[Storage]) -> Iterator[tuple[int, int, bool]]:
     for number, storage in enumerate(storages):
         if storage.size_bytes <= 0:
             continue
-        allocated = _BEFORE if storage.allocated is None else storage.allocated
+        allocated = _allocated(storage)
         events.append((allocated, 1, number, True))
         if storage.freed is not None:
             is_at_once = storage.freed <= allocated
@@ -220,7 +224,7 @@ def _events(storages: Sequence[Storage]) -> Iterator[tuple[int, int, bool]]:
 def _live_at(storages: Sequence[Storage], position: int) -> Iterator[int]:
     """Yield the storages that are live after a position's allocations."""
     for number, storage in enumerate(storages):
-        allocated = _BEFORE if storage.allocated is None else storage.allocated
+        allocated = _allocated(storage)
         last = allocated if storage.freed is None else max(allocated, storage.freed - 1)
         is_there = allocated <= position and (storage.freed is None or position <= last)
         if is_there and storage.size_bytes > 0:

@@ -188,37 +188,26 @@ def estimate_costs(
     launches: bool,
     key: Callable[[Leaf], Hashable] | None = None,
 ) -> Estimate:
-    """Return the cost of a region from the work of its operations.
+    """Add up the costs of operations that follow one another.
 
-    ``launches`` says that the program is compiled, so that its operations are kernels. Raises as
-    `estimate_region` does.
-    """
-    return _total(costs, method, key or id, launches=launches)
-
-
-Key = Callable[[Leaf], Hashable]
-"""Returns what decides an operation's price."""
-
-
-def _total(costs: Sequence[Cost], method: OperationMethod, key: Key, *, launches: bool) -> Estimate:
-    """Add up costs that follow one another.
-
-    A loop runs its condition and its body as often as it iterates; a compiled program whose trip
-    counts are known launches the bodies alone. A branch takes its most expensive alternative, and a
-    note says so; with weights it takes the weighted mean.
+    ``launches`` says that the program is compiled, so that its operations are kernels. A loop runs
+    its condition and its body as often as it iterates; a compiled program whose trip counts are
+    known launches the bodies alone. A branch takes its most expensive alternative, and a note says
+    so; with weights it takes the weighted mean. Raises as `estimate_region` does.
     """
     leaves = [cost for cost in costs if isinstance(cost, Leaf)]
-    total = _price_leaves(leaves, method, key, launches=launches)
+    total = _price_leaves(leaves, method, key or id, launches=launches)
     for cost in costs:
         match cost:
             case Leaf():
                 continue
             case Loop(count=count, condition=condition, body=body):
-                decided = _total(condition, method, key, launches=False)
-                total += (decided + _total(body, method, key, launches=launches)) * count
+                decided = estimate_costs(method, condition, launches=False, key=key)
+                executed = estimate_costs(method, body, launches=launches, key=key)
+                total += (decided + executed) * count
             case Branch(op=op, alternatives=alternatives, weights=weights):
                 parts = [
-                    _total(alternative, method, key, launches=launches)
+                    estimate_costs(method, alternative, launches=launches, key=key)
                     for alternative in alternatives
                 ]
                 total += _branch_estimate(op, parts, weights)
@@ -226,7 +215,11 @@ def _total(costs: Sequence[Cost], method: OperationMethod, key: Key, *, launches
 
 
 def _price_leaves(
-    leaves: Sequence[Leaf], method: OperationMethod, key: Key, *, launches: bool
+    leaves: Sequence[Leaf],
+    method: OperationMethod,
+    key: Callable[[Leaf], Hashable],
+    *,
+    launches: bool,
 ) -> Estimate:
     counts: dict[Hashable, int] = {}
     first: dict[Hashable, Leaf] = {}

@@ -173,7 +173,7 @@ class Carried:
     readers: Mapping[Value, Sequence[Op]]
     before: Mapping[Value, Sequence[Value]]
     after: Mapping[Value, Sequence[Value]]
-    _found: dict[Op, tuple[tuple[Named, float], ...]] = field(
+    _shares_of: dict[Op, tuple[tuple[Named, float], ...]] = field(
         default_factory=dict[Op, tuple[tuple[Named, float], ...]]
     )
 
@@ -182,9 +182,9 @@ class Carried:
 
         The shares add to 1.
         """
-        if op not in self._found:
-            self._found[op] = tuple(self._shares(op).items())
-        return self._found[op]
+        if op not in self._shares_of:
+            self._shares_of[op] = tuple(self._shares(op).items())
+        return self._shares_of[op]
 
     def _shares(self, op: Op) -> dict[Named, float]:
         own_name = self.names.of(op)

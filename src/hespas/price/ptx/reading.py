@@ -19,11 +19,6 @@ _NEIGHBOURS = (1, 2, 4)
 _BARRIERS = frozenset({"bar", "barrier"})
 
 
-def analyse(text: str, launch: KernelLaunch) -> KernelAnalysis:
-    """Return the analysis of a kernel's PTX."""
-    return analysis_of(walk_middle(text, launch), launch)
-
-
 @lru_cache(maxsize=1)
 def walk_middle(text: str, launch: KernelLaunch) -> Walk:
     """Read a kernel's PTX and walk its middle block.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from hespas.price.ptx.reading import analysis_of, walk_middle
+from hespas.price.ptx.terms import KernelAnalysis
 from hespas.program.kernels import CompiledKernels, KernelLaunch
 
 # One element a thread, four bytes in and out: what XLA's loops look like.
@@ -86,3 +88,7 @@ def kernels() -> CompiledKernels:
         ),
         ptx={"stream": STREAM, "columns": COLUMNS},
     )
+
+
+def analyse(text: str, kernel_launch: KernelLaunch) -> KernelAnalysis:
+    return analysis_of(walk_middle(text, kernel_launch), kernel_launch)

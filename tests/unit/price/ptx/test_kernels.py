@@ -10,12 +10,12 @@ from hespas.errors import ProgramError
 from hespas.frontend.load import load_source
 from hespas.hardware.presets import load_device
 from hespas.price.ptx.kernels import AnalysisCache, kernel_pricer
-from hespas.price.ptx.reading import analyse, walk_middle, with_neighbour
+from hespas.price.ptx.reading import walk_middle, with_neighbour
 from hespas.program.kernels import CompiledKernels, KernelLaunch
 from hespas.work.expand import Leaf, expand
 from programs import main_function
 
-from .conftest import COLUMNS, STREAM, launch
+from .conftest import COLUMNS, STREAM, analyse, launch
 
 COLUMNS_LAUNCH = launch("columns", blocks=32, threads=1024)
 STREAM_LAUNCH = launch("stream", blocks=1000, threads=128)

@@ -1,9 +1,9 @@
 import pytest
 
 from hespas.errors import ProgramError
-from hespas.price.ptx.reading import analyse, walk_middle, with_neighbour
+from hespas.price.ptx.reading import walk_middle, with_neighbour
 
-from .conftest import COLUMNS, STREAM, launch
+from .conftest import COLUMNS, STREAM, analyse, launch
 
 
 def test_a_stream_touches_each_sector_once() -> None:

@@ -11,7 +11,6 @@ from hespas.frontend.load import load_source
 from hespas.hardware.microarchitecture import load_microarchitecture
 from hespas.price.kernel import COLUMN_REDUCTION, LOOP, TRANSPOSE, kernel_of
 from hespas.price.ptx.categories import terms_by_category
-from hespas.price.ptx.reading import analyse
 from hespas.price.ptx.terms import (
     KernelAnalysis,
     KernelTerms,
@@ -22,7 +21,7 @@ from hespas.price.ptx.terms import (
 )
 from hespas.program.program import Op
 
-from .conftest import COLUMNS, STREAM, launch
+from .conftest import COLUMNS, STREAM, analyse, launch
 
 GPU = load_microarchitecture("H100_80GB")
 BANDWIDTH = 3.35e12
