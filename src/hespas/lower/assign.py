@@ -89,13 +89,13 @@ def preferred_orders(block: Block, compute_capability: float | None) -> dict[Val
                 wish(value, chosen.get(result) if result in returned else None)
             continue
         library_orders = cudnn_orders(op, compute_capability)
-        orders = _wanted_of(op, chosen) if library_orders is None else library_orders[0]
+        orders = _preferred_of(op, chosen) if library_orders is None else library_orders[0]
         for value, order in zip(op.operands, orders, strict=True):
             wish(value, order)
     return chosen
 
 
-def _wanted_of(op: Op, chosen: Mapping[Value, Order]) -> Sequence[Order | None]:
+def _preferred_of(op: Op, chosen: Mapping[Value, Order]) -> Sequence[Order | None]:
     """Return preferred operand orders, given chosen orders of results."""
     attrs, shapes = op.attrs, tuple(map(shape_of, op.operands))
     if isinstance(attrs, DotAttrs) and op.kind == "dot_general":

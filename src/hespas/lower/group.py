@@ -175,8 +175,8 @@ class _Walk:
         self.apart = multiplied_before(self.operations)
         self.often = read_often(
             self.operations,
-            loops=self._of(Role.LOOP, Role.VIEW),
-            free=self._of(Role.MADE),
+            loops=self._with_roles(Role.LOOP, Role.VIEW),
+            free=self._with_roles(Role.MADE),
         )
         self.products = Epilogues(
             operations=self.operations,
@@ -194,7 +194,7 @@ class _Walk:
             if is_part and not _repeats_much(self.operations[place]):
                 self.is_needed[place] |= any(modules[user] != modules[place] for user in users)
 
-    def _of(self, *roles: Role) -> set[int]:
+    def _with_roles(self, *roles: Role) -> set[int]:
         return {place for place, role in enumerate(self.roles) if role in roles}
 
     def _add_sources(self, place: int, op: Op) -> None:

@@ -173,7 +173,7 @@ def with_narrow_carried(block: Block) -> Block:
     changed: list[Op] = []
     for op in block.operations:
         changed.append(_with_narrow(op, narrow))
-        element = _wanted(op.results[0], uses) if op.kind in _MAKING else None
+        element = _narrow_element(op.results[0], uses) if op.kind in _MAKING else None
         if element is not None:
             value = op.results[0]
             narrow[value] = like(value, element)
@@ -181,19 +181,19 @@ def with_narrow_carried(block: Block) -> Block:
     return replace(block, operations=tuple(changed))
 
 
-def _wanted(value: Value, uses: Uses) -> ElementType | None:
+def _narrow_element(value: Value, uses: Uses) -> ElementType | None:
     """Return the type that all readers, converting loops, want of a copy."""
     if uses.is_output(value):
         return None
     elements = {
         element
         for loop in uses.readers(value)
-        for element in (_carried_as(loop, value, uses) if loop.kind == "while" else {None})
+        for element in (_converted_elements(loop, value, uses) if loop.kind == "while" else {None})
     }
     return elements.pop() if len(elements) == 1 else None
 
 
-def _carried_as(loop: Op, value: Value, outside: Uses) -> set[ElementType | None]:
+def _converted_elements(loop: Op, value: Value, outside: Uses) -> set[ElementType | None]:
     """Return the types that a loop converts a value to, None otherwise."""
     if value not in loop.operands:
         return {None}
@@ -341,14 +341,14 @@ class _Mover:
 
     def _freed_bytes(self, place: int) -> int:
         last = (value for value in self.reads[place] if self.unread[value] == 1)
-        return _taken_bytes(last) - _taken_bytes(self.operations[place].results)
+        return _allocated_bytes(last) - _allocated_bytes(self.operations[place].results)
 
 
 def _is_view(op: Op) -> bool:
     return op.kind in ("bitcast", "reshape")
 
 
-def _taken_bytes(values: Iterable[Value]) -> int:
+def _allocated_bytes(values: Iterable[Value]) -> int:
     return sum([allocated_bytes(value.type) for value in values])
 
 
@@ -378,7 +378,7 @@ def _is_small(op: Op) -> bool:
     body = op.regions[0].operations[:-1]
     if any(it.traits.category not in _INSIDE and not _is_view(it) for it in body):
         return False
-    return _taken_bytes(op.operands) < _taken_bytes(op.results)
+    return _allocated_bytes(op.operands) < _allocated_bytes(op.results)
 
 
 def _product(op: Op, inside: Mapping[Value, Op]) -> Op:
@@ -404,12 +404,14 @@ _RELABELLED = frozenset({"bitcast", "constant", "reduce_precision", "reshape", "
 
 def with_own_arrays(operations: Iterable[Op]) -> list[Op]:
     """Drop moves between a layer's array and the layers' stack."""
-    return [kernel for op in operations for kernel in (_placed(op) or _taken(op) or (op,))]
+    return [
+        kernel for op in operations for kernel in (_stack_update(op) or _stack_slice(op) or (op,))
+    ]
 
 
-def _placed(op: Op) -> Sequence[Op]:
+def _stack_update(op: Op) -> Sequence[Op]:
     """Return a stack that a kernel puts unchanged arrays into."""
-    inner = _only(op, _PLACED)
+    inner = _operations_of(op, _PLACED)
     if not inner or not all(_is_row(update.operands[1], update.results[0]) for update in inner):
         return ()
     outside = _from_outside(op)
@@ -422,9 +424,9 @@ def _placed(op: Op) -> Sequence[Op]:
     return (replace(barrier, results=(*op.results, *fresh(more, {}))),)
 
 
-def _taken(op: Op) -> Sequence[Op]:
+def _stack_slice(op: Op) -> Sequence[Op]:
     """Return the slice of a stack that a kernel only cuts out."""
-    inner = _only(op, _CUT)
+    inner = _operations_of(op, _CUT)
     if len(inner) != 1 or len(op.results) != 1:
         return ()
     stack = _from_outside(op).get(inner[0].operands[0])
@@ -433,7 +435,7 @@ def _taken(op: Op) -> Sequence[Op]:
     return (plain_op(op, "bitcast", (stack,), op.results[0]),)
 
 
-def _only(op: Op, kind: str) -> list[Op]:
+def _operations_of(op: Op, kind: str) -> list[Op]:
     """Return a kernel's operations of a kind if it does nothing else."""
     operations = op.regions[0].operations[:-1] if op.kind == "fusion" else (op,)
     if any(inner.kind not in _RELABELLED and inner.kind != kind for inner in operations):

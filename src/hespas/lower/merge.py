@@ -177,7 +177,7 @@ class _Graph:
         gone: dict[Node, Node] = {}
         for value, nodes in readers.items():
             if len(nodes) > 1:
-                merged = list(dict.fromkeys([_found(gone, node) for node in nodes]))
+                merged = list(dict.fromkeys([_merged_into(gone, node) for node in nodes]))
                 self._merge_all(merged, value, gone)
         self._drop(gone)
 
@@ -240,7 +240,7 @@ class _Graph:
                     readers.setdefault(value, []).append(node)
         gone: dict[Node, Node] = {}
         for nodes in readers.values():
-            first, *siblings = dict.fromkeys([_found(gone, node) for node in nodes])
+            first, *siblings = dict.fromkeys([_merged_into(gone, node) for node in nodes])
             for sibling in siblings:
                 if _are_independent(first, sibling) and self._are_together(first, sibling):
                     self._merge(first, sibling, gone)
@@ -448,7 +448,7 @@ def _shape(op: Op, root: int) -> tuple[int, str]:
     return size_of(op.results[0]), ""
 
 
-def _found(gone: dict[Node, Node], node: Node) -> Node:
+def _merged_into(gone: dict[Node, Node], node: Node) -> Node:
     while node in gone:
         node = gone[node]
     return node

@@ -254,7 +254,7 @@ class Replica:
             times_ps = [self._mixed_ps(stage, decoding, chunks) for stage in self.setup.stages]
             elapsed = self.clock.through(self.now + host_ps, times_ps) - self.now
         self.planned_ps, self.unpolled = self.now, 0
-        self._pass(elapsed, self._made() if decodes else 1, decodes=decodes)
+        self._pass(elapsed, self._tokens_made() if decodes else 1, decodes=decodes)
         self.complete = [prompt for prompt in pool.prompts if not prompt.uncomputed]
         pool.prompts = [prompt for prompt in pool.prompts if prompt.uncomputed]
 
@@ -355,7 +355,7 @@ class Replica:
         ready_ps = self.now + before_ps + self.setup.engine.host_ps(self.decoding)
         return self.clock.through(ready_ps, times_ps) - self.now
 
-    def _made(self) -> int:
+    def _tokens_made(self) -> int:
         """Return how many tokens decoding sequences make in an iteration with prompts."""
         speculation = self.setup.speculation
         self._drop_preempted()
@@ -399,7 +399,7 @@ class Replica:
                 self.pool.prompts.remove(prompt)
                 break
         else:
-            self._leave(request)
+            self._take_out(request)
         self._give_back(request)
         self.pool.waiting.appendleft(request)
         self.preemptions += 1
@@ -435,7 +435,7 @@ class Replica:
         work, (joined, _) = self.work, self.joined[request]
         return generation != joined + work.outputs[request] - work.generated[request]
 
-    def _leave(self, request: int) -> None:
+    def _take_out(self, request: int) -> None:
         """Take a request with its tokens out of the batch."""
         joined, length = self.joined.pop(request)
         tokens = self.generation - joined
@@ -483,7 +483,7 @@ class Replica:
             if self._is_gone(end):
                 continue
             _, request = end
-            self._leave(request)
+            self._take_out(request)
             self._keep_output(request)
             work.ended_ps[request] = self.now
             self._release(request)

@@ -295,7 +295,7 @@ class _Fleet:
             if _first(busy) >= next_ps:
                 if next_ps == NEVER:
                     return
-                self._come(first, second)
+                self._next_arrival(first, second)
                 continue
             time_ps, number = heappop(busy)
             behind = engines[number]
@@ -332,7 +332,7 @@ class _Fleet:
         if replica.now < before_ps:
             heappush(self.busy, (replica.now, replica.number))
 
-    def _come(self, first: _Chooser, second: _Chooser) -> None:
+    def _next_arrival(self, first: _Chooser, second: _Chooser) -> None:
         """Pass the next request to its engine or server."""
         if _first(self.entering) < _first(self.arriving):
             offered_ps, request = heappop(self.entering)

@@ -175,7 +175,7 @@ def _started_by(op: Op, started: dict[Value, T]) -> T:
     return started[op.operands[0]]
 
 
-def _taken_branch(op: Op) -> tuple[int, str]:
+def _heaviest_branch(op: Op) -> tuple[int, str]:
     if op.traits.category is not Category.CONTROL:
         raise UnsupportedError("a collective inside this operation", location=op.location)
     weights = op.attrs.weights if isinstance(op.attrs, CaseAttrs) else None
@@ -215,7 +215,7 @@ class _Flattening:
             elif isinstance(op.attrs, WhileAttrs):
                 self._bind(op, self._loop(op))
             else:
-                branch, assumption = _taken_branch(op)
+                branch, assumption = _heaviest_branch(op)
                 self.assumptions.append(assumption)
                 self._bind(op, self.inline(op.regions[branch], ()))
         return self._renamed(block.operations[-1])
@@ -406,7 +406,7 @@ class _Schedule:
         elif isinstance(op.attrs, WhileAttrs):
             self._loop(op)
         else:
-            branch, assumption = _taken_branch(op)
+            branch, assumption = _heaviest_branch(op)
             self.assumptions.append(assumption)
             self.block(op.regions[branch])
 
