@@ -29,7 +29,7 @@ from hespas.compile.options import CompileOptions, parse_size
 from hespas.compile.targets import TpuTarget, find_target
 from hespas.errors import ConfigError, OutputError, UnsupportedError, option
 from hespas.frontend.load import load_source, read_source
-from hespas.frontend.whole import whole_of_source, with_device_order, with_mesh
+from hespas.frontend.mesh import global_facts_of_source, with_device_order, with_mesh
 from hespas.hardware.sized import find_system
 from hespas.hardware.system import System
 from hespas.program.kernels import encode_kernels
@@ -116,7 +116,7 @@ def _checked_output(output: Path | None) -> Path:
 
 def _with_whole(program: bytes, source: bytes, name: str) -> bytes:
     """Add the source's mesh and device order."""
-    source_program = whole_of_source(source, name=name)
+    source_program = global_facts_of_source(source, name=name)
     return with_device_order(with_mesh(program, source_program.mesh), source_program.device_order)
 
 

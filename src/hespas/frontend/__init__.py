@@ -8,7 +8,7 @@ effect, `load_source` reads a program that must be partitioned already.
 `stablehlo`, `hlo` and `recorded` read their formats and return `overrides.Loaded` or
 `overrides.Unpartitioned`; a sharded program is then partitioned, and the text for one device is
 read. `attributes` turns attribute text into typed attributes, `loops` finds trip counts,
-`host_memory` marks values in host memory. `whole` reads the mesh and the undivided inputs of a
+`host_memory` marks values in host memory. `mesh` reads the mesh and the undivided inputs of a
 sharded source and keeps its mesh in the partitioned program. `experts` applies the load of experts,
 `tables` gives TPU kernels the constants that they read.
 """

@@ -14,7 +14,7 @@ from functools import lru_cache, partial
 import msgspec
 
 from hespas.errors import ProgramError
-from hespas.frontend.whole import Mesh, read_axis_groups
+from hespas.frontend.mesh import Mesh, read_axis_groups
 from hespas.program.attrs import (
     NO_ATTRS,
     Attrs,

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from hespas.errors import ConfigError, ProgramError, option
+from hespas.frontend.mesh import global_facts_of
 from hespas.frontend.overrides import NO_OPTIONS, Loaded, LoadOptions, Unpartitioned
 from hespas.frontend.stablehlo.load import read_stablehlo
-from hespas.frontend.whole import whole_of
 from hespas.program.attrs import MOSAIC
 from hespas.program.program import Program
 from hespas.program.recorded import is_recorded
@@ -85,11 +85,11 @@ def load_per_device(
 
         return read_recorded(source, name=name)
     parsed = _parse(source, name)
-    undivided_facts = whole_of(parsed)
+    global_facts = global_facts_of(parsed)
     loaded = _read(parsed, source, name, options)
     if isinstance(loaded, Loaded):
         return replace(
-            loaded, program=msgspec.structs.replace(loaded.program, whole=undivided_facts)
+            loaded, program=msgspec.structs.replace(loaded.program, global_facts=global_facts)
         )
     partitioned = _partition(parsed, source, name, cache_dir)
     name = f"{name}{PARTITIONED}"
@@ -98,7 +98,9 @@ def load_per_device(
     if isinstance(local, Unpartitioned):
         raise local.error()
     assumptions = (partitioned.assumption, *local.program.assumptions)
-    program = msgspec.structs.replace(local.program, assumptions=assumptions, whole=undivided_facts)
+    program = msgspec.structs.replace(
+        local.program, assumptions=assumptions, global_facts=global_facts
+    )
     return replace(local, program=program, undivided=loaded.undivided)
 
 

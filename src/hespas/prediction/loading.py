@@ -28,8 +28,8 @@ from hespas.errors import (
 )
 from hespas.frontend.experts import Capacity, with_expert_load
 from hespas.frontend.load import is_false_first, load_per_device, load_undivided
+from hespas.frontend.mesh import cached_global_facts
 from hespas.frontend.overrides import Loaded, LoadOptions
-from hespas.frontend.whole import cached_whole
 from hespas.hardware.system import System
 from hespas.models.software import software_named
 from hespas.prediction.checks import check_effects
@@ -50,9 +50,9 @@ from hespas.program.kernels import CompiledKernels, decode_kernels
 from hespas.program.program import (
     Block,
     Function,
+    GlobalFacts,
     Program,
     Recorded,
-    Whole,
     all_ops,
     with_kernels,
 )
@@ -109,14 +109,14 @@ def load(
     if program.fidelity == "compiled" and plan.fidelity is Fidelity.COMPILED:
         # A model of the zoo says its mesh and its batch itself.
         source_facts = (
-            Whole() if isinstance(origin, ModelSource) else _source_facts(content, options)
+            GlobalFacts() if isinstance(origin, ModelSource) else _source_facts(content, options)
         )
-        program = msgspec.structs.replace(program, whole=source_facts)
+        program = msgspec.structs.replace(program, global_facts=source_facts)
     if workload.tokens is not None:
         source_facts = msgspec.structs.replace(
-            program.whole, tokens=workload.tokens, model_flops=workload.model_flops
+            program.global_facts, tokens=workload.tokens, model_flops=workload.model_flops
         )
-        program = msgspec.structs.replace(program, whole=source_facts)
+        program = msgspec.structs.replace(program, global_facts=source_facts)
     if program.recorded is not None:
         program = _launched(program, program.recorded, options.estimate)
     log.info("read %s", program.source)
@@ -144,9 +144,9 @@ def _launched(program: Program, recorded: Recorded, options: EstimateOptions) ->
     return msgspec.structs.replace(program, recorded=recorded, assumptions=assumptions)
 
 
-def _source_facts(content: bytes, options: PredictOptions) -> Whole:
+def _source_facts(content: bytes, options: PredictOptions) -> GlobalFacts:
     directory = made_directory(options.estimate)
-    return cached_whole(content, name=str(options.program.file), directory=directory)
+    return cached_global_facts(content, name=str(options.program.file), directory=directory)
 
 
 _EXPORTED = b"module {}"
@@ -285,7 +285,7 @@ def _fused(
 
 
 def _fsdp_groups(program: Program) -> frozenset[frozenset[int]]:
-    mesh = program.whole.mesh
+    mesh = program.global_facts.mesh
     if dict(mesh).get(_FSDP, 1) < 2:
         return frozenset()
     return frozenset(map(frozenset, groups_along(mesh, (_FSDP,))))

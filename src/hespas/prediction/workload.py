@@ -97,7 +97,7 @@ def mesh_of(program: Program, options: PredictOptions) -> tuple[tuple[str, int],
     They are the model's, or those of a mesh in the program's source that has all its devices.
     """
     source = _model_of(options)
-    axes = program.whole.mesh if source is None else source.mesh.axes
+    axes = program.global_facts.mesh if source is None else source.mesh.axes
     return axes if prod(size for _, size in axes) == (program.declared_devices or 1) else ()
 
 
@@ -171,7 +171,7 @@ def _batch_work(batch: Batch | None) -> StepWork:
 
 
 def _read_work(program: Program) -> StepWork:
-    source = program.whole
+    source = program.global_facts
     types: Sequence[Type] = source.inputs
     if (program.declared_devices or 1) == 1:
         types = [value.type for value in program.main.body.arguments]

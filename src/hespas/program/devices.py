@@ -51,7 +51,7 @@ def with_device_count(program: Program, *, requested: int | None, system: int | 
 
 
 def _check_order(program: Program, count: int) -> None:
-    order = program.whole.device_order
+    order = program.global_facts.device_order
     if order is not None and order.count != count:
         raise ProgramError(
             f"the order of its devices, {order}, is of {order.count}, and it runs on {count}",
@@ -118,7 +118,7 @@ def device_group_table(op: Op, program: Program) -> tuple[tuple[int, ...], ...]:
             replicas=program.replicas or 1,
             partitions=program.partitions or 1,
         )
-        order = program.whole.device_order
+        order = program.global_facts.device_order
         if order is None:
             return groups
         # A library finds the shortest way around a group, whatever the order of its ranks.
@@ -150,7 +150,7 @@ def device_pairs(op: Op, program: Program) -> tuple[tuple[int, int], ...]:
             for source, target in op.attrs.pairs
         )
     _check_pairs(op, pairs, replicas * partitions)
-    ordered = on_devices(pairs, program.whole.device_order)
+    ordered = on_devices(pairs, program.global_facts.device_order)
     return tuple([(source, target) for source, target in ordered])
 
 

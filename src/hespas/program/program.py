@@ -67,7 +67,7 @@ def full_factor(device_bytes: int, counted: float, *, above: int) -> int | None:
     return factor if factor > above else None
 
 
-class Whole(msgspec.Struct, frozen=True, kw_only=True):
+class GlobalFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Facts of the program over all devices.
 
     ``mesh`` has the axes of the device mesh with their sizes, major first; devices are numbered in
@@ -219,7 +219,7 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     a framework launched the operations in that order, on streams. ``kernels`` are the compiler's
     kernels, if known; ``compiled_for`` is the part for which hespas had the program compiled
     (``sm_90``, ``tpu_v5e``), ``compiler_versions`` are the versions of the compiler's packages.
-    ``aliases`` are sorted. ``whole`` has facts of the program over all devices. ``overlap``
+    ``aliases`` are sorted. ``global_facts`` has facts of the program over all devices. ``overlap``
     is the scheduler's limit if the program exceeded it, and ``warnings`` are about the division of
     the program.
     """
@@ -238,7 +238,7 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     kernels: CompiledKernels | None = None
     compiled_for: str = ""
     compiler_versions: Mapping[str, str] = {}
-    whole: Whole = Whole()
+    global_facts: GlobalFacts = GlobalFacts()
     overlap: OverlapLimit | None = None
     warnings: tuple[str, ...] = ()
 

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from hespas.errors import UnsupportedError
 from hespas.program.attrs import CollectiveAttrs, PermuteAttrs
 from hespas.program.groups import FoldedGroups, ListedGroups, ReplicaGroups
-from hespas.program.program import Op, Program, Whole
+from hespas.program.program import GlobalFacts, Op, Program
 from hespas.program.rewrite import each_op, with_bodies
 
 COMPILED_SLICES = 2
@@ -22,7 +22,7 @@ def with_slices(program: Program, slices: int) -> Program:
     """Return a program for ``slices`` slices from that for two.
 
     Raises `UnsupportedError` for a collective that is neither inside each slice nor among devices
-    at the same position of both. `Program.whole` is dropped.
+    at the same position of both. `Program.global_facts` is dropped.
     """
     devices = (program.replicas or 1) * (program.partitions or 1) // COMPILED_SLICES
 
@@ -37,7 +37,7 @@ def with_slices(program: Program, slices: int) -> Program:
         return replace(op, attrs=changed)
 
     extended = with_bodies(program, lambda body: each_op(body, extend))
-    return replace(extended, replicas=1, partitions=devices * slices, whole=Whole())
+    return replace(extended, replicas=1, partitions=devices * slices, global_facts=GlobalFacts())
 
 
 def _extended_groups(groups: ReplicaGroups, devices: int, slices: int, op: Op) -> ReplicaGroups:

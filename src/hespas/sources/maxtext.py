@@ -24,7 +24,7 @@ from hespas.base.process import LOG_NAME, Limits, run_program, scratch_directory
 from hespas.base.units import format_quantity
 from hespas.compile.targets import Target, TpuTarget
 from hespas.errors import ConfigError, DeviceCountError, ToolError, option
-from hespas.frontend.whole import with_device_order
+from hespas.frontend.mesh import with_device_order
 from hespas.hardware.system import System
 from hespas.program.groups import DeviceOrder
 from hespas.sources.exported import Exported

@@ -11,7 +11,7 @@ from hespas.compile.job import Layout
 from hespas.compile.options import DEFAULT_OPTIONS
 from hespas.errors import DeviceCountError, HespasError, UnsupportedError
 from hespas.frontend.load import load_source
-from hespas.frontend.whole import with_device_order
+from hespas.frontend.mesh import with_device_order
 from hespas.hardware.interconnect import Shape, dimension_of
 from hespas.hardware.presets import load_system
 from hespas.hardware.sized import find_system

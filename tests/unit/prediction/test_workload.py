@@ -13,7 +13,7 @@ from hespas.prediction.checks import checked
 from hespas.prediction.options import EstimateOptions, PredictOptions, ProgramOptions, StepOptions
 from hespas.prediction.result import StepWork
 from hespas.prediction.workload import mesh_of, work_of
-from hespas.program.program import Program, Whole
+from hespas.program.program import GlobalFacts, Program
 from hespas.program.types import Type
 
 TEXT = "func.func @main({arguments}) -> tensor<8xf32> {{ return %a : tensor<8xf32> }}"
@@ -42,7 +42,7 @@ def types(*inputs: str) -> tuple[Type, ...]:
 def test_a_mesh_names_the_devices_where_it_has_all(
     mesh: tuple[tuple[str, int], ...], expected: tuple[tuple[str, int], ...]
 ) -> None:
-    assert mesh_of(replace(program(), whole=Whole(mesh=mesh)), FILE) == expected
+    assert mesh_of(replace(program(), global_facts=GlobalFacts(mesh=mesh)), FILE) == expected
 
 
 def test_a_model_says_its_mesh_itself() -> None:
@@ -53,36 +53,36 @@ def test_a_model_says_its_mesh_itself() -> None:
 def test_tokens_of_several_devices_are_those_of_the_whole_inputs() -> None:
     divided = program("tensor<2x128xi32>")
     assert work_of(divided, FILE) == StepWork()
-    whole = Whole(inputs=types("tensor<16x128xi32>", "tensor<16x128xi32>"))
-    assert work_of(replace(divided, whole=whole), FILE) == StepWork(
+    whole = GlobalFacts(inputs=types("tensor<16x128xi32>", "tensor<16x128xi32>"))
+    assert work_of(replace(divided, global_facts=whole), FILE) == StepWork(
         tokens=2048, samples=16, what="sequences"
     )
-    two = Whole(inputs=types("tensor<16x128xi32>", "tensor<16x64xi32>"))
-    assert work_of(replace(divided, whole=two), FILE) == StepWork()
+    two = GlobalFacts(inputs=types("tensor<16x128xi32>", "tensor<16x64xi32>"))
+    assert work_of(replace(divided, global_facts=two), FILE) == StepWork()
 
 
 def test_what_exported_a_step_says_its_tokens() -> None:
-    stated = Whole(tokens=4096)
-    assert work_of(replace(program(), whole=stated), FILE) == StepWork(tokens=4096)
+    stated = GlobalFacts(tokens=4096)
+    assert work_of(replace(program(), global_facts=stated), FILE) == StepWork(tokens=4096)
     # Where inputs say otherwise, as a padded batch does, the number of sequences is not known.
     padded = replace(stated, inputs=types("tensor<16x512xi32>"))
-    assert work_of(replace(program(), whole=padded), FILE) == StepWork(tokens=4096)
+    assert work_of(replace(program(), global_facts=padded), FILE) == StepWork(tokens=4096)
     full = replace(stated, inputs=types("tensor<8x512xi32>"))
-    assert work_of(replace(program(), whole=full), FILE) == StepWork(
+    assert work_of(replace(program(), global_facts=full), FILE) == StepWork(
         tokens=4096, samples=8, what="sequences"
     )
 
 
 def test_what_the_user_says_goes_before() -> None:
     options = PredictOptions(program=FILE.program, step=StepOptions(tokens=10))
-    assert work_of(replace(program(), whole=Whole(tokens=4096)), options).tokens == 10
+    assert work_of(replace(program(), global_facts=GlobalFacts(tokens=4096)), options).tokens == 10
 
 
 def test_the_model_needs_6_flops_for_each_parameter_and_token() -> None:
     """J. Kaplan et al., Scaling Laws for Neural Language Models, 2020, section 2.1: C = 6 N B S."""
     step = StepOptions(parameters=8e9)
     options = PredictOptions(program=FILE.program, step=step)
-    known = replace(program(), whole=Whole(tokens=4096))
+    known = replace(program(), global_facts=GlobalFacts(tokens=4096))
     assert work_of(known, options).model_flops == 6 * 8e9 * 4096
     given = PredictOptions(program=FILE.program, step=StepOptions(parameters=8e9, tokens=10))
     assert work_of(program(), given).model_flops == 6 * 8e9 * 10
@@ -91,7 +91,7 @@ def test_the_model_needs_6_flops_for_each_parameter_and_token() -> None:
 
 
 def test_flops_that_are_given_go_before_those_of_maxtext() -> None:
-    known = replace(program(), whole=Whole(tokens=4096, model_flops=1e15))
+    known = replace(program(), global_facts=GlobalFacts(tokens=4096, model_flops=1e15))
     assert work_of(known, FILE).model_flops == 1e15
     options = PredictOptions(program=FILE.program, step=StepOptions(model_flops=2e15))
     assert work_of(known, options).model_flops == 2e15

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from hespas.errors import ProgramError
 from hespas.program.devices import communication_ops, device_group_table, with_device_count
 from hespas.program.groups import DeviceOrder, on_devices, read_order
-from hespas.program.program import Whole
+from hespas.program.program import GlobalFacts
 from programs import all_reduce, read, vector_main
 from programs import on_devices as for_devices
 
@@ -40,7 +40,7 @@ def test_what_is_no_order_is_an_error(text: str) -> None:
 
 def test_groups_are_those_of_the_devices() -> None:
     program = with_device_count(read(HALVES), requested=None, system=None)
-    placed = replace(program, whole=Whole(device_order=SWAPPED))
+    placed = replace(program, global_facts=GlobalFacts(device_order=SWAPPED))
     (op,) = communication_ops(placed)
     assert device_group_table(op, program) == ((0, 1), (2, 3))
     assert device_group_table(op, placed) == ((0, 2), (1, 3))
@@ -48,6 +48,6 @@ def test_groups_are_those_of_the_devices() -> None:
 
 
 def test_an_order_is_of_all_devices() -> None:
-    facts = Whole(device_order=DeviceOrder(dimensions=(2, 4), permutation=(1, 0)))
+    facts = GlobalFacts(device_order=DeviceOrder(dimensions=(2, 4), permutation=(1, 0)))
     with pytest.raises(ProgramError, match="is of 8, and it runs on 4"):
-        with_device_count(replace(read(HALVES), whole=facts), requested=None, system=None)
+        with_device_count(replace(read(HALVES), global_facts=facts), requested=None, system=None)

@@ -12,7 +12,7 @@ import pytest
 from hespas.compile.targets import find_target
 from hespas.errors import ConfigError, DeviceCountError, ToolError
 from hespas.frontend.load import load_per_device
-from hespas.frontend.whole import whole_of_source
+from hespas.frontend.mesh import global_facts_of_source
 from hespas.hardware.sized import find_system
 from hespas.program.groups import DeviceOrder
 from hespas.program.program import all_ops
@@ -105,7 +105,7 @@ def test_maxtext_counts_for_one_device_in_tflop(monkeypatch: pytest.MonkeyPatch)
 def test_a_mesh_that_takes_devices_out_of_order_says_so(tmp_path: Path) -> None:
     swapped = step("dcn_fsdp_parallelism=2", python=stand_in(tmp_path))
     made = export_maxtext(swapped)
-    assert whole_of_source(made.text, name="x").device_order == SWAPPED
+    assert global_facts_of_source(made.text, name="x").device_order == SWAPPED
     assert "devices in the order [2,4]T(1,0)" in made.notes[1]
 
 
@@ -359,7 +359,7 @@ def test_an_axis_between_slices_behind_one_inside() -> None:
     """Axis data stands before fsdp in MaxText's mesh, and here only fsdp is between slices."""
     axes = ("ici_data_parallelism=4", "ici_fsdp_parallelism=1", "dcn_fsdp_parallelism=2")
     made = export_maxtext(step(*SMALL, "attention=cudnn_flash_te", "dcn_data_parallelism=1", *axes))
-    whole = whole_of_source(made.text, name="x")
+    whole = global_facts_of_source(made.text, name="x")
     assert [axis for axis in whole.mesh if axis[1] > 1] == [("data", 4), ("fsdp", 2)]
     assert whole.device_order == SWAPPED
 

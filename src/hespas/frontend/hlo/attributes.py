@@ -19,7 +19,7 @@ import msgspec
 from hespas.errors import ProgramError, UnsupportedError
 from hespas.frontend.attributes import attrs_of
 from hespas.frontend.hlo.config import collective_kernel
-from hespas.frontend.whole import AxisPart, Mesh, axis_groups
+from hespas.frontend.mesh import AxisPart, Mesh, axis_groups
 from hespas.program.attrs import (
     NO_ATTRS,
     Attrs,

@@ -33,7 +33,7 @@ from hespas.program.attrs import (
 )
 from hespas.program.groups import GroupMode, groups_of_all
 from hespas.program.kernels import CompiledKernels, KernelLaunch
-from hespas.program.program import Block, Function, Op, Program, Recorded, Value, Whole
+from hespas.program.program import Block, Function, GlobalFacts, Op, Program, Recorded, Value
 from hespas.program.recorded import (
     RECORDED_FORMAT,
     Call,
@@ -122,7 +122,7 @@ def _program(step: RecordedStep, name: str) -> Program:
         kernels=reader.kernels(),
         compiled_for=step.target,
         compiler_versions=step.versions,
-        whole=Whole(mesh=mesh, tokens=step.tokens),
+        global_facts=GlobalFacts(mesh=mesh, tokens=step.tokens),
         warnings=(*_missing_forward_passes(step), *_uncompiled(step)),
     )
 

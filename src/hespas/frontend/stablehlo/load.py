@@ -13,9 +13,9 @@ from hespas.errors import ProgramError, UnsupportedError
 from hespas.frontend.attributes import Reader, attribute_readers
 from hespas.frontend.host_memory import is_on_host, with_host_memory
 from hespas.frontend.loops import trip_count
+from hespas.frontend.mesh import Mesh, read_mesh
 from hespas.frontend.overrides import Loaded, LoadOptions, OverrideRecorder, Unpartitioned
 from hespas.frontend.stablehlo.sharding import per_device
-from hespas.frontend.whole import Mesh, read_mesh
 from hespas.program.attrs import CaseAttrs, CollectiveAttrs, WhileAttrs
 from hespas.program.program import Alias, Function, Op, Program, called_functions, nested_ops
 from hespas.program.rewrite import each_op

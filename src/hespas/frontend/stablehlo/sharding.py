@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
+from hespas.frontend.mesh import Mesh
 from hespas.frontend.overrides import Unpartitioned
-from hespas.frontend.whole import Mesh
 from hespas.program.attrs import PARTITIONER_MARKERS, CustomCallAttrs
 from hespas.program.program import (
     Block,

@@ -306,7 +306,7 @@ class _Names:
 
     def __init__(self, prediction: Prediction) -> None:
         self.devices, self.axes = prediction.devices, prediction.mesh
-        self.order = prediction.graph.program.whole.device_order
+        self.order = prediction.graph.program.global_facts.device_order
         self.bus = _bus(prediction)
         self.axis, self.dimension = cache(self._axis), cache(self._dimension)
         self.limit = cache(self._limit)

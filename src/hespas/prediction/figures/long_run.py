@@ -287,7 +287,7 @@ def _checkpoint_bytes(prediction: Prediction, assumed: list[str]) -> int:
     """Return the bytes that a step hands to the next."""
     program = prediction.graph.program
     arguments = {alias.argument for alias in program.aliases}
-    inputs = program.whole.inputs
+    inputs = program.global_facts.inputs
     if not arguments:
         raise ConfigError(
             "the step hands nothing to the next one that a checkpoint would hold",

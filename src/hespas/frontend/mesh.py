@@ -31,7 +31,7 @@ from hespas.program.groups import (
     folded_along,
     read_order,
 )
-from hespas.program.program import Whole
+from hespas.program.program import GlobalFacts
 from hespas.xla.hlo.forms import is_hlo
 from hespas.xla.mlir.module import MlirModule, module_attributes, module_symbols, parse_mlir
 from hespas.xla.mlir.text import (
@@ -255,47 +255,47 @@ _CODE_FOLDERS = ("frontend", "program", "xla/hlo", "xla/mlir")
 """The folders whose code decides what is read from a source."""
 
 
-class _CachedWhole(msgspec.Struct, frozen=True, kw_only=True):
-    """A `Whole` in the cache; types are texts."""
+class _CachedFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """A `GlobalFacts` in the cache; types are texts."""
 
     mesh: tuple[tuple[str, int], ...]
     inputs: tuple[str, ...]
     device_order: DeviceOrder | None
 
 
-def cached_whole(source: bytes, *, name: str, directory: Path | None) -> Whole:
-    """Return `whole_of_source`, cached in a directory."""
+def cached_global_facts(source: bytes, *, name: str, directory: Path | None) -> GlobalFacts:
+    """Return `global_facts_of_source`, cached in a directory."""
     if directory is None:
-        return whole_of_source(source, name=name)
+        return global_facts_of_source(source, name=name)
     cache = ContentCache(
         directory=directory, suffix=".whole", mark=_MARK, content_name="sources' meshes"
     )
     key = sha256(sha256(source).digest() + f"{__version__} {code_digest(*_CODE_FOLDERS)}".encode())
     content = cache.read(key.hexdigest())
     if content is not None:
-        cached = msgspec.msgpack.decode(content, type=_CachedWhole)
+        cached = msgspec.msgpack.decode(content, type=_CachedFacts)
         inputs = tuple([read_type(text) for text in cached.inputs])
-        return Whole(mesh=cached.mesh, inputs=inputs, device_order=cached.device_order)
-    facts = whole_of_source(source, name=name)
+        return GlobalFacts(mesh=cached.mesh, inputs=inputs, device_order=cached.device_order)
+    facts = global_facts_of_source(source, name=name)
     texts = tuple([str(kind) for kind in facts.inputs])
-    entry = _CachedWhole(mesh=facts.mesh, inputs=texts, device_order=facts.device_order)
+    entry = _CachedFacts(mesh=facts.mesh, inputs=texts, device_order=facts.device_order)
     cache.write(key.hexdigest(), msgspec.msgpack.encode(entry))
     return facts
 
 
-def whole_of_source(source: bytes, *, name: str) -> Whole:
+def global_facts_of_source(source: bytes, *, name: str) -> GlobalFacts:
     """Return a source's facts about the undivided program.
 
     ``name`` appears in messages. Raises `ProgramError` for a source that is no program.
     """
     if not is_hlo(source):
-        return whole_of(parse_mlir(source, name=name))
+        return global_facts_of(parse_mlir(source, name=name))
     from hespas.xla.hlo.module import read_hlo_module  # noqa: PLC0415 - protobuf: not for StableHLO
 
-    return whole_of(read_hlo_module(source, name=name))
+    return global_facts_of(read_hlo_module(source, name=name))
 
 
-def whole_of(module: MlirModule | HloModule) -> Whole:
+def global_facts_of(module: MlirModule | HloModule) -> GlobalFacts:
     """Return a parsed module's facts about the undivided program.
 
     The mesh is the one that hespas stored in it when it was partitioned, if any. Of several meshes
@@ -306,7 +306,7 @@ def whole_of(module: MlirModule | HloModule) -> Whole:
     if not isinstance(module, MlirModule):
         entries = module.message.frontend_attributes.map
         mesh = read_axes(entries.get(KEY, "")) or _largest_mesh(_hlo_meshes(module.message))
-        return Whole(mesh=mesh, device_order=read_order(entries.get(ORDER_KEY, "")))
+        return GlobalFacts(mesh=mesh, device_order=read_order(entries.get(ORDER_KEY, "")))
     attributes, symbols = module_attributes(module), module_symbols(module)
     frontend = attributes.get(FRONTEND, "")
     order = order_in_attributes(frontend)
@@ -320,9 +320,9 @@ def whole_of(module: MlirModule | HloModule) -> Whole:
     shardings = "" if main is None else main.attributes.get("arg_attrs", "")
     is_divided = any(name.startswith(_PARTITIONED_BY_XLA) for name in attributes)
     if main is None or is_divided or "sharding" not in shardings:
-        return Whole(mesh=mesh, device_order=order)
+        return GlobalFacts(mesh=mesh, device_order=order)
     inputs = tuple(_argument_types(main.handle))
-    return Whole(mesh=mesh, inputs=inputs, device_order=order)
+    return GlobalFacts(mesh=mesh, inputs=inputs, device_order=order)
 
 
 def _argument_types(function: Any) -> Iterator[Type]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hespas.frontend.load import load_per_device
-from hespas.frontend.whole import mesh_in_attributes, whole_of_source, with_mesh
+from hespas.frontend.mesh import global_facts_of_source, mesh_in_attributes, with_mesh
 from hespas.xla.hlo.module import read_hlo_module
 from hespas.xla.hlo.schema import message_class
 
@@ -35,10 +35,10 @@ ENTRY %main (a: f32[8]) -> f32[8] {{
 @pytest.mark.parametrize("head", ATTRIBUTES)
 def test_stablehlo_keeps_its_mesh(head: str) -> None:
     program = f"{head}{MAIN}".encode()
-    assert whole_of_source(program, name="step.mlir").mesh == ()
+    assert global_facts_of_source(program, name="step.mlir").mesh == ()
     marked = with_mesh(program, AXES)
-    assert whole_of_source(marked, name="step.mlir").mesh == AXES
-    assert load_per_device(marked, name="step.mlir").program.whole.mesh == AXES
+    assert global_facts_of_source(marked, name="step.mlir").mesh == AXES
+    assert load_per_device(marked, name="step.mlir").program.global_facts.mesh == AXES
     assert b'other = "x"' not in program or b'other = "x"' in marked
 
 
@@ -47,7 +47,7 @@ def test_stablehlo_keeps_its_mesh(head: str) -> None:
 )
 def test_hlo_text_keeps_its_mesh(more: str) -> None:
     marked = with_mesh(HLO.format(more).encode(), AXES)
-    assert whole_of_source(marked, name="step.hlo").mesh == AXES
+    assert global_facts_of_source(marked, name="step.hlo").mesh == AXES
     attributes = read_hlo_module(marked, name="step.hlo").message.frontend_attributes.map
     assert len(attributes) == 1 + ("hespas_target" in more)
 
@@ -61,7 +61,7 @@ def test_a_proto_keeps_its_mesh(*, is_whole: bool) -> None:
         message = message_class("xla.HloProto")()
         message.hlo_module.CopyFrom(module)
     marked = with_mesh(message.SerializeToString(), AXES)
-    assert whole_of_source(marked, name="step.pb").mesh == AXES
+    assert global_facts_of_source(marked, name="step.pb").mesh == AXES
     attributes = read_hlo_module(marked, name="step.pb").message.frontend_attributes.map
     assert dict(attributes) == {"other": "x", "hespas.mesh": "fsdp=2,tp=4"}
     assert len(load_per_device(marked, name="step.pb").program.main.body.arguments) == 1

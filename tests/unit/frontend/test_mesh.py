@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from hespas.frontend.load import load_per_device
-from hespas.frontend.whole import cached_whole, whole_of_source
-from hespas.program.program import Whole
+from hespas.frontend.mesh import cached_global_facts, global_facts_of_source
+from hespas.program.program import GlobalFacts
 
 SHARDED = """
 module @step attributes {{mhlo.num_partitions = 8 : i32, mhlo.num_replicas = 1 : i32{more}}} {{
@@ -31,7 +31,7 @@ def source(meshes: str = MESH, more: str = "") -> bytes:
 
 
 def test_a_sharded_program_has_its_mesh_and_its_inputs() -> None:
-    facts = whole_of_source(source(), name="step.mlir")
+    facts = global_facts_of_source(source(), name="step.mlir")
     assert facts.mesh == AXES
     assert [str(kind) for kind in facts.inputs] == ["tensor<16x32xi32>", "tensor<64x64xf32>"]
 
@@ -39,20 +39,20 @@ def test_a_sharded_program_has_its_mesh_and_its_inputs() -> None:
 def test_they_stay_known_where_the_program_is_partitioned() -> None:
     program = load_per_device(source(), name="step.mlir").program
     assert str(program.main.body.arguments[0].type) == "tensor<8x32xi32>"
-    assert program.whole == whole_of_source(source(), name="step.mlir")
+    assert program.global_facts == global_facts_of_source(source(), name="step.mlir")
 
 
 def test_what_a_source_says_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     order = 'mhlo.frontend_attributes = {hespas.device_order = "[2,4]T(1,0)"}'
     sources = [source(), source(more=f", {order}"), b"module {}"]
-    wholes = [whole_of_source(content, name="step.mlir") for content in sources]
+    wholes = [global_facts_of_source(content, name="step.mlir") for content in sources]
     assert wholes[1].device_order is not None
 
-    def cached(name: str) -> list[Whole]:
-        return [cached_whole(content, name=name, directory=tmp_path) for content in sources]
+    def cached(name: str) -> list[GlobalFacts]:
+        return [cached_global_facts(content, name=name, directory=tmp_path) for content in sources]
 
     assert cached("step.mlir") == wholes
-    monkeypatch.setattr("hespas.frontend.whole.parse_mlir", None)
+    monkeypatch.setattr("hespas.frontend.mesh.parse_mlir", None)
     assert cached("other.mlir") == wholes
     for file in tmp_path.iterdir():
         file.write_bytes(file.read_bytes()[:-1])
@@ -62,7 +62,7 @@ def test_what_a_source_says_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_the_inputs_of_a_partitioned_program_are_those_of_one_device() -> None:
     partitioned = source(more=', mhlo.spmd_output_sharding = "{replicated}"')
-    assert whole_of_source(partitioned, name="step.mlir").inputs == ()
+    assert global_facts_of_source(partitioned, name="step.mlir").inputs == ()
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_the_inputs_of_a_partitioned_program_are_those_of_one_device() -> None:
     ],
 )
 def test_the_mesh_is_the_one_that_divides_most(meshes: str, axes: tuple[object, ...]) -> None:
-    assert whole_of_source(source(meshes), name="step.mlir").mesh == axes
+    assert global_facts_of_source(source(meshes), name="step.mlir").mesh == axes
 
 
 @pytest.mark.parametrize("quote", ["\\22", '\\"'])
@@ -86,7 +86,7 @@ def test_jax_keeps_meshes_in_an_attribute_too(quote: str) -> None:
           xla.sdy.meshes = "{{mesh = {listed}}}"}}}} {{
         func.func @main(%a: tensor<8xf32>) -> tensor<8xf32> {{ return %a : tensor<8xf32> }}
         }}"""
-    assert whole_of_source(text.encode(), name="m.mlir").mesh == (("x", 2), ("y", 3))
+    assert global_facts_of_source(text.encode(), name="m.mlir").mesh == (("x", 2), ("y", 3))
 
 
 HLO = """HloModule m, num_partitions=8{attributes}
@@ -123,4 +123,4 @@ def test_hlo_names_meshes_in_an_attribute_or_in_groups(
     attributes: str, groups: str, axes: tuple[object, ...]
 ) -> None:
     text = HLO.format(attributes=attributes, groups=groups)
-    assert whole_of_source(text.encode(), name="m.hlo").mesh == axes
+    assert global_facts_of_source(text.encode(), name="m.hlo").mesh == axes
