@@ -114,7 +114,9 @@ class _Schedule:
     def block(self, ranks: Mapping[int, float]) -> Block:
         """Return the block in the order of ranks."""
         *operations, last = self.operations
-        ordered = in_order(operations, [ranks.get(at, at) for at in range(len(operations))])
+        ordered = in_order(
+            operations, [ranks.get(place, place) for place in range(len(operations))]
+        )
         return Block(arguments=self.arguments, operations=(*ordered, last))
 
     def ranks(self) -> dict[int, float]:
@@ -222,7 +224,7 @@ def _flights(operations: Sequence[Op]) -> Iterator[tuple[int, int]]:
 def _exchanges(operations: Sequence[Op], flights: Sequence[tuple[int, int]]) -> Iterator[_Exchange]:
     for start, end in flights:
         op = operations[start]
-        if any(each.kind in _EXCHANGES for block in op.regions for each in block.operations):
+        if any(inner.kind in _EXCHANGES for block in op.regions for inner in block.operations):
             scope = read_scope(op.scope)
             yield _Exchange(start=start, end=end, path=scope.path, phase=scope.phase)
 

@@ -176,17 +176,14 @@ def fused(
     copied_over: Groups = frozenset(),
     scales_tensors: bool = False,
 ) -> Program:
-    """Return a program whose operations are kernels, as ``writer`` would make them.
+    """Return a program of kernels, as ``writer`` would make them.
 
     Libraries write those for ``device``, with ``by_module`` none for more than one module: PyTorch
     runs the functions that a framework calls one by one, forward and backward. Collectives among
     the groups ``copied_over`` have FSDP2's copies; with ``scales_tensors`` what is rounded to few
-    bits is read for its largest number before. libtpu fetches from
-    the host a turn of a loop ahead, makes operands inside of products, and holds nothing large
-    through a loop that it need not hold.
-    Collectives run by themselves where a device's memory, of ``capacity_bytes``, is short for what
-    runs beside them. A GPU's ``compute_capability`` says how its convolutions lie, and
-    ``devices_per_host`` which of its collectives stay in a host.
+    bits is read for its largest number before. Collectives run by themselves where a device's
+    memory, of ``capacity_bytes``, is short. A GPU's ``compute_capability`` says how its
+    convolutions lie, and ``devices_per_host`` which of its collectives stay in a host.
     """
     if program.is_scheduled:
         return program

@@ -91,7 +91,7 @@ def stretches_of(
 
 
 def outside(operations: Sequence[Op], group: Group) -> Iterator[Value]:
-    """Yield what a group reads and doesn't compute, in order of first use."""
+    """Yield values from outside that a group reads, in order."""
     inside = {result for member in group.members for result in operations[member].results}
     seen: set[Value] = set()
     for member in sorted(group.members):

@@ -51,7 +51,7 @@ _FROM_HOST = "MoveToDevice"
 def with_pipelined(
     operations: Sequence[Op], names: Names, *, fetches_ahead: bool = False
 ) -> list[Op]:
-    """Return a schedule with gathers a turn ahead and reductions a turn behind.
+    """Move gathers a turn ahead, and reductions a turn behind.
 
     ``fetches_ahead``: what a turn reads from the host is fetched during the turn before, too.
     """
@@ -211,7 +211,7 @@ def _is_number(value: Value) -> bool:
 def _stored(
     body: Block, ends: Mapping[Op, Op], unknown: set[Value]
 ) -> tuple[tuple[Op, ...], tuple[Op, ...], tuple[int, ...]]:
-    """Return the reductions that are only stored, what stores them, and where: see `_Moves`.
+    """Return reductions that are only stored, their stores and places.
 
     What stores a result may need what one stores, arguments that nothing else reads, and what is
     known of every turn.

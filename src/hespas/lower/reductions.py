@@ -116,7 +116,7 @@ def cut_of(runs: Runs, places: Sequence[int]) -> int:
 
 
 def _factor(size: int) -> int:
-    """Return a factor of a size near its root, preferably a power of two."""
+    """Return a factor near the root, preferably a power of two."""
     root = isqrt(size)
     even = size & -size
     while even > root:

@@ -111,7 +111,7 @@ class Kernel:
 
     @cached_property
     def writer(self) -> Writer:
-        """The writer of a kernel without products; each product has its own `GemmWriter`."""
+        """The writer of a kernel without products."""
         if isinstance(self.op.attrs, CustomCallAttrs):
             writers = {MOSAIC: Writer.PALLAS, TRITON: Writer.TRITON}
             return writers.get(self.op.attrs.target, Writer.LIBRARY)
