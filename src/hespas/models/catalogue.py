@@ -104,8 +104,8 @@ class Gemm:
     @property
     def result_axes(self) -> dict[str, tuple[str, ...]]:
         """The mesh axes that divide each dimension of the product."""
-        named = _PRODUCT[self.divided]
-        return {named: self.mesh.names} if named else {}
+        dimension = _PRODUCT[self.divided]
+        return {dimension: self.mesh.names} if dimension else {}
 
     def check(self) -> None:
         """Raise `ConfigError` for a mesh that divides no factor."""
@@ -186,20 +186,20 @@ def model_named(name: str) -> Model:
     >>> model_named("Qwen/Qwen3-8B").settings.layers
     36
     """
-    found = find_model(name)
-    if found is None:
+    model = find_model(name)
+    if model is None:
         raise ConfigError(f"there is no model {name!r}", hint=suggestion(name, names()))
-    return found
+    return model
 
 
 def find_model(name: str) -> Model | None:
     """Return a model by its name or path, or None."""
-    found = MODELS.get(name.removesuffix(":training"))
+    model = MODELS.get(name.removesuffix(":training"))
     base = name.rpartition(":")[0]
-    if found is None and base in MODELS and configuration_of(base) is None:
+    if model is None and base in MODELS and configuration_of(base) is None:
         # A model of the zoo has the steps that are listed.
         return None
-    return found or configured_model(name)
+    return model or configured_model(name)
 
 
 def names() -> tuple[str, ...]:

@@ -119,10 +119,10 @@ def _check_groups(routing: Routing, devices: int) -> None:
     if groups == 1:
         return
     _refuse(routing.dropless, "dropless products know no groups of experts", "drop one")
-    for what, number in (("experts", routing.experts), ("devices along expert", devices)):
+    for noun, number in (("experts", routing.experts), ("devices along expert", devices)):
         _refuse(
             number % groups != 0 and number > 1,
-            f"{number} {what} are not divided by expert_groups = {groups}",
+            f"{number} {noun} are not divided by expert_groups = {groups}",
             "give a number that divides them",
         )
     _refuse(
@@ -130,10 +130,10 @@ def _check_groups(routing: Routing, devices: int) -> None:
         f"chosen = {routing.chosen} is not divided by chosen_groups = {chosen}",
         "give a number that divides it",
     )
-    in_each, of = routing.chosen // chosen, routing.experts // groups
+    chosen_of_group, experts_of_group = routing.chosen // chosen, routing.experts // groups
     _refuse(
-        in_each > of,
-        f"{in_each} experts are chosen in each group, which has {of}",
+        chosen_of_group > experts_of_group,
+        f"{chosen_of_group} experts are chosen in each group, which has {experts_of_group}",
         "give fewer expert_groups, or more chosen_groups",
     )
 
@@ -251,10 +251,10 @@ def _check_recomputed(model: LanguageModel, run: Training) -> None:
         "mla_up_proj": model.latent is not None,
     }
     for module in sorted(run.recomputed):
-        what = {"mlp": "dense layers", "mla_up_proj": "latent attention"}.get(module, "experts")
+        part = {"mlp": "dense layers", "mla_up_proj": "latent attention"}.get(module, "experts")
         _refuse(
             not has.get(module, True),
-            f"remat = {run.remat} of a model without {what}",
+            f"remat = {run.remat} of a model without {part}",
             f"drop {module}",
         )
 
@@ -394,7 +394,7 @@ def why_not(model: LanguageModel, kernels: str) -> str:
             lacks = [(bool(style.score_cap), "has no cap of scores")]
             if isinstance(run, Decode):
                 lacks += _lacks_over_cache(model, run)
-    named, devices = FUSED[kernels], model.mesh.size("context")
+    kernel_type, devices = FUSED[kernels], model.mesh.size("context")
     if devices > 1:
         lacks += [
             (
@@ -403,8 +403,8 @@ def why_not(model: LanguageModel, kernels: str) -> str:
             ),
             (style.sinks, "has no sinks in divided sequences"),
         ]
-    return next((f"{named.title} {what}" for is_so, what in lacks if is_so), "") or (
-        named.why_not(dtype=run.dtype, sequence=model.sequence, devices=devices)
+    return next((f"{kernel_type.title} {lack}" for is_so, lack in lacks if is_so), "") or (
+        kernel_type.why_not(dtype=run.dtype, sequence=model.sequence, devices=devices)
     )
 
 
@@ -430,8 +430,10 @@ def _lacks_of_flash_mla(model: LanguageModel) -> list[tuple[bool, str]]:
     if model.is_longer_than_index and isinstance(run, Prefill):
         return []
     if not isinstance(run, Decode) or latent is None:
-        what = "new tokens over a cache of latent vectors, and longer prompts than an index chooses"
-        return [(True, f"is for {what}")]
+        purpose = (
+            "new tokens over a cache of latent vectors, and longer prompts than an index chooses"
+        )
+        return [(True, f"is for {purpose}")]
     return [
         (run.new_tokens > 1, f"was measured for one new token, not {run.new_tokens}"),
         (

@@ -145,8 +145,8 @@ def configured(values: Mapping[str, Any], *, location: str, name: str) -> Config
     fields.check_read()
     longest = next((size for name in _LENGTHS if (size := fields.size(name, default=0))), 0)
     notes += _notes_of(outer, fields)
-    model, whole = _without_long_windows(model, longest)
-    notes += whole
+    model, window_notes = _without_long_windows(model, longest)
+    notes += window_notes
     model = _runnable(model)
     _check(model, fields)
     return Configuration(
@@ -250,12 +250,15 @@ def _unknown_family(family: str, values: Mapping[str, Any], location: str) -> Co
         )
 
     plain = family.removesuffix("_text")
-    shipped, own = _shipped_fields(), _telling(set(values))
-    alike = {name: len(own & other) / len(own | other) for name, other in shipped.items()}
+    shipped, own_fields = _shipped_fields(), _telling(set(values))
+    alike = {
+        name: len(own_fields & shipped_fields) / len(own_fields | shipped_fields)
+        for name, shipped_fields in shipped.items()
+    }
     close = [name for name in nearest(plain, (*DECODERS, *NETWORKS)) if _is_one_letter(name, plain)]
     likest = close[0] if close else max(alike, key=lambda name: alike[name])
-    named = sorted(own - shipped.get(likest, own))
-    differs = f", which has no {', '.join(named[:5])}" if named else ""
+    extra = sorted(own_fields - shipped.get(likest, own_fields))
+    differs = f", which has no {', '.join(extra[:5])}" if extra else ""
     return ConfigError(
         f"model_type {family!r} is not known{_UNLIKE.get(plain, '')}",
         location=location,
@@ -264,10 +267,10 @@ def _unknown_family(family: str, values: Mapping[str, Any], location: str) -> Co
     )
 
 
-def _is_one_letter(name: str, other: str) -> bool:
+def _is_one_letter(first: str, second: str) -> bool:
     """Return whether two names differ by at most one letter."""
-    return abs(len(name) - len(other)) <= _TYPING_ERRORS and (
-        sum((Counter(name) - Counter(other)).values()) <= _TYPING_ERRORS
+    return abs(len(first) - len(second)) <= _TYPING_ERRORS and (
+        sum((Counter(first) - Counter(second)).values()) <= _TYPING_ERRORS
     )
 
 
@@ -297,7 +300,7 @@ def _runnable(model: LanguageModel) -> LanguageModel:
     tokens = min(model.sequence, model.style.learned_positions or model.sequence)
     model = replace(model, run=replace(model.run, sequence=tokens))
     if routing is not None:
-        dense = next((at for at, kind in enumerate(kinds) if kind.is_routed), len(kinds))
+        dense = next((index for index, kind in enumerate(kinds) if kind.is_routed), len(kinds))
         plain = replace(model, pattern=(), routing=replace(routing, dense_layers=dense))
         if plain.kinds == kinds:
             return plain

@@ -100,10 +100,10 @@ def _configured(
 ) -> Model | None:
     """Return the cached step of a name or unchanged file."""
     name, step = _name_and_step(text)
-    found = configuration_of(name)
-    if found is None and ":" in text:
+    configuration = configuration_of(name)
+    if configuration is None and ":" in text:
         _check_spelling(text)
-    return None if found is None else _step(found, name, step)
+    return None if configuration is None else _step(configuration, name, step)
 
 
 def _check_spelling(text: str) -> None:
@@ -169,7 +169,7 @@ def _base(name: str) -> tuple[str | None, str | None]:
     folded = name.casefold()
     stored = _STORED.search(folded)
     key = _plain(folded[: stored.start()] if stored else folded)
-    alike = [full for each, full in _shipped().items() if _plain(each) == key]
+    alike = [full for folded_name, full in _shipped().items() if _plain(folded_name) == key]
     organisation = folded.partition("/")[0]
     own = [full for full in alike if full.casefold().startswith(f"{organisation}/")]
     of_organisation = own or alike
@@ -213,8 +213,8 @@ def _shipped_file(name: str) -> str | None:
     folded = name.casefold()
     if "/" in name:
         return _shipped().get(folded)
-    found = [full for key, full in _shipped().items() if key.partition("/")[2] == folded]
-    return found[0] if len(found) == 1 else None
+    matches = [full for key, full in _shipped().items() if key.partition("/")[2] == folded]
+    return matches[0] if len(matches) == 1 else None
 
 
 @cache
@@ -236,7 +236,7 @@ def _step(configuration: Configuration, name: str, step: str) -> Model:
     _check_step(model, name, step)
     some = f", {active / 1e9:.3f} B of them active" if active != count else ""
     # Another process, in another directory, reads a file by the same name.
-    named = str(Path(name).resolve()) if Path(name).exists() else name
+    location = str(Path(name).resolve()) if Path(name).exists() else name
     title = configuration.name.removesuffix(".json")
     trains = step == "training"
     settings: Any
@@ -249,7 +249,7 @@ def _step(configuration: Configuration, name: str, step: str) -> Model:
         case LanguageModel():
             settings = replace(model, run=_run(model, configuration, step))
     return Model(
-        name=named if trains else f"{named}{'-' if name in SHORT_NAMES else ':'}{step}",
+        name=location if trains else f"{location}{'-' if name in SHORT_NAMES else ':'}{step}",
         summary=f"{title} {_SUMMARIES[step]}, {count / 1e9:.3f} B parameters{some}",
         settings=settings,
         notes=configuration.notes,
@@ -265,13 +265,13 @@ def counted(model: Network | ResNet) -> int:
 
 def _check_step(model: LanguageModel | Network | ResNet, name: str, step: str) -> None:
     """Raise `ConfigError` for a step that a model has not."""
-    known = STEPS[:3]
+    steps = STEPS[:3]
     if not isinstance(model, LanguageModel):
-        known = steps_of(model.design if isinstance(model, Network) else model)
-    if step not in known:
+        steps = steps_of(model.design if isinstance(model, Network) else model)
+    if step not in steps:
         lacks = "writes no tokens one after the other" if step != "inference" else "writes tokens"
         raise ConfigError(
-            f"{name} has no step {step}: it {lacks}", hint=f"its steps are {', '.join(known)}"
+            f"{name} has no step {step}: it {lacks}", hint=f"its steps are {', '.join(steps)}"
         )
 
 

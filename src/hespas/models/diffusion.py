@@ -9,19 +9,18 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from hespas.base.frozen import frozen
-from hespas.models.network import ROW, Heads, Input, Net
+from hespas.models.network import ROW, Heads, Input, Net, Sample
 
-Given = Mapping[str, Any]
 _WAVES = 256
 _EPSILON = 1e-6
 _STEPS = 1000.0
 
 
-def _chunks(net: Net, name: str, given: Any, count: int) -> list[Any]:
+def _chunks(net: Net, name: str, condition: Any, count: int) -> list[Any]:
     """Return what modulates a layer, (batch, 1, features) each."""
-    made = net.linear(name, given, (ROW, count * given.shape[-1]))
-    size = given.shape[-1]
-    return [made[:, None, at * size : (at + 1) * size] for at in range(count)]
+    features = net.linear(name, condition, (ROW, count * condition.shape[-1]))
+    size = condition.shape[-1]
+    return [features[:, None, index * size : (index + 1) * size] for index in range(count)]
 
 
 def _modulated(net: Net, x: Any, shift: Any, scale: Any, epsilon: float = _EPSILON) -> Any:
@@ -63,7 +62,7 @@ class Dit:
         image = Input("image", (self.side, self.side, self.channels), is_number=False)
         return image, Input("step", ()), Input("label", ())
 
-    def forward(self, net: Net, given: Given) -> Any:
+    def forward(self, net: Net, sample: Sample) -> Any:
         """Return the noise, with its variance for twice the channels."""
         ops, size, patches = net.ops, self.heads * self.head_size, self.side // self.patch
         names = tuple(f"attn1.{name}" for name in ("to_q", "to_k", "to_v", "to_out.0"))
@@ -72,10 +71,10 @@ class Dit:
 
         def condition(layer: Net) -> Any:
             part = layer["norm1.emb"]
-            waves = ops.waves(given["step"], _WAVES, shift=1)
+            waves = ops.waves(sample["step"], _WAVES, shift=1)
             table = part.table("class_embedder.embedding_table", self.classes + 1, size)
-            made = embedded(part["timestep_embedder"], waves, size)
-            return ops.activate(made + ops.look_up(table, given["label"]), "silu")
+            features = embedded(part["timestep_embedder"], waves, size)
+            return ops.activate(features + ops.look_up(table, sample["label"]), "silu")
 
         def block(layer: Net, x: Any) -> Any:
             with ops.scope("modulation"):
@@ -86,13 +85,13 @@ class Dit:
             return x + gate_mlp * _fed(layer, "ff", hidden, 4 * size)
 
         with ops.scope("embedding"):
-            x = net["pos_embed"].patches("proj", given["image"], size, self.patch)
+            x = net["pos_embed"].patches("proj", sample["image"], size, self.patch)
             x = x + self._positions(net, patches, size)
         x = net.repeat("transformer_blocks", self.layers, block, ops.rows(x))
         with ops.scope("head"):
             first = condition(ops.first("transformer_blocks"))
-            made = net.linear("proj_out_1", first, (ROW, 2 * size))[:, None]
-            x = _modulated(net, x, made[:, :, :size], made[:, :, size:])
+            features = net.linear("proj_out_1", first, (ROW, 2 * size))[:, None]
+            x = _modulated(net, x, features[:, :, :size], features[:, :, size:])
             x = net.linear("proj_out_2", x, (ROW, self.patch**2 * self.made))
             x = ops.reshape(x, x.shape[0], patches, patches, self.patch, self.patch, self.made)
             x = ops.transpose(x, 0, 1, 3, 2, 4, 5)
@@ -134,21 +133,21 @@ class Flux:
     def inputs(self, run: Any) -> tuple[Input, ...]:
         """Return what a sample is."""
         rows = (run.image // self.pixels) ** 2
-        given = {
+        shapes = {
             "image": (rows, self.channels),
             "text": (run.sequence, self.text),
             "pooled": (self.pooled,),
             "step": (),
         } | ({"guidance": ()} if self.is_guided else {})
-        return tuple(Input(name, shape, is_number=False) for name, shape in given.items())
+        return tuple(Input(name, shape, is_number=False) for name, shape in shapes.items())
 
-    def forward(self, net: Net, given: Given) -> Any:
+    def forward(self, net: Net, sample: Sample) -> Any:
         """Return where each row of the image goes."""
         ops, size = net.ops, self.heads * self.head_size
         with ops.scope("embedding"):
-            image = net.linear("x_embedder", given["image"], (ROW, size))
-            text = net.linear("context_embedder", given["text"], (ROW, size))
-            condition = ops.activate(self._condition(net["time_text_embed"], given, size), "silu")
+            image = net.linear("x_embedder", sample["image"], (ROW, size))
+            text = net.linear("context_embedder", sample["text"], (ROW, size))
+            condition = ops.activate(self._condition(net["time_text_embed"], sample, size), "silu")
             turns = self._turns(net, text.shape[1], image.shape[1])
         both = net.repeat(
             "transformer_blocks",
@@ -167,13 +166,13 @@ class Flux:
             x = _modulated(net, x[:, text.shape[1] :], shift, scale)
             return net.linear("proj_out", x, (ROW, self.channels))
 
-    def _condition(self, net: Net, given: Given, size: int) -> Any:
-        made = embedded(net["text_embedder"], given["pooled"], size)
+    def _condition(self, net: Net, sample: Sample, size: int) -> Any:
+        embedding = embedded(net["text_embedder"], sample["pooled"], size)
         for name, part in (("step", "timestep_embedder"), ("guidance", "guidance_embedder")):
-            if name in given:
-                waves = net.ops.waves(given[name] * _STEPS, _WAVES)
-                made = made + embedded(net[part], waves, size)
-        return made
+            if name in sample:
+                waves = net.ops.waves(sample[name] * _STEPS, _WAVES)
+                embedding = embedding + embedded(net[part], waves, size)
+        return embedding
 
     def _turns(self, net: Net, text: int, rows: int) -> Any:
         """Return each row's cosines and sines.
@@ -193,7 +192,7 @@ class Flux:
             ops.waves(ops.join([before, place], 0), count, is_paired=True)
             for place, count in zip(places, self.rotations, strict=True)
         ]
-        return tuple(ops.join(list(each), 1)[:, None] for each in zip(*waves, strict=True))
+        return tuple(ops.join(list(part), 1)[:, None] for part in zip(*waves, strict=True))
 
     def _projected(self, net: Net, x: Any, names: tuple[str, ...]) -> list[Any]:
         """Return queries, keys and values; the first two are normalised."""
@@ -201,14 +200,14 @@ class Flux:
         dims = (("heads", self.heads), ("", self.head_size))
         query, key, value = (net.linear(name, x, *dims) for name in products)
         query, key = (
-            net.norm(name, each, _EPSILON, "rms")
-            for name, each in ((query_norm, query), (key_norm, key))
+            net.norm(name, heads, _EPSILON, "rms")
+            for name, heads in ((query_norm, query), (key_norm, key))
         )
         return [query, key, value]
 
     def _attended(self, net: Net, arrays: list[Any], turns: Any) -> Any:
         query, key, value = arrays
-        query, key = (_turned(net, each, turns) for each in (query, key))
+        query, key = (_turned(net, heads, turns) for heads in (query, key))
         scale = self.head_size**-0.5
         return net.ops.attend(net.path, query, lambda: (key, value), scale=scale)
 
@@ -228,11 +227,11 @@ class Flux:
                 for x, of_x, own in zip(pair, chunks, names, strict=True)
             ]
             joined = [ops.join(arrays, 1) for arrays in zip(*of_parts, strict=True)]
-            made = self._attended(net["attn"], joined, turns)
-            taken, row = ("heads", ""), (ROW, size)
+            attended = self._attended(net["attn"], joined, turns)
+            dimensions, row = ("heads", ""), (ROW, size)
             outputs = (
-                net["attn"].linear("to_add_out", made[:, :length], row, taken=taken),
-                net["attn"].linear("to_out.0", made[:, length:], row, taken=taken),
+                net["attn"].linear("to_add_out", attended[:, :length], row, summed=dimensions),
+                net["attn"].linear("to_out.0", attended[:, length:], row, summed=dimensions),
             )
         streams: list[Any] = []
         for x, output, of_x, name in zip(pair, outputs, chunks, ("ff_context", "ff"), strict=True):
@@ -250,13 +249,13 @@ class Flux:
         with ops.scope("attention"):
             names = ("to_q", "to_k", "to_v", "norm_q", "norm_k")
             arrays = self._projected(net["attn"], hidden, names)
-            made = self._attended(net["attn"], arrays, turns)
+            attended = self._attended(net["attn"], arrays, turns)
         with ops.scope("mlp"):
             inner = ops.keep(net.linear("proj_mlp", hidden, ("mlp", 4 * size)), "mlp_up")
-            flat = ops.reshape(made, *x.shape)
+            flat = ops.reshape(attended, *x.shape)
             joined = ops.join([flat, ops.activate(inner, "gelu")], 2)
-            made = ops.keep(net.linear("proj_out", joined, (ROW, size)), "mlp_down")
-        return x + gate * made
+            attended = ops.keep(net.linear("proj_out", joined, (ROW, size)), "mlp_down")
+        return x + gate * attended
 
 
 def _turned(net: Net, x: Any, turns: Any) -> Any:

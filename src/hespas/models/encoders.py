@@ -9,9 +9,8 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from hespas.base.frozen import frozen
-from hespas.models.network import ROW, Heads, Input, Net
+from hespas.models.network import ROW, Heads, Input, Net, Sample
 
-Given = Mapping[str, Any]
 _BERT = ("attention.self.query", "attention.self.key", "attention.self.value")
 
 
@@ -68,7 +67,7 @@ class Bert:
         """Return what a sample is."""
         return Input("inputs", (run.sequence,)), Input("kinds", (run.sequence,))
 
-    def forward(self, net: Net, given: Given) -> Any:
+    def forward(self, net: Net, sample: Sample) -> Any:
         """Return the logits of each token."""
         tower, ops, size = self.tower, net.ops, self.tower.embedding
         heads = tower.attention(names=(*_BERT, "attention.output.dense"))
@@ -83,9 +82,9 @@ class Bert:
         with ops.scope("embedding"):
             part = net["bert.embeddings"]
             words = part.table("word_embeddings", self.vocabulary, size, "vocabulary")
-            x = ops.look_up(words, given["inputs"])
+            x = ops.look_up(words, sample["inputs"])
             x = x + ops.look_up(
-                part.table("token_type_embeddings", self.kinds, size), given["kinds"]
+                part.table("token_type_embeddings", self.kinds, size), sample["kinds"]
             )
             positions = part.table("position_embeddings", self.positions, size)
             used = positions[self.unused : self.unused + x.shape[1]]
@@ -139,14 +138,14 @@ class Vit:
         """Return what a sample is."""
         return (Input("image", (self.image, self.image, self.channels), is_number=False),)
 
-    def forward(self, net: Net, given: Given) -> Any:
+    def forward(self, net: Net, sample: Sample) -> Any:
         """Return the logits of classes, or the pooled row."""
         tower, ops, size = self.tower, net.ops, self.tower.embedding
         biases = (*(self.has_biases,) * 3, True)
         heads = tower.attention(names=_named("attention", "o_proj"), biases=biases)
         outer = net["vit"] if self.labels else net
         with ops.scope("embedding"):
-            part, image = outer["embeddings"], given["image"]
+            part, image = outer["embeddings"], sample["image"]
             patches = part["patch_embeddings"].patches("projection", image, size, self.patch)
             first = part.weight("cls_token", ("", 1), ("", 1), ("", size))
             x = ops.join([ops.repeated(first, image.shape[0]), patches], 1)
@@ -181,13 +180,13 @@ class Siglip:
         image = (self.image, self.image, self.channels)
         return Input("image", image, is_number=False), Input("inputs", (self.positions,))
 
-    def forward(self, net: Net, given: Given) -> Any:
+    def forward(self, net: Net, sample: Sample) -> Any:
         """Return the logits of each pair of text and image."""
         ops = net.ops
         with ops.scope("vision"):
-            image = self._seen(net["vision_model"], given["image"])
+            image = self._seen(net["vision_model"], sample["image"])
         with ops.scope("text"):
-            text = self._read(net["text_model"], given["inputs"])
+            text = self._read(net["text_model"], sample["inputs"])
         with ops.scope("head"):
             text, image = (ops.normalise(rows, "unit") for rows in (text, image))
             logits = ops.contract(text, image, 1, is_tied=True)
@@ -207,11 +206,12 @@ class Siglip:
         bias = part.weight("attention.in_proj_bias", ("", 3), *dims)
         probe = ops.repeated(part.weight("probe", ("", 1), ("", 1), ("", size)), x.shape[0])
         query, key, value = (
-            ops.contract(rows, weight[:, at], 1) + bias[at] for at, rows in enumerate((probe, x, x))
+            ops.contract(rows, weight[:, index], 1) + bias[index]
+            for index, rows in enumerate((probe, x, x))
         )
-        made = ops.cross(part.path, query, lambda: (key, value), scale=heads.factor)
-        taken = ("heads", "")
-        x = part.linear("attention.out_proj", made, (ROW, size), taken=taken)
+        attended = ops.cross(part.path, query, lambda: (key, value), scale=heads.factor)
+        dimensions = ("heads", "")
+        x = part.linear("attention.out_proj", attended, (ROW, size), summed=dimensions)
         hidden = part.norm("layernorm", x, tower.epsilon)
         return (x + part["mlp"].feed_forward(hidden, tower.mlp, tower.activation))[:, 0]
 
@@ -251,13 +251,13 @@ class T5:
         """Return the rows of a source."""
         return run.source
 
-    def encoded(self, net: Net, given: Given) -> Any:
+    def encoded(self, net: Net, sample: Sample) -> Any:
         """Return what the encoder makes."""
-        return self._through(net, "encoder", self.encoder, given["source"], None)
+        return self._through(net, "encoder", self.encoder, sample["source"], None)
 
-    def decoded(self, net: Net, given: Given, source: Any) -> Any:
+    def decoded(self, net: Net, sample: Sample, source: Any) -> Any:
         """Return the logits of tokens, given the encoded source."""
-        x = self._through(net, "decoder", self.decoder, given["inputs"], source)
+        x = self._through(net, "decoder", self.decoder, sample["inputs"], source)
         with net.ops.scope("logits"):
             x = net.ops.last(x)
             if not self.tied:
@@ -272,20 +272,20 @@ class T5:
         ops, is_decoder = net.ops, name == "decoder"
         how: dict[str, Any] = {"biases": (False,) * 4, "scale": 1.0}
         own, cross = (
-            tower.attention(names=tuple(f"layer.{part}.{one}" for one in "qkvo"), **how)
+            tower.attention(names=tuple(f"layer.{part}.{letter}" for letter in "qkvo"), **how)
             for part in ("0.SelfAttention", "1.EncDecAttention")
         )
         inner = ("wi_0", "wi_1", "wo") if tower.gated else ("wi", "wo")
         number = 2 if is_decoder else 1
-        names = tuple(f"layer.{number}.DenseReluDense.{one}" for one in inner)
+        names = tuple(f"layer.{number}.DenseReluDense.{letter}" for letter in inner)
         table = net[name].table(
             "block.0.layer.0.SelfAttention.relative_attention_bias", self.buckets, tower.heads
         )
         keys = ops.context(tokens.shape[1]) if is_decoder else tokens.shape[1]
         sizes = (self.buckets, self.distance)
         with ops.scope("positions"):
-            found = ops.buckets(tokens.shape[1], keys, sizes, is_causal=is_decoder)
-            bias = ops.transpose(ops.look_up(table, found), 2, 0, 1)
+            buckets = ops.buckets(tokens.shape[1], keys, sizes, is_causal=is_decoder)
+            bias = ops.transpose(ops.look_up(table, buckets), 2, 0, 1)
 
         def block(layer: Net, x: Any) -> Any:
             def normed(number: int) -> Any:
@@ -338,21 +338,21 @@ class Whisper:
         """Return the rows of a source."""
         return self.rows
 
-    def encoded(self, net: Net, given: Given) -> Any:
+    def encoded(self, net: Net, sample: Sample) -> Any:
         """Return what the encoder makes."""
         part, tower, ops = net["model.encoder"], self.encoder, net.ops
         with ops.scope("encoder"):
             size, how = tower.embedding, {"padding": 1}
-            x = part.convolution("conv1", given["source"], size, 3, **how)
+            x = part.convolution("conv1", sample["source"], size, 3, **how)
             x = ops.activate(x, tower.activation)
             x = part.convolution("conv2", x, size, 3, stride=2, **how)
             x = ops.activate(x, tower.activation)
             x = x + part.table("embed_positions", self.rows, size)
             return self._layers(part, tower, x, None)
 
-    def decoded(self, net: Net, given: Given, source: Any) -> Any:
+    def decoded(self, net: Net, sample: Sample, source: Any) -> Any:
         """Return the logits of tokens, given the encoded sound."""
-        part, tower, ops, tokens = net["model.decoder"], self.decoder, net.ops, given["inputs"]
+        part, tower, ops, tokens = net["model.decoder"], self.decoder, net.ops, sample["inputs"]
         with ops.scope("decoder"):
             table = part.table("embed_tokens", self.vocabulary, tower.embedding, "vocabulary")
             x = ops.look_up(table, tokens)

@@ -18,9 +18,9 @@ from hespas.base.suggest import nearest
 from hespas.errors import ConfigError
 
 
-def ignored(of: Literal["config.json", "megatron"]) -> re.Pattern[str]:
+def ignored(file: Literal["config.json", "megatron"]) -> re.Pattern[str]:
     """Return the names of fields that change no cost."""
-    names_of = json.loads((CONFIGS / "ignored_fields.json").read_bytes())[of]
+    names_of = json.loads((CONFIGS / "ignored_fields.json").read_bytes())[file]
     return re.compile("|".join(name for names in names_of.values() for name in names))
 
 
@@ -49,20 +49,20 @@ class Fields:
         Raises `ConfigError` where two disagree.
         """
         self.read |= set(names)
-        found = {name: self.values[name] for name in names if self.values.get(name) is not None}
+        values = {name: self.values[name] for name in names if self.values.get(name) is not None}
         default = next((name for name in names if name in self.defaults), None)
         if default is not None and not set(names) & set(self.values):
             self.assumed.add(default)
             return self.defaults[default]
-        first, *others = found or names
-        for name, value in ((name, found[name]) for name in others if name in found):
-            if value != found[first]:
+        first, *others_names = values or names
+        for name, value in ((name, values[name]) for name in others_names if name in values):
+            if value != values[first]:
                 raise ConfigError(
-                    f"{first} is {found[first]!r} and {name} is {value!r}, which mean the same",
+                    f"{first} is {values[first]!r} and {name} is {value!r}, which mean the same",
                     location=self.location,
                     hint="keep one",
                 )
-        return next(iter(found.values()), None)
+        return next(iter(values.values()), None)
 
     def number(self, *names: str, default: Any = MISSING) -> float:
         """Return a number."""
@@ -118,14 +118,14 @@ class Fields:
             raise self._wrong(names, value, "a text")
         return value
 
-    def one_of(self, name: str, known: Sequence[Any]) -> None:
+    def one_of(self, name: str, allowed: Sequence[Any]) -> None:
         """Raise `ConfigError` for a value that is not known."""
         value = self.given(name)
-        if value is not None and value not in known:
+        if value is not None and value not in allowed:
             raise ConfigError(
                 f"{name} is {value!r}, which changes what is computed and is not known",
                 location=self.location,
-                hint=f"known: {', '.join(map(repr, known))}",
+                hint=f"known: {', '.join(map(repr, allowed))}",
             )
 
     def texts(self, *names: str) -> list[str]:
@@ -134,7 +134,7 @@ class Fields:
         if value is None:
             return []
         members = cast("list[object]", value) if isinstance(value, list) else [None]
-        if not all(isinstance(each, str) for each in members):
+        if not all(isinstance(member, str) for member in members):
             raise self._wrong(names, members, "a list of texts")
         return cast("list[str]", value)
 
@@ -144,7 +144,7 @@ class Fields:
         members = cast("list[object]", value if isinstance(value, list) else [value])
         if value is None:
             return []
-        if not all(isinstance(each, int) for each in members):
+        if not all(isinstance(member, int) for member in members):
             raise self._wrong(names, members, "a list of whole numbers")
         return cast("list[int]", members)
 
@@ -179,15 +179,18 @@ class Fields:
                 )
 
     def _wrong(self, names: Sequence[str], value: object, expected: str) -> ConfigError:
-        name = next((each for each in names if self.values.get(each) is not None), names[0])
-        what = "is missing" if value is None else f"is {json.dumps(value)}"
-        unread = [each for each in self.values if each not in self.read]
+        name = next(
+            (field_name for field_name in names if self.values.get(field_name) is not None),
+            names[0],
+        )
+        problem = "is missing" if value is None else f"is {json.dumps(value)}"
+        unread = [field_name for field_name in self.values if field_name not in self.read]
         close = nearest(name, unread) if value is None else []
         hint = f"give {expected}" + (f"; did you mean {close[0]}?" if close else "")
-        return ConfigError(f"{name} {what}", location=self.location, hint=hint)
+        return ConfigError(f"{name} {problem}", location=self.location, hint=hint)
 
 
-def _near(name: str, known: set[str]) -> str:
-    close = nearest(name, sorted(known))
+def _near(name: str, names: set[str]) -> str:
+    close = nearest(name, sorted(names))
     remedy = "take it out if it changes nothing"
     return f"did you mean {close[0]}? Otherwise {remedy}" if close else remedy

@@ -99,8 +99,8 @@ def model_figures(configuration: Configuration, *, name: str) -> ModelFigures:
     parts = weight_bytes_by_part(model, precision)
     weights = sum(parts.values())
     cached = kv_bytes_per_token(model, precision)
-    trained = _working_bytes(model)
-    held = weights + cached * configuration.longest + state_bytes(model)
+    working_bytes = _working_bytes(model)
+    serving_bytes = weights + cached * configuration.longest + state_bytes(model)
     return ModelFigures(
         name=name,
         family=configuration.family,
@@ -123,8 +123,8 @@ def model_figures(configuration: Configuration, *, name: str) -> ModelFigures:
         },
         cache_format=precision.cache,
         smallest_cluster={
-            "training": _clusters(count * TRAINED_BYTES, trained),
-            "inference": _clusters(held, 0),
+            "training": _clusters(count * TRAINED_BYTES, working_bytes),
+            "inference": _clusters(serving_bytes, 0),
         },
         notes=configuration.notes,
         source=configuration.source,
@@ -143,8 +143,8 @@ def _network_figures(
         (cached, of_source), tokens = cached_bytes(model), model.sequence
         flops, sample = model.flops, " and ".join(map(str, model.inputs))
     else:
-        one = replace(model, train=False, batch=1, mesh=MeshAxes(axes=(("data", 1),)))
-        flops, sample = model_flops(one) or 0.0, f"image {model.image} x {model.image} x 3"
+        alone = replace(model, train=False, batch=1, mesh=MeshAxes(axes=(("data", 1),)))
+        flops, sample = model_flops(alone) or 0.0, f"image {model.image} x {model.image} x 3"
     return ModelFigures(
         name=name,
         family=configuration.family,
@@ -231,8 +231,8 @@ def _working_bytes(model: LanguageModel) -> int:
     sizes, tokens = model.sizes_of_layers, TRAINED_TOKENS
     gathered_weights = parameters(model) - parameters_by_part(model)["experts"]
     gathered = 2 * 2 * gathered_weights // sizes.layers
-    kept = 2 * sizes.layers * tokens * sizes.embedding
-    return kept + 10 * tokens * sizes.vocabulary + gathered
+    inputs = 2 * sizes.layers * tokens * sizes.embedding
+    return inputs + 10 * tokens * sizes.vocabulary + gathered
 
 
 def _clusters(divided: float, everywhere: float) -> dict[str, str]:

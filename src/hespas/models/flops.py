@@ -96,7 +96,7 @@ def _mixing(settings: LanguageModel, kind: LayerKind) -> int:
     """Return a token's forward FLOPs of attention in a layer."""
     if kind.mixer != "attention":
         return 0
-    seen = min(each for each in (settings.context, kind.window, kind.chunk) if each)
+    seen = min(tokens for tokens in (settings.context, kind.window, kind.chunk) if tokens)
     latent = settings.latent
     index = 0 if latent is None else _index_flops(latent)
     if latent is None or not settings.selects_tokens:
@@ -158,9 +158,9 @@ def _resnet(settings: ResNet) -> int:
     """
     net = settings.layers
     windows = net.windows(settings.image)
-    each = {
+    by_layer = {
         layer.name: 2 * layer.inputs * layer.outputs * windows[layer.name].read ** 2
         for layer in net.convolutions()
     }
-    forward = sum(each.values()) + 2 * net.features * net.classes
-    return 3 * forward - each[net.first.name] if settings.train else forward
+    forward = sum(by_layer.values()) + 2 * net.features * net.classes
+    return 3 * forward - by_layer[net.first.name] if settings.train else forward

@@ -34,8 +34,8 @@ class Kernels:
             return f"{self.title} computes in {bits}, and dtype is {dtype}"
         blocks = 1 if devices == 1 else 2 * devices
         if self.tokens > 1 and sequence % (blocks * self.tokens):
-            of = "" if blocks == 1 else f" in each of {blocks} blocks"
-            return f"{self.title} needs multiples of {self.tokens} tokens{of}, not {sequence}"
+            place = "" if blocks == 1 else f" in each of {blocks} blocks"
+            return f"{self.title} needs multiples of {self.tokens} tokens{place}, not {sequence}"
         return ""
 
 

@@ -95,8 +95,8 @@ class LanguageModel:
     def gradient_dtype(self) -> str:
         """The type in which a pipeline sums gradients over micro-batches."""
         run = self.run
-        named = run.gradient_dtype if isinstance(run, Training) else "same"
-        return self.state_dtype if named == "same" else named
+        dtype = run.gradient_dtype if isinstance(run, Training) else "same"
+        return self.state_dtype if dtype == "same" else dtype
 
     @property
     def state_dtype(self) -> str:
@@ -287,7 +287,7 @@ class LanguageModel:
         The batch is a round's, over all parts.
         """
         sizes = self.sizes_of_layers
-        named = {
+        named_sizes = {
             "rounds": self.accumulation,
             "batch": self.batch * self.parts // self.accumulation,
             "sequence": self.sequence,
@@ -316,7 +316,7 @@ class LanguageModel:
         }
         if self.latent is not None:
             latent = self.latent
-            named |= {
+            named_sizes |= {
                 "query_rank": latent.query_rank,
                 "kv_rank": latent.kv_rank,
                 "query_norm": latent.query_rank,
@@ -329,7 +329,7 @@ class LanguageModel:
             }
         if self.routing is not None:
             routing = self.routing
-            named |= {
+            named_sizes |= {
                 "experts": routing.experts,
                 "choices": routing.experts,
                 "expert_mlp": routing.expert_mlp,
@@ -338,9 +338,9 @@ class LanguageModel:
             }
         for mixer in (self.state_space, self.delta):
             if mixer is not None:
-                named |= {field.name: getattr(mixer, field.name) for field in fields(mixer)}
-                named["earlier_rows"] = mixer.convolution - 1
-        return named
+                named_sizes |= {field.name: getattr(mixer, field.name) for field in fields(mixer)}
+                named_sizes["earlier_rows"] = mixer.convolution - 1
+        return named_sizes
 
     def sizes_of(self, kind: LayerKind) -> dict[str, int]:
         """Return the sizes in which a kind of layer differs."""
@@ -490,8 +490,8 @@ class LanguageModel:
     def first_like(self, begin: int, layers: int) -> int:
         """Return the first layers with these layers' kinds."""
         kinds = self.kinds
-        wanted = kinds[begin : begin + layers]
-        return next(at for at in range(begin + 1) if kinds[at : at + layers] == wanted)
+        group = kinds[begin : begin + layers]
+        return next(first for first in range(begin + 1) if kinds[first : first + layers] == group)
 
     def with_layers(self, layers: int, *, first: int = 0) -> LanguageModel:
         """Return the model of some of its layers alone.
@@ -543,8 +543,8 @@ def shared_kinds(kinds: Iterable[LayerKind]) -> tuple[LayerKind, ...]:
 
     Equal objects are counted fast.
     """
-    known: dict[LayerKind, LayerKind] = {}
-    return tuple(known.setdefault(kind, kind) for kind in kinds)
+    shared: dict[LayerKind, LayerKind] = {}
+    return tuple(shared.setdefault(kind, kind) for kind in kinds)
 
 
 @cache

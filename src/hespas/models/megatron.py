@@ -96,11 +96,11 @@ def _check_read(fields: Fields, path: Path) -> None:
     if not unknown:
         return
     names = ", ".join(spelled(name, path) for name in unknown)
-    what = "argument is" if len(unknown) == 1 else f"{len(unknown)} arguments are"
+    subject = "argument is" if len(unknown) == 1 else f"{len(unknown)} arguments are"
     close = nearest(unknown[0], sorted(fields.read))
     meant = f"did you mean {spelled(close[0], path)}? Otherwise " if close else ""
     raise ConfigError(
-        f"{what} not known, and may change what is computed: {names}",
+        f"{subject} not known, and may change what is computed: {names}",
         location=str(path),
         hint=f"{meant}take out what changes nothing",
     )
@@ -110,9 +110,9 @@ def _check_read(fields: Fields, path: Path) -> None:
 
 
 def _notes(fields: Fields, path: Path) -> Iterator[str]:
-    given = [name for name in _UNFUSED if fields.flag(name)]
-    if given:
-        names = ", ".join(spelled(name, path) for name in given)
+    unfused = [name for name in _UNFUSED if fields.flag(name)]
+    if unfused:
+        names = ", ".join(spelled(name, path) for name in unfused)
         yield f"kernels are fused all the same, without regard to {names}"
     dropouts = [
         fields.number(f"{name}_dropout", default=_DEFAULT_DROPOUT)
@@ -161,15 +161,15 @@ def _adapters(fields: Fields) -> tuple[int, str]:
     default = _ADAPTED_BY_DEFAULT if is_adapted else 0
     rank = fields.size("lora_dim", "lora_rank", default=default)
     modules = fields.texts("lora_target_modules")
-    for each in modules:
-        if each not in LORA_MODULES:
+    for module in modules:
+        if module not in LORA_MODULES:
             raise ConfigError(
-                f"adapters stand beside {each}",
+                f"adapters stand beside {module}",
                 location=fields.location,
                 hint=f"name some of {', '.join(LORA_MODULES)}",
             )
-    for name, known in _FIXED_OF_ADAPTERS.items():
-        fields.one_of(name, (known,))
+    for name, value in _FIXED_OF_ADAPTERS.items():
+        fields.one_of(name, (value,))
     fields.known("lora_alpha", "lora_dropout_position")
     fields.known("lora_lora_A_init_method", "lora_lora_B_init_method")
     return rank, "+".join(sorted(set(modules))) or "all"
@@ -218,9 +218,9 @@ def _sizes(fields: Fields) -> Sizes:
 
 def _padded(fields: Fields) -> int:
     """Return the vocabulary's tokens, padded as by Megatron-LM."""
-    whole = fields.size("padded_vocab_size", default=0)
-    if whole:
-        return whole
+    padded = fields.size("padded_vocab_size", default=0)
+    if padded:
+        return padded
     size, tensor = fields.size("vocab_size"), fields.size("tensor_model_parallel_size", default=1)
     multiple = tensor * fields.size("make_vocab_size_divisible_by", default=128)
     return -(-size // multiple) * multiple
@@ -242,8 +242,12 @@ def _style(fields: Fields, sizes: Sizes, *, is_latent: bool) -> Style:
     biases = fields.flag("add_bias_linear", default=not fields.flag("disable_bias_linear"))
     inputs = fields.flag("add_qkv_bias")
     activation = "silu" if _is_gated(fields) else "gelu"
-    named: dict[str, Activation] = {"silu": "silu", "gelu": "gelu", "squared_relu": "relu_squared"}
-    activation = named[fields.text("activation_func", default=activation)]
+    activations: dict[str, Activation] = {
+        "silu": "silu",
+        "gelu": "gelu",
+        "squared_relu": "relu_squared",
+    }
+    activation = activations[fields.text("activation_func", default=activation)]
     if fields.flag("squared_relu"):
         activation = "relu_squared"
     tied = not fields.flag("untie_embeddings_and_output_weights")
@@ -266,14 +270,14 @@ def _style(fields: Fields, sizes: Sizes, *, is_latent: bool) -> Style:
     )
 
 
-def _window(given: Any, fields: Fields) -> int:
+def _window(text: Any, fields: Fields) -> int:
     """Return the tokens that a layer sees, 0 for all."""
-    if given is None:
+    if text is None:
         return 0
-    numbers = re.findall(r"-?\d+", str(given))
+    numbers = re.findall(r"-?\d+", str(text))
     if not numbers:
         raise ConfigError(
-            f"window_size is {given!r}", location=fields.location, hint="write it as in 4096,0"
+            f"window_size is {text!r}", location=fields.location, hint="write it as in 4096,0"
         )
     return int(numbers[0]) + 1
 
@@ -323,26 +327,26 @@ _REPEATED = re.compile(r"\(?\[([01, ]+)\](?:\*(\d+))?\)?")
 
 def _kinds(fields: Fields, layers: int, has_experts: bool) -> tuple[LayerKind, ...]:
     """Return which layers have experts, by ``moe_layer_freq``."""
-    given = fields.given("moe_layer_freq")
+    frequency = fields.given("moe_layer_freq")
     if not has_experts:
         return ()
-    if given is None or isinstance(given, int):
-        every = given or 1
+    if frequency is None or isinstance(frequency, int):
+        every = frequency or 1
         routed = [index % every == 0 for index in range(layers)]
     else:
-        texts = given if isinstance(given, str) else f"[{','.join(map(str, given))}]"
+        texts = frequency if isinstance(frequency, str) else f"[{','.join(map(str, frequency))}]"
         terms = [_REPEATED.fullmatch(term.strip(" ()")) for term in texts.strip("()").split("+")]
         if not all(terms):
             raise ConfigError(
-                f"moe_layer_freq is {given!r}",
+                f"moe_layer_freq is {frequency!r}",
                 location=fields.location,
                 hint="write a number, or which layers have experts, as in ([0]*3+[1]*58)",
             )
         routed = [
-            each.strip() == "1"
+            digit.strip() == "1"
             for term in terms
             if term
-            for each in term[1].split(",") * int(term[2] or 1)
+            for digit in term[1].split(",") * int(term[2] or 1)
         ]
     if len(routed) != layers:
         raise ConfigError(

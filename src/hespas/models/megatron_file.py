@@ -54,21 +54,21 @@ def _shell(path: Path) -> Iterator[tuple[str, Any]]:
     """Yield the arguments of a shell script, name and value."""
     text = read_text(path).replace("\\\n", " ")
     variables: dict[str, str] = {}
-    name, given, seen = "", list[str](), dict[str, Any]()
+    name, values, seen = "", list[str](), dict[str, Any]()
     for token in [*_words(text, path), "--end"]:
         argument = _NAME.fullmatch(token)
         assigned = _ASSIGNED.fullmatch(token)
         if argument or assigned or token in _ENDS or _ARRAY.fullmatch(token):
             if name:
-                _keep(seen, name, given, path)
-            name, given = "", []
+                _keep(seen, name, values, path)
+            name, values = "", []
         if argument:
             name = argument[1].replace("-", "_")
-            given = [] if argument[2] is None else [_resolved(argument[2], variables, name, path)]
+            values = [] if argument[2] is None else [_resolved(argument[2], variables, name, path)]
         elif assigned and assigned[2] != "(":
             variables[assigned[1]] = _resolved(assigned[2], variables, "", path)
         elif name and token not in _ENDS and not _ARRAY.fullmatch(token):
-            given.append(_resolved(token, variables, name, path))
+            values.append(_resolved(token, variables, name, path))
     if not seen:
         raise ConfigError(
             "there are no arguments", location=str(path), hint="write them as --hidden-size 4096"
@@ -93,8 +93,8 @@ def _words(text: str, path: Path) -> list[str]:
     return [word for word in words if word not in {"", ";"}]
 
 
-def _keep(seen: dict[str, Any], name: str, given: list[str], path: Path) -> None:
-    value: Any = True if not given else _typed(given[0]) if len(given) == 1 else given
+def _keep(seen: dict[str, Any], name: str, values: list[str], path: Path) -> None:
+    value: Any = True if not values else _typed(values[0]) if len(values) == 1 else values
     if name in seen and seen[name] != value and not IGNORED.fullmatch(name):
         raise ConfigError(
             f"--{name.replace('_', '-')} is given twice, as {seen[name]} and {value}",
@@ -155,7 +155,9 @@ def _flat(values: Any, location: str) -> Iterator[tuple[str, Any]]:
             if IGNORED.fullmatch(name) or name in {"scheduler", "checkpoint", "dist", "rng"}:
                 continue
             if name == _ADAPTERS:
-                yield from ((f"lora_{each}", leaf) for each, leaf in _flat(value, location))
+                yield from (
+                    (f"lora_{field_name}", leaf) for field_name, leaf in _flat(value, location)
+                )
                 continue
             if name not in _SECTIONS:
                 raise ConfigError(f"there is no section {name}", location=location,

@@ -109,19 +109,19 @@ def expert_layout(
             f"expert_model_parallel_size that {tensor} divides",
         )
     shared = {"tp": tensor if expert_tensor == 1 else 1, "context": context}
-    rest, axes = experts, list[str]()
+    remaining, axes = experts, list[str]()
     for axis, size in shared.items():
-        if size == 1 or rest == 1:
+        if size == 1 or remaining == 1:
             continue
-        if rest % size:
+        if remaining % size:
             raise ConfigError(
                 f"expert_model_parallel_size = {experts} divides the {size} devices of {axis}, "
                 "which hold one sequence",
-                hint=f"give a multiple of {experts // rest * size}",
+                hint=f"give a multiple of {experts // remaining * size}",
             )
-        rest //= size
+        remaining //= size
         axes.append(axis)
-    return rest, "+".join(["expert", *sorted(axes)])
+    return remaining, "+".join(["expert", *sorted(axes)])
 
 
 _REPEATED_PARTS = re.compile(r"\(([^()]{1,64})\)\*(\d{1,6})")
@@ -137,12 +137,12 @@ def _listed_layers(fields: Fields) -> tuple[int, ...] | None:
     that predict further tokens and the loss, and ``*`` repeats what is before it. Source: NVIDIA,
     Megatron-Core 0.16, ``PipelineParallelLayerLayout``.
     """
-    given = fields.given("pipeline_model_parallel_layout")
-    if given is None:
+    layout = fields.given("pipeline_model_parallel_layout")
+    if layout is None:
         return None
-    written = str(cast("object", given))
-    if isinstance(given, list):
-        parts = cast("list[object]", given)
+    written = str(cast("object", layout))
+    if isinstance(layout, list):
+        parts = cast("list[object]", layout)
         listed = [cast("list[object]", part) for part in parts if isinstance(part, list)]
         if len(listed) == len(parts):
             return tuple(part.count("decoder") for part in listed)
@@ -162,13 +162,13 @@ _MOST_LISTED = 4096
 
 
 def _listed_chunks(fields: Fields, stage_layers: tuple[int, ...], stages: int) -> int:
-    chunks, rest = divmod(len(stage_layers), stages)
-    named = fields.size(
+    chunks, remainder = divmod(len(stage_layers), stages)
+    declared = fields.size(
         "num_virtual_stages_per_pipeline_rank",
         "virtual_pipeline_model_parallel_size",
         default=chunks or 1,
     )
-    if rest or named != chunks or 0 in stage_layers:
+    if remainder or declared != chunks or 0 in stage_layers:
         raise ConfigError(
             f"pipeline_model_parallel_layout lists {len(stage_layers)} parts for {stages} stages, "
             f"{stage_layers.count(0)} of them without a layer",
@@ -179,11 +179,11 @@ def _listed_chunks(fields: Fields, stage_layers: tuple[int, ...], stages: int) -
 
 
 def _chunks(fields: Fields, layers: int, stages: int) -> int:
-    each = fields.size("num_layers_per_virtual_pipeline_stage", default=0)
+    chunk = fields.size("num_layers_per_virtual_pipeline_stage", default=0)
     chunks = fields.size(
         "num_virtual_stages_per_pipeline_rank", "virtual_pipeline_model_parallel_size", default=0
     )
-    if each and chunks:
+    if chunk and chunks:
         raise ConfigError(
             "chunks of a stage are given as a number and by their layers",
             location=fields.location,
@@ -191,13 +191,14 @@ def _chunks(fields: Fields, layers: int, stages: int) -> int:
             "num_virtual_stages_per_pipeline_rank",
         )
     layers += sum(_outer(fields))
-    if each and layers % (stages * each):
+    if chunk and layers % (stages * chunk):
         raise ConfigError(
-            f"num_layers = {layers} is not divided into {stages} stages of chunks of {each} layers",
+            f"num_layers = {layers} is not divided into {stages} stages of chunks of {chunk} "
+            "layers",
             location=fields.location,
             hint=f"choose a divisor of {layers // stages}",
         )
-    return layers // (stages * each) if each else chunks or 1
+    return layers // (stages * chunk) if chunk else chunks or 1
 
 
 def _outer(fields: Fields) -> tuple[int, int]:
@@ -216,9 +217,9 @@ def _stage_layers(fields: Fields, layers: int, parts: int) -> tuple[int, ...] | 
                        default=0)  # fmt: skip
     outer = _outer(fields)
     if any(outer):
-        size, rest = divmod(layers + sum(outer), parts)
+        size, remainder = divmod(layers + sum(outer), parts)
         first, last = (size - less if less else 0 for less in outer)
-        if rest or min(size - max(outer), size) < 1:
+        if remainder or min(size - max(outer), size) < 1:
             raise ConfigError(
                 f"{layers} layers, with the embedding or the loss as one, are not divided by "
                 f"{parts} parts",
@@ -227,9 +228,9 @@ def _stage_layers(fields: Fields, layers: int, parts: int) -> tuple[int, ...] | 
             )
     if not (first or last):
         return None
-    others = parts - bool(first) - bool(last)
-    size, rest = divmod(layers - first - last, others) if others else (0, 1)
-    if rest or size < 1:
+    inner = parts - bool(first) - bool(last)
+    size, remainder = divmod(layers - first - last, inner) if inner else (0, 1)
+    if remainder or size < 1:
         raise ConfigError(
             f"{layers} layers, {first or 'as many'} in the first part and {last or 'as many'} in "
             f"the last, are not divided by {parts} parts",
@@ -260,13 +261,13 @@ def _remat(fields: Fields, layers: int) -> str:
                 hint="give recompute_method uniform and recompute_num_layers 1",
             )
         return "whole"
-    named = [modules] if isinstance(modules, str) else modules or ["core_attn"]
-    if list(named) == ["core_attn"]:
+    module_names = [modules] if isinstance(modules, str) else modules or ["core_attn"]
+    if list(module_names) == ["core_attn"]:
         return "core_attention"
-    if set(named) <= set(MODULES):
-        return "+".join(sorted(set(named)))
+    if set(module_names) <= set(MODULES):
+        return "+".join(sorted(set(module_names)))
     raise ConfigError(
-        f"recompute_modules is {' '.join(map(str, named))}, which is not modelled",
+        f"recompute_modules is {' '.join(map(str, module_names))}, which is not modelled",
         location=fields.location,
         hint=f"give some of {', '.join(MODULES)}",
     )
@@ -289,8 +290,8 @@ def _dtype(fields: Fields) -> str:
 
 def _gradient_dtype(fields: Fields) -> str:
     """Return the type in which gradients are summed."""
-    given = fields.given("accumulate_allreduce_grads_in_fp32", "grad_reduce_in_fp32")
-    is_narrow = given is False or fields.flag("grad_reduce_in_bf16")
+    in_f32 = fields.given("accumulate_allreduce_grads_in_fp32", "grad_reduce_in_fp32")
+    is_narrow = in_f32 is False or fields.flag("grad_reduce_in_bf16")
     return _dtype(fields) if is_narrow else "same"
 
 

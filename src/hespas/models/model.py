@@ -112,19 +112,19 @@ def check_division(
 
     ``sizes`` are those of named dimensions, ``axes`` the mesh axes that divide a dimension.
     """
-    known = {axis for each in axes.values() for axis in each}
+    dividing = {axis for divisors in axes.values() for axis in divisors}
     for axis, _ in mesh.axes:
-        if axis not in known:
+        if axis not in dividing:
             own = _ELSEWHERE.get(axis.casefold())
-            hint = suggestion(axis, known) if own is None else f"that axis is {own} here"
+            hint = suggestion(axis, dividing) if own is None else f"that axis is {own} here"
             raise ConfigError(f"mesh axis {axis} divides nothing in this model", hint=hint)
-    for dimension, named in axes.items():
-        parts = mesh.size(*named)
+    for dimension, divisors in axes.items():
+        parts = mesh.size(*divisors)
         if sizes.get(dimension, parts) % parts:
-            present = mesh.present(named)
-            given = ",".join(f"{axis}={mesh.size(axis)}" for axis in present)
+            present = mesh.present(divisors)
+            divisor = ",".join(f"{axis}={mesh.size(axis)}" for axis in present)
             raise ConfigError(
-                f"{dimension} = {sizes[dimension]} cannot be divided by {given} of the mesh",
+                f"{dimension} = {sizes[dimension]} cannot be divided by {divisor} of the mesh",
                 hint=f"choose a mesh whose {' x '.join(present)} divides it",
             )
 
@@ -233,10 +233,10 @@ class Step:
 
 def _axes_of(spec: Iterable[str | tuple[str, ...] | None]) -> set[str]:
     """Return the axes of the mesh that a partition names."""
-    found: set[str] = set()
+    axes: set[str] = set()
     for part in spec:
-        found |= {part} if isinstance(part, str) else set(part or ())
-    return found
+        axes |= {part} if isinstance(part, str) else set(part or ())
+    return axes
 
 
 @frozen
@@ -270,28 +270,28 @@ class Model:
         """Return the options with their default values."""
         return _options(self.settings)
 
-    def with_options(self, given: Mapping[str, str]) -> Any:
+    def with_options(self, texts: Mapping[str, str]) -> Any:
         """Return the settings with options changed, given as text.
 
         Raises `ConfigError` for unknown options, and for values that are none.
         """
-        known = self.options()
+        options = self.options()
         changed: dict[str, object] = {}
-        for name, text in given.items():
-            if name not in known:
-                raise ConfigError(f"{self.name} has no option {name!r}", hint=_meant(name, known))
-            changed[name] = _value(name, text, known[name])
+        for name, text in texts.items():
+            if name not in options:
+                raise ConfigError(f"{self.name} has no option {name!r}", hint=_meant(name, options))
+            changed[name] = _value(name, text, options[name])
         return _changed(self.settings, changed)
 
-    def step(self, given: Mapping[str, str]) -> Step:
+    def step(self, texts: Mapping[str, str]) -> Step:
         """Return the step with options changed, given as text.
 
         Raises `ConfigError` for unknown options, and for values that do not fit.
         """
         build: Callable[[Any], Step] = import_module(self.settings.module).build
-        return build(self.with_options(given))
+        return build(self.with_options(texts))
 
-    def part_step(self, given: Mapping[str, str], part: Part) -> Step:
+    def part_step(self, texts: Mapping[str, str], part: Part) -> Step:
         """Return a part's program with options changed, given as text.
 
         Raises `ConfigError` as `step` does, and for a model that can't be cut.
@@ -299,25 +299,25 @@ class Model:
         if not self.can_be_cut:
             raise ConfigError(f"{self.name} cannot be cut between layers", hint="drop pipe")
         build: Callable[[Any, Part], Step] = import_module(self.settings.module).build_part
-        return build(self.with_options(given), part)
+        return build(self.with_options(texts), part)
 
 
-def _meant(name: str, known: Mapping[str, object]) -> str:
+def _meant(name: str, options: Mapping[str, object]) -> str:
     """Return the hint for an unknown setting."""
-    others = other_names()["settings"].items()
-    own = [each for each, names in others if name in names and each in known]
-    return f"that is {own[0]} here" if own else suggestion(name, known)
+    synonyms = other_names()["settings"].items()
+    own = [setting for setting, names in synonyms if name in names and setting in options]
+    return f"that is {own[0]} here" if own else suggestion(name, options)
 
 
 def _options(settings: Any) -> dict[str, object]:
     """Return the options of settings and of their parts."""
-    found: dict[str, object] = {}
+    options: dict[str, object] = {}
     for name, value in _values(settings).items():
         if isinstance(value, _OPTION_TYPES):
-            found[name] = value
+            options[name] = value
         elif _is_part(value):
-            found |= _options(value)
-    return found
+            options |= _options(value)
+    return options
 
 
 def _changed(settings: Any, changed: Mapping[str, object]) -> Any:
@@ -360,23 +360,23 @@ def _value(name: str, text: str, default: object) -> object:
                 )
             return int(text)
         case _ if name in _JOINED and "+" in text:
-            known = _JOINED[name]
-            return "+".join(sorted({one_of(name, part, known) for part in text.split("+")}))
+            modules = _JOINED[name]
+            return "+".join(sorted({one_of(name, part, modules) for part in text.split("+")}))
         case _ if name in CHOICES:
             return one_of(name, _spelled(text, CHOICES[name]), CHOICES[name])
         case _:
             return text
 
 
-def _spelled(text: str, known: tuple[str, ...]) -> str:
+def _spelled(text: str, choices: tuple[str, ...]) -> str:
     """Return the known spelling of a text, or the text."""
     types = other_names()["types"].items()
-    own = next((each for each, names in types if text.casefold() in names), text)
-    return own if own in known and text not in known else text
+    own = next((dtype for dtype, names in types if text.casefold() in names), text)
+    return own if own in choices and text not in choices else text
 
 
-def one_of(name: str, value: str, known: tuple[str, ...]) -> str:
+def one_of(name: str, value: str, choices: tuple[str, ...]) -> str:
     """Return a value that is known; raise `ConfigError` otherwise."""
-    if value not in known:
-        raise ConfigError(f"{name} is {value!r}", hint=f"known: {', '.join(known)}")
+    if value not in choices:
+        raise ConfigError(f"{name} is {value!r}", hint=f"known: {', '.join(choices)}")
     return value

@@ -7,7 +7,7 @@ give them, with ``*`` for the number of a layer that is repeated.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from math import prod
@@ -18,6 +18,8 @@ from hespas.base.frozen import frozen
 Dim = tuple[str, int]
 """The name of a dimension, by which the axes of a mesh divide it, and its size."""
 Block = Callable[["Net", Any], Any]
+Sample = Mapping[str, Any]
+"""The inputs of a network by name, with a first dimension of samples."""
 Keys = Callable[[], tuple[Any, Any]]
 TABLE = "columns"
 """The dimension of tables that all data-parallel devices divide."""
@@ -104,18 +106,18 @@ class Net:
         return self.ops.weight(self._named(name), Weight(dims=dims, kind=kind))
 
     def linear(
-        self, name: str, x: Any, *made: Dim, taken: tuple[str, ...] = (ROW,), bias: bool = True
+        self, name: str, x: Any, *outputs: Dim, summed: tuple[str, ...] = (ROW,), bias: bool = True
     ) -> Any:
         """Return a product with the last dimensions of ``x``.
 
-        ``taken`` are their names.
+        ``summed`` are their names.
         """
-        dims = (*zip(taken, x.shape[-len(taken) :], strict=True), *made)
+        dims = (*zip(summed, x.shape[-len(summed) :], strict=True), *outputs)
         weight = self.weight(f"{name}.weight", *dims, kind="linear")
-        y = self.ops.contract(x, weight, len(taken))
+        y = self.ops.contract(x, weight, len(summed))
         if not bias:
             return y
-        dims = tuple(("" if label == ROW else label, size) for label, size in made)
+        dims = tuple(("" if label == ROW else label, size) for label, size in outputs)
         return y + self.weight(f"{name}.bias", *dims)
 
     def norm(self, name: str, x: Any, epsilon: float, kind: str = "layer", groups: int = 1) -> Any:
@@ -124,22 +126,22 @@ class Net:
         y = self.ops.normalise(x, kind, epsilon, groups) * self.weight(f"{name}.weight", size)
         return y if kind == "rms" else y + self.weight(f"{name}.bias", size)
 
-    def convolution(self, name: str, x: Any, made: int, size: int, **how: int) -> Any:
+    def convolution(self, name: str, x: Any, channels: int, size: int, **how: int) -> Any:
         """Return a convolution with windows of ``size``.
 
         ``x`` has the dimensions of an image or of a sequence.
         """
         window = (("", size),) * (len(x.shape) - 2)
         kernel = self.weight(
-            f"{name}.weight", *window, ("", x.shape[-1]), (ROW, made), kind="kernel"
+            f"{name}.weight", *window, ("", x.shape[-1]), (ROW, channels), kind="kernel"
         )
         y = self.ops.convolve(x, kernel, how.get("stride", 1), how.get("padding", 0))
-        return y + self.weight(f"{name}.bias", ("", made))
+        return y + self.weight(f"{name}.bias", ("", channels))
 
-    def patches(self, name: str, x: Any, made: int, size: int) -> Any:
+    def patches(self, name: str, x: Any, channels: int, size: int) -> Any:
         """Return a row for each patch of an image."""
-        y = self.convolution(name, x, made, size, stride=size)
-        return self.ops.reshape(y, y.shape[0], y.shape[1] * y.shape[2], made)
+        y = self.convolution(name, x, channels, size, stride=size)
+        return self.ops.reshape(y, y.shape[0], y.shape[1] * y.shape[2], channels)
 
     def attention(
         self, x: Any, heads: Heads, *, is_causal: bool = False, bias: Any = None, source: Any = None
@@ -159,14 +161,16 @@ class Net:
         with self.ops.scope("cross_attention" if is_cross else "attention"):
             queries = self.linear(query, x, *heads.dims, bias=of_query)
             if is_cross:
-                made = self.ops.cross(self.path, queries, keys, scale=heads.factor)
+                rows_of_heads = self.ops.cross(self.path, queries, keys, scale=heads.factor)
             else:
-                made = self.ops.attend(
+                rows_of_heads = self.ops.attend(
                     self.path, queries, keys, scale=heads.factor, is_causal=is_causal, bias=bias
                 )
             row = (ROW, x.shape[-1])
-            made = self.linear(output, made, row, taken=("heads", ""), bias=of_output)
-            return self.ops.keep(self.ops.rows(made), "output_projection")
+            rows_of_heads = self.linear(
+                output, rows_of_heads, row, summed=("heads", ""), bias=of_output
+            )
+            return self.ops.keep(self.ops.rows(rows_of_heads), "output_projection")
 
     def feed_forward(
         self,
@@ -184,12 +188,12 @@ class Net:
         first, *more, last = names
         with self.ops.scope("mlp"):
             up = [self.linear(name, x, ("mlp", width), bias=bias) for name in (first, *more)]
-            gate, *others = (self.ops.keep(each, "mlp_up") for each in up)
+            gate, *factors = (self.ops.keep(product, "mlp_up") for product in up)
             inner = self.ops.activate(gate, activation)
-            for other in others:
-                inner = inner * other
-            made = self.linear(last, inner, (ROW, x.shape[-1]), taken=("mlp",), bias=bias)
-            return self.ops.keep(self.ops.rows(made), "mlp_down")
+            for factor in factors:
+                inner = inner * factor
+            rows = self.linear(last, inner, (ROW, x.shape[-1]), summed=("mlp",), bias=bias)
+            return self.ops.keep(self.ops.rows(rows), "mlp_down")
 
     def table(self, name: str, count: int, size: int, label: str = "") -> Any:
         """Return the rows of a table."""
@@ -206,12 +210,12 @@ class Shape:
 
     shape: tuple[int, ...]
 
-    def __add__(self, other: Any) -> Shape:
-        own, others = self.shape, getattr(other, "shape", ())
-        length = max(len(own), len(others))
-        padded = [(1,) * (length - len(each)) + tuple(each) for each in (own, others)]
-        for one, two in zip(*padded, strict=True):
-            assert 1 in {one, two} or one == two, (own, others)  # noqa: S101 - what a network says
+    def __add__(self, operand: Any) -> Shape:
+        own, operand_shape = self.shape, getattr(operand, "shape", ())
+        length = max(len(own), len(operand_shape))
+        padded = [(1,) * (length - len(shape)) + tuple(shape) for shape in (own, operand_shape)]
+        for size, second_size in zip(*padded, strict=True):
+            assert 1 in {size, second_size} or size == second_size, (own, operand_shape)  # noqa: S101 - what a network says
         return Shape(tuple(map(max, *padded)))
 
     __radd__ = __mul__ = __rmul__ = __sub__ = __rsub__ = __add__
@@ -221,15 +225,15 @@ class Shape:
 
     def __getitem__(self, index: Any) -> Shape:
         indices = cast("tuple[Any, ...]", index if isinstance(index, tuple) else (index,))
-        rest, made = list(self.shape), list[int]()
-        for each in indices:
-            if each is None:
-                made.append(1)
-            elif isinstance(each, slice):
-                made.append(len(range(*each.indices(rest.pop(0)))))
+        sizes, shape = list(self.shape), list[int]()
+        for item in indices:
+            if item is None:
+                shape.append(1)
+            elif isinstance(item, slice):
+                shape.append(len(range(*item.indices(sizes.pop(0)))))
             else:
-                rest.pop(0)
-        return Shape((*made, *rest))
+                sizes.pop(0)
+        return Shape((*shape, *sizes))
 
 
 @dataclass(slots=True)
@@ -282,19 +286,19 @@ class Shapes:
 
     def contract(self, x: Shape, weight: Shape, count: int, *, is_tied: bool = False) -> Shape:
         """Count a product: two for each pair that is multiplied."""
-        made = weight.shape[:-count] if is_tied else weight.shape[count:]
-        taken = weight.shape[-count:] if is_tied else weight.shape[:count]
-        assert x.shape[-count:] == taken, (x.shape, weight.shape)  # noqa: S101 - as above
-        self._counts(2 * prod(x.shape) * prod(made))
-        return Shape((*x.shape[:-count], *made))
+        outputs = weight.shape[:-count] if is_tied else weight.shape[count:]
+        contracted = weight.shape[-count:] if is_tied else weight.shape[:count]
+        assert x.shape[-count:] == contracted, (x.shape, weight.shape)  # noqa: S101 - as above
+        self._counts(2 * prod(x.shape) * prod(outputs))
+        return Shape((*x.shape[:-count], *outputs))
 
     def convolve(self, x: Shape, kernel: Shape, stride: int, padding: int) -> Shape:
         """Count a convolution, padding with it."""
         batch, *sides, _ = x.shape
-        size, made = kernel.shape[0], kernel.shape[-1]
+        size, outputs = kernel.shape[0], kernel.shape[-1]
         pixels = [(side + 2 * padding - size) // stride + 1 for side in sides]
         self._counts(2 * batch * prod(pixels) * prod(kernel.shape))
-        return Shape((batch, *pixels, made))
+        return Shape((batch, *pixels, outputs))
 
     def attend(self, path: str, query: Shape, keys: Keys, **_: Any) -> Shape:
         """Count both products of attention, among all tokens."""
@@ -337,7 +341,7 @@ class Shapes:
     def join(self, arrays: Sequence[Shape], axis: int) -> Shape:
         """Return the sum along an axis."""
         shape = list(arrays[0].shape)
-        shape[axis] = sum(each.shape[axis] for each in arrays)
+        shape[axis] = sum(array.shape[axis] for array in arrays)
         return Shape(tuple(shape))
 
     def reshape(self, x: Shape, *shape: int) -> Shape:
@@ -360,8 +364,8 @@ class Shapes:
 
     def waves(self, values: Shape, size: int, *, is_paired: bool = False, **_: Any) -> Any:
         """Return one more dimension."""
-        made = Shape((*values.shape, size))
-        return (made, made) if is_paired else made
+        wave = Shape((*values.shape, size))
+        return (wave, wave) if is_paired else wave
 
     def places(self, _: int, count: int) -> Shape:
         """Return as many."""

@@ -4,46 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from hespas.base.frozen import frozen
 from hespas.errors import ConfigError
 from hespas.models.kernels import FUSED
 from hespas.models.model import MeshAxes, check_division
-from hespas.models.network import TABLE, Counted, Input, Net, Shape, Shapes
+from hespas.models.network import TABLE, Counted, Input, Net, Sample, Shape, Shapes
 
 _EVEN = {"heads", "mlp", TABLE}
 """The dimensions that axes have to divide."""
 
 
-class Design(Protocol):
-    """What a network is: functions over a `Net`, and what goes into it.
-
-    ``divides`` says whether its products are divided by the axis ``tp``; ``defaults`` are settings
-    of training that steps take unless others are given.
-    """
-
-    IS_FIXED: ClassVar[bool]
-    objective: ClassVar[str]
-    divides: ClassVar[bool]
-
-    @property
-    def longest(self) -> int | None:
-        """The tokens of the longest sequence; None where any length is possible."""
-        ...
-
-    @property
-    def defaults(self) -> Mapping[str, int]:
-        """Settings of a training step: samples, and tokens or pixels of each."""
-        ...
-
-    def inputs(self, run: Any, /) -> tuple[Input, ...]:
-        """Return what a sample is."""
-        ...
-
-
 @runtime_checkable
-class EncoderDecoder(Design, Protocol):
+class EncoderDecoder(Protocol):
     """A network that reads a source, then writes tokens serially."""
 
     decoder: Any
@@ -52,11 +26,11 @@ class EncoderDecoder(Design, Protocol):
         """Return the rows of a source."""
         ...
 
-    def encoded(self, net: Net, given: Mapping[str, Any], /) -> Any:
-        """Return what is read of the source."""
+    def encoded(self, net: Net, sample: Sample, /) -> Any:
+        """Return the encoded source."""
         ...
 
-    def decoded(self, net: Net, given: Mapping[str, Any], source: Any, /) -> Any:
+    def decoded(self, net: Net, sample: Sample, source: Any, /) -> Any:
         """Return the logits of tokens."""
         ...
 
@@ -131,7 +105,12 @@ class Writing:
 
 @frozen
 class Network:
-    """A network and how it is run."""
+    """A network and how it is run.
+
+    ``design`` has the functions over a `Net`, and its ``inputs``. Its ``objective`` names the loss,
+    and ``longest`` are the most tokens of a sequence. Where it ``divides``, the axis ``tp`` divides
+    its products. ``defaults`` are settings of training, unless others are given.
+    """
 
     design: Any
     run: Learning | Inferring | Reading | Writing
@@ -197,16 +176,16 @@ class Network:
         run = self.run
         labels = {label for weight in self.weights.values() for label, _ in weight.dims}
         divided = labels & {"heads", "mlp", "vocabulary"} if self.design.divides else set[str]()
-        named = dict.fromkeys(sorted(divided), ("tp",))
-        if "heads" in named:
-            named |= {"attended_heads": ("tp",), "attended_kv_heads": ("tp",)}
+        axes = dict.fromkeys(sorted(divided), ("tp",))
+        if "heads" in axes:
+            axes |= {"attended_heads": ("tp",), "attended_kv_heads": ("tp",)}
         data = ("data", "fsdp") if isinstance(run, Learning) else ("data",)
         if TABLE in labels:
             return {TABLE: data, "batch": data}
         if not isinstance(run, Learning):
-            return {**named, "batch": data}
+            return {**axes, "batch": data}
         shared = ("data", "fsdp") if run.zero == 3 else ("fsdp",)
-        return {**named, "batch": data, "embedding": shared}
+        return {**axes, "batch": data, "embedding": shared}
 
     @property
     def state_axes(self) -> dict[str, tuple[str, ...]]:
@@ -266,8 +245,8 @@ class Network:
         axes = self.axes
         check_division(self.mesh, {}, axes)
         for weight in self.weights.values():
-            named = {label: size for label, size in weight.dims if label in _EVEN}
-            check_division(self.mesh, named, axes)
+            sizes = {label: size for label, size in weight.dims if label in _EVEN}
+            check_division(self.mesh, sizes, axes)
         if self.batch % self.accumulation:
             raise ConfigError(
                 f"a batch of {self.batch} is not divided by accumulation = {self.accumulation}",
@@ -282,17 +261,17 @@ class Network:
 
 def inputs_of(design: Any, run: Any) -> tuple[Input, ...]:
     """Return a sample's inputs; a text's source was read before."""
-    given = design.inputs(run)
-    return given[1:] if isinstance(run, Writing) else given
+    inputs = design.inputs(run)
+    return inputs[1:] if isinstance(run, Writing) else inputs
 
 
-def made_of(design: Any, run: Any, net: Net, given: Mapping[str, Any]) -> Any:
+def made_of(design: Any, run: Any, net: Net, sample: Sample) -> Any:
     """Return what a step's forward pass makes of samples."""
     if not isinstance(design, EncoderDecoder):
-        return design.forward(net, given)
+        return design.forward(net, sample)
     # Keys of a source that was read before are cached.
-    source = () if isinstance(run, Writing) else design.encoded(net, given)
-    return design.decoded(net, given, source)
+    source = () if isinstance(run, Writing) else design.encoded(net, sample)
+    return design.decoded(net, sample, source)
 
 
 @cache
@@ -300,14 +279,14 @@ def _whole(design: Any, run: Any) -> Counted:
     """Count all weights of a network, whatever its step."""
     if not isinstance(run, Writing):
         return _counted(design, run)
-    given = Reading(mesh=run.mesh, sequence=run.context, source=run.source)
-    return _counted(design, given)
+    reading = Reading(mesh=run.mesh, sequence=run.context, source=run.source)
+    return _counted(design, reading)
 
 
 @cache
 def _counted(design: Any, run: Any) -> Counted:
     is_writing = isinstance(run, Writing)
-    sample = {each.name: Shape((1, *each.shape)) for each in design.inputs(run)}
+    sample = {entry.name: Shape((1, *entry.shape)) for entry in design.inputs(run)}
     ops = Shapes(
         cached=run.context if is_writing else 0,
         source=design.rows_of(run) if is_writing else 0,

@@ -116,7 +116,7 @@ def _patches(fields: Fields) -> tuple[int, int]:
 def _siglip(fields: Fields) -> Siglip:
     text, vision = fields.part("text_config"), fields.part("vision_config")
     image, patch = _patches(vision)
-    towers = [_tower(each) for each in (text, vision)]
+    towers = [_tower(part) for part in (text, vision)]
     vision.one_of("vision_use_head", (True,))
     text.one_of("projection_size", (towers[0].embedding,))
     if towers[0].embedding != towers[1].embedding:
@@ -125,7 +125,7 @@ def _siglip(fields: Fields) -> Siglip:
             "rows of different lengths have no product",
             location=fields.location,
         )
-    found = Siglip(
+    network = Siglip(
         text=towers[0],
         vision=towers[1],
         vocabulary=text.size("vocab_size"),
@@ -137,7 +137,7 @@ def _siglip(fields: Fields) -> Siglip:
     for part in (text, vision):
         part.known("model_type")
         part.check_read()
-    return found
+    return network
 
 
 def _t5(fields: Fields) -> T5:
@@ -231,7 +231,7 @@ def _flux(fields: Fields) -> Flux:
     fields.one_of("patch_size", (1,))
     fields.one_of("out_channels", (channels,))
     rotations = fields.numbers("axes_dims_rope") or [16, 56, 56]
-    if sum(rotations) != size or len(rotations) != 3 or any(each % 2 for each in rotations):
+    if sum(rotations) != size or len(rotations) != 3 or any(count % 2 for count in rotations):
         raise ConfigError(
             f"axes_dims_rope = {rotations}: three even numbers have the sum of attention_head_dim, "
             f"{size}",
@@ -255,7 +255,10 @@ def _unet(fields: Fields) -> Unet:
     count = len(widths)
     down, up = fields.texts("down_block_types"), fields.texts("up_block_types")
     attends = [name == "CrossAttnDownBlock2D" for name in down]
-    expected = ["CrossAttnUpBlock2D" if each else "UpBlock2D" for each in reversed(attends)]
+    expected = [
+        "CrossAttnUpBlock2D" if has_attention else "UpBlock2D"
+        for has_attention in reversed(attends)
+    ]
     names = {"CrossAttnDownBlock2D", "DownBlock2D"}
     if not widths or len(down) != count or up != expected or not set(down) <= names:
         raise ConfigError(
@@ -263,8 +266,8 @@ def _unet(fields: Fields) -> Unet:
             location=fields.location,
             hint="known: DownBlock2D and CrossAttnDownBlock2D, and the same upwards",
         )
-    for name, known in _UNET.items():
-        fields.one_of(name, known)
+    for name, allowed in _UNET.items():
+        fields.one_of(name, allowed)
     fields.known("downsample_padding")
     # What this is called is the number of heads.
     heads = _for_each(fields, "attention_head_dim", count, 8)
@@ -283,8 +286,10 @@ def _unet(fields: Fields) -> Unet:
         made=fields.size("out_channels", default=4),
         text=fields.size("cross_attention_dim", default=1280),
         levels=tuple(
-            Level(width=width, heads=number, layers=depth if each else 0)
-            for width, number, depth, each in zip(widths, heads, layers, attends, strict=True)
+            Level(width=width, heads=number, layers=depth if has_attention else 0)
+            for width, number, depth, has_attention in zip(
+                widths, heads, layers, attends, strict=True
+            )
         ),
         middle=Level(width=widths[-1], heads=heads[-1], layers=layers[-1]),
         blocks=fields.size("layers_per_block", default=2),

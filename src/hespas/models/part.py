@@ -46,9 +46,9 @@ class Part:
     program: PartProgram = PartProgram.BOTH
 
     def __str__(self) -> str:
-        named = [f"{self.layers} layers" if self.layers != 1 else "1 layer"]
+        parts = [f"{self.layers} layers" if self.layers != 1 else "1 layer"]
         if self.is_first:
-            named.insert(0, "embedding")
+            parts.insert(0, "embedding")
         if self.is_last:
-            named.append("head and loss")
-        return ", ".join(named)
+            parts.append("head and loss")
+        return ", ".join(parts)

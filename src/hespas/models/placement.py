@@ -71,14 +71,14 @@ def placed(mesh: MeshAxes, place: Place, dimensions: Sequence[int]) -> MeshAxes:
     >>> str(placed(mesh, parse_place("tp=0,fsdp=0+1,pipe=1"), (8, 16)))
     'pipe=4,fsdp=8,tp=4'
     """
-    named = dict(place)
-    for axis in named:
+    dimensions_of = dict(place)
+    for axis in dimensions_of:
         if axis not in mesh.names:
             raise ConfigError(
                 f"{option('place')} names {axis}, which the mesh {mesh} has not",
                 hint=suggestion(axis, mesh.names),
             )
-    missing = [axis for axis in mesh.names if axis not in named]
+    missing = [axis for axis in mesh.names if axis not in dimensions_of]
     if missing:
         raise ConfigError(
             f"{option('place')} does not say where {missing[0]} of the mesh {mesh} lies",
@@ -110,8 +110,8 @@ def _problems(
         if stride < begins:
             yield _left(used[0] - 1, stride, dimensions)
         elif ends % (stride * size):
-            other = "" if stride == begins else " together with what lies there already"
-            yield (f"{axis}={size} does not fit dimension {where} of {devices} devices{other}")
+            together = "" if stride == begins else " together with what lies there already"
+            yield (f"{axis}={size} does not fit dimension {where} of {devices} devices{together}")
         stride *= size
     if stride != prod(dimensions):
         yield _left(len(dimensions) - 1, stride, dimensions)

@@ -62,14 +62,14 @@ def plan_of(kinds: tuple[T, ...], costs: Mapping[T, int]) -> Plan[T]:
     if not any(isinstance(item, Loop) for item in items):
         # One loop is as good as none, and says what layers have in common.
         items = _shortest(kinds, costs, 0, {})[1]
-    places = [at for at, item in enumerate(items) if isinstance(item, Loop)]
-    loops = [(layers_of(items[at]), -at) for at in places]
+    places = [index for index, item in enumerate(items) if isinstance(item, Loop)]
+    loops = [(layers_of(items[index]), -index) for index in places]
     if not loops:
         loop = Loop(body=kinds[:1], times=1) if kinds else None
         return Plan(first=(), loop=loop, last=kinds[1:])
-    at = -max(loops)[1]
-    chosen = cast("Loop[T]", items[at])
-    return Plan(first=items[:at], loop=chosen, last=items[at + 1 :])
+    index = -max(loops)[1]
+    chosen = cast("Loop[T]", items[index])
+    return Plan(first=items[:index], loop=chosen, last=items[index + 1 :])
 
 
 _Items = tuple[int, tuple[T | Loop[T], ...]]
@@ -79,11 +79,11 @@ def _shortest(
     kinds: tuple[T, ...],
     costs: Mapping[T, int],
     loop_cost: int,
-    known: dict[tuple[T, ...], _Items[T]],
+    cache: dict[tuple[T, ...], _Items[T]],
 ) -> _Items[T]:
     """Return the cheapest layers and loops, with their cost."""
-    if kinds in known:
-        return known[kinds]
+    if kinds in cache:
+        return cache[kinds]
     count = len(kinds)
     best: list[_Items[T]] = [(0, ())] * (count + 1)
     for begin in reversed(range(count)):
@@ -94,13 +94,13 @@ def _shortest(
             if not ends:
                 continue
             group = kinds[begin : begin + length]
-            inside, body = _shortest(group, costs, loop_cost, known)
+            inside, body = _shortest(group, costs, loop_cost, cache)
             for end in ends:
                 cost, items = best[end]
                 loop: Loop[T] = Loop(body=body, times=(end - begin) // length)
                 choices.append((inside + loop_cost + cost, (loop, *items)))
         best[begin] = min(choices, key=lambda choice: choice[0])
-    known[kinds] = best[0]
+    cache[kinds] = best[0]
     return best[0]
 
 

@@ -45,11 +45,11 @@ def read_precision(fields: Fields, *, layers: int) -> tuple[Precision, tuple[str
     parts: dict[str, str] = {}
     notes = _notes(fields)
     for part, modules in _MODULES.items():
-        named = [pattern for pattern in left_out if _matches(pattern, modules)]
-        numbers = {match[1] for match in map(_NUMBER.search, named) if match}
-        is_whole = len(numbers) > layers / 2 or not all(map(_NUMBER.search, named))
+        patterns = [pattern for pattern in left_out if _matches(pattern, modules)]
+        numbers = {match[1] for match in map(_NUMBER.search, patterns) if match}
+        is_whole = len(numbers) > layers / 2 or not all(map(_NUMBER.search, patterns))
         parts[part] = "bf16" if is_whole else name
-        if named and not is_whole:
+        if patterns and not is_whole:
             notes.append(
                 f"{part} of {len(numbers)} layers is published in 16 bits, and predicted in {name} "
                 "as in the others"

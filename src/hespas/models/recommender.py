@@ -10,9 +10,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from hespas.base.frozen import frozen
-from hespas.models.network import ROW, TABLE, Input, Net
-
-Given = Mapping[str, Any]
+from hespas.models.network import ROW, TABLE, Input, Net, Sample
 
 
 @frozen
@@ -39,7 +37,7 @@ class Dlrm:
         numbers = Input("numbers", (self.numbers,), is_number=False)
         return numbers, Input("rows", (sum(self.bags),))
 
-    def looked_up(self, net: Net, given: Given) -> Any:
+    def looked_up(self, net: Net, sample: Sample) -> Any:
         """Return a sample's sum of rows in each table."""
         part = net["sparse_arch.embedding_bag_collection.embedding_bags"]
         tables = [
@@ -47,15 +45,15 @@ class Dlrm:
             for index, count in enumerate(self.tables)
         ]
         with net.ops.scope("tables"):
-            return net.ops.bags(tables, given["rows"], self.bags)
+            return net.ops.bags(tables, sample["rows"], self.bags)
 
-    def forward(self, net: Net, given: Given) -> Any:
+    def forward(self, net: Net, sample: Sample) -> Any:
         """Return the logit of a click, with rows if ``looked_up``."""
         ops = net.ops
-        rows = given["looked_up"] if "looked_up" in given else self.looked_up(net, given)
+        rows = sample["looked_up"] if "looked_up" in sample else self.looked_up(net, sample)
         width = (len(self.tables) + 1) * self.embedding
         with ops.scope("below"):
-            x = _layers(net["dense_arch.model._mlp"], given["numbers"], self.below, "_linear")
+            x = _layers(net["dense_arch.model._mlp"], sample["numbers"], self.below, "_linear")
         x = ops.reshape(ops.join([x[:, None], rows], 1), x.shape[0], width)
         first, part = x, net["inter_arch.crossnet"]
         with ops.scope("cross"):

@@ -50,9 +50,9 @@ class Network:
     def convolutions(self) -> tuple[Convolution, ...]:
         """Return all convolutions, in the order of the forward pass."""
         inside = [
-            each
+            layer
             for block in self.blocks
-            for each in (*block.main, *([block.shortcut] if block.shortcut else []))
+            for layer in (*block.main, *([block.shortcut] if block.shortcut else []))
         ]
         return (self.first, *inside)
 
@@ -72,22 +72,27 @@ class Network:
         [112, 56, 7]
         """
         first = _windows(self.first, image, padding=2 * 3)
-        found = {self.first.name: first}
+        windows = {self.first.name: first}
         side = -(-first.made // 2)
         for block in self.blocks:
             if block.shortcut is not None:
-                found[block.shortcut.name] = _windows(block.shortcut, side)
+                windows[block.shortcut.name] = _windows(block.shortcut, side)
             for layer in block.main:
-                found[layer.name] = _windows(layer, side)
-                side = found[layer.name].made
-        return found
+                windows[layer.name] = _windows(layer, side)
+                side = windows[layer.name].made
+        return windows
 
     def weights(self) -> dict[str, tuple[int, ...]]:
         """Return the shape of each weight: kernels in HWIO."""
         shapes: dict[str, tuple[int, ...]] = {}
-        for each in self.convolutions():
-            shapes[f"{each.name}_kernel"] = (each.kernel, each.kernel, each.inputs, each.outputs)
-            shapes[f"{each.name}_scale"] = shapes[f"{each.name}_bias"] = (each.outputs,)
+        for layer in self.convolutions():
+            shapes[f"{layer.name}_kernel"] = (
+                layer.kernel,
+                layer.kernel,
+                layer.inputs,
+                layer.outputs,
+            )
+            shapes[f"{layer.name}_scale"] = shapes[f"{layer.name}_bias"] = (layer.outputs,)
         return shapes | {
             "dense_kernel": (self.features, self.classes),
             "dense_bias": (self.classes,),
@@ -95,8 +100,10 @@ class Network:
 
     def statistics(self) -> dict[str, tuple[int, ...]]:
         """Return the shape of each running mean and variance."""
-        shapes = {f"{each.name}_mean": (each.outputs,) for each in self.convolutions()}
-        return shapes | {f"{each.name}_variance": (each.outputs,) for each in self.convolutions()}
+        shapes = {f"{layer.name}_mean": (layer.outputs,) for layer in self.convolutions()}
+        return shapes | {
+            f"{layer.name}_variance": (layer.outputs,) for layer in self.convolutions()
+        }
 
 
 @frozen
@@ -115,10 +122,10 @@ def _windows(layer: Convolution, side: int, *, padding: int | None = None) -> Wi
     stride, kernel = layer.stride, layer.kernel
     if padding is None:
         padding = max((-(-side // stride) - 1) * stride + kernel - side, 0)
-    made = (side + padding - kernel) // stride + 1
-    starts = [at * stride - padding // 2 for at in range(made)]
+    pixels = (side + padding - kernel) // stride + 1
+    starts = [index * stride - padding // 2 for index in range(pixels)]
     read = sum(min(start + kernel, side) - max(start, 0) for start in starts)
-    return Windows(made=made, read=read)
+    return Windows(made=pixels, read=read)
 
 
 def network(stages: str, *, bottleneck: bool, classes: int) -> Network:
@@ -137,8 +144,8 @@ def network(stages: str, *, bottleneck: bool, classes: int) -> Network:
             stride = 2 if stage and not index else 1
             name = f"stage{stage + 1}_block{index + 1:02d}"
             width = _FIRST_WIDTH * 2**stage
-            made = _block(name, channels, width, stride, bottleneck=bottleneck)
-            blocks.append(replace(made, name=f"stage{stage + 1}/block_{index + 1:02d}"))
+            block = _block(name, channels, width, stride, bottleneck=bottleneck)
+            blocks.append(replace(block, name=f"stage{stage + 1}/block_{index + 1:02d}"))
             channels = blocks[-1].main[-1].outputs
     first = Convolution(name="first", kernel=7, inputs=CHANNELS, outputs=_FIRST_WIDTH, stride=2)
     return Network(first=first, blocks=tuple(blocks), classes=classes)
@@ -152,8 +159,10 @@ def _block(name: str, inputs: int, width: int, stride: int, *, bottleneck: bool)
         else ((3, inputs, width, stride), (3, width, outputs, 1))
     )
     main = tuple(
-        Convolution(name=f"{name}_{at}", kernel=kernel, inputs=taken, outputs=made, stride=step)
-        for at, (kernel, taken, made, step) in enumerate(shapes)
+        Convolution(
+            name=f"{name}_{index}", kernel=kernel, inputs=inputs_of, outputs=outputs_of, stride=step
+        )
+        for index, (kernel, inputs_of, outputs_of, step) in enumerate(shapes)
     )
     same = inputs == outputs and stride == 1
     shortcut = Convolution(

@@ -10,9 +10,8 @@ from typing import Any, ClassVar
 
 from hespas.base.frozen import frozen
 from hespas.models.diffusion import embedded
-from hespas.models.network import ROW, Heads, Input, Net
+from hespas.models.network import ROW, Heads, Input, Net, Sample
 
-Given = Mapping[str, Any]
 _EPSILON, _ATTENTION_EPSILON = 1e-5, 1e-6
 _TIMES = 6
 """SDXL's inputs beside the text: sizes and cuts of the image."""
@@ -55,18 +54,18 @@ class Unet:
 
     def inputs(self, run: Any) -> tuple[Input, ...]:
         """Return what a sample is."""
-        given = {"image": (self.side, self.side, self.channels), "text": (run.sequence, self.text)}
+        shapes = {"image": (self.side, self.side, self.channels), "text": (run.sequence, self.text)}
         more = {"pooled": (self.added,), "times": (_TIMES,)} if self.added else {}
         return (
-            *(Input(name, shape, is_number=False) for name, shape in (given | more).items()),
+            *(Input(name, shape, is_number=False) for name, shape in (shapes | more).items()),
             Input("step", ()),
         )
 
-    def forward(self, net: Net, given: Given) -> Any:
+    def forward(self, net: Net, sample: Sample) -> Any:
         """Return the noise."""
-        ops, text, first = net.ops, given["text"], self.levels[0].width
-        condition = ops.activate(self._condition(net, given, first), "silu")
-        x = net.convolution("conv_in", given["image"], first, 3, padding=1)
+        ops, text, first = net.ops, sample["text"], self.levels[0].width
+        condition = ops.activate(self._condition(net, sample, first), "silu")
+        x = net.convolution("conv_in", sample["image"], first, 3, padding=1)
         passed = [x]
         for index, level in enumerate(self.levels):
             part = net[f"down_blocks.{index}"]
@@ -94,16 +93,16 @@ class Unet:
             x = ops.activate(self._grouped(net, "conv_norm_out", x, self.epsilon), "silu")
             return net.convolution("conv_out", x, self.made, 3, padding=1)
 
-    def _condition(self, net: Net, given: Given, first: int) -> Any:
+    def _condition(self, net: Net, sample: Sample, first: int) -> Any:
         ops = net.ops
         with ops.scope("embedding"):
-            made = embedded(net["time_embedding"], ops.waves(given["step"], first), 4 * first)
+            embedding = embedded(net["time_embedding"], ops.waves(sample["step"], first), 4 * first)
             if not self.added:
-                return made
-            waves = ops.waves(given["times"], self.added_waves)
+                return embedding
+            waves = ops.waves(sample["times"], self.added_waves)
             waves = ops.reshape(waves, waves.shape[0], _TIMES * self.added_waves)
-            both = ops.join([given["pooled"], waves], 1)
-            return made + embedded(net["add_embedding"], both, 4 * first)
+            both = ops.join([sample["pooled"], waves], 1)
+            return embedding + embedded(net["add_embedding"], both, 4 * first)
 
     def _grouped(self, net: Net, name: str, x: Any, epsilon: float) -> Any:
         return net.norm(name, x, epsilon, "group", self.groups)
@@ -153,10 +152,10 @@ class Unet:
 
         hidden = net.repeat("transformer_blocks", level.layers, block, hidden)
         if self.is_linear:
-            made = ops.reshape(net.linear("proj_out", hidden, (ROW, size)), *x.shape)
+            output = ops.reshape(net.linear("proj_out", hidden, (ROW, size)), *x.shape)
         else:
-            made = net.convolution("proj_out", ops.reshape(hidden, *x.shape), size, 1)
-        return x + made
+            output = net.convolution("proj_out", ops.reshape(hidden, *x.shape), size, 1)
+        return x + output
 
 
 def _gated(net: Net, x: Any) -> Any:
@@ -165,5 +164,5 @@ def _gated(net: Net, x: Any) -> Any:
     with ops.scope("mlp"):
         both = ops.keep(net.linear("ff.net.0.proj", x, ("", 2), ("mlp", 4 * size)), "mlp_up")
         inner = both[:, :, 0] * ops.activate(both[:, :, 1], "exact_gelu")
-        made = net.linear("ff.net.2", inner, (ROW, size), taken=("mlp",))
-        return ops.keep(ops.rows(made), "mlp_down")
+        rows = net.linear("ff.net.2", inner, (ROW, size), summed=("mlp",))
+        return ops.keep(ops.rows(rows), "mlp_down")

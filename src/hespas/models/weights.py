@@ -68,15 +68,15 @@ def adapter_weights(model: LanguageModel, shapes: Shapes) -> Shapes:
     if not model.lora_modules:
         return {}
     names = {name for module in model.lora_modules for name in _of_module(model, module)}
-    made: Shapes = {}
+    adapters: Shapes = {}
     for name in shapes:
         if name not in names:
             continue
         own = shapes[name][1:] if name.startswith("experts_") else shapes[name]
         inputs = 2 if name == "output" else 1
-        made[f"{name}{LOW}"] = (*own[:inputs], "lora_rank")
-        made[f"{name}{HIGH}"] = ("lora_rank", *own[inputs:])
-    return made
+        adapters[f"{name}{LOW}"] = (*own[:inputs], "lora_rank")
+        adapters[f"{name}{HIGH}"] = ("lora_rank", *own[inputs:])
+    return adapters
 
 
 def _of_module(model: LanguageModel, module: str) -> tuple[str, ...]:
@@ -346,7 +346,7 @@ def state_elements(model: LanguageModel, kind: LayerKind) -> int:
 
 def is_product(name: str) -> bool:
     """Return whether a named weight multiplies rows."""
-    return not any(other in name for other in ("norm", "bias", "filter", "decay", "scale"))
+    return not any(part in name for part in ("norm", "bias", "filter", "decay", "scale"))
 
 
 _FED = ("up", "down", "gate", "gate_up")

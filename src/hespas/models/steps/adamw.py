@@ -52,17 +52,22 @@ def training_step(
 
     A batch that ``accumulates`` has a first dimension of rounds, whose gradients are averaged.
     """
-    weights, found = state["weights"], jax.value_and_grad(loss)
+    weights, value_and_gradients = state["weights"], jax.value_and_grad(loss)
     if preparation is not None:
-        weights, found = preparation.weights(weights), preparation.found
+        weights, value_and_gradients = preparation.weights(weights), preparation.found
     if not accumulates:
-        value, raw = found(weights, batch)
+        value, raw = value_and_gradients(weights, batch)
     elif preparation is None:
         # What gradients are like is known: to trace them for that would be half of the tracing.
-        value, raw = _accumulated(found, weights, batch, like=(_LOSS, weights))
+        value, raw = _accumulated(value_and_gradients, weights, batch, like=(_LOSS, weights))
     else:
         first = jax.tree.map(lambda leaf: leaf[0], batch)
-        value, raw = _accumulated(found, weights, batch, like=jax.eval_shape(found, weights, first))
+        value, raw = _accumulated(
+            value_and_gradients,
+            weights,
+            batch,
+            like=jax.eval_shape(value_and_gradients, weights, first),
+        )
     if preparation is not None:
         value, raw = preparation.finished(value, raw)
     changed, gradients = updated(state, raw)
@@ -111,7 +116,7 @@ _Gradients = Callable[[Tree, Tree], tuple[jax.Array, Tree]]
 
 
 def _accumulated(
-    gradients: _Gradients, weights: Tree, batch: Tree, *, like: tuple[Any, Tree]
+    value_and_gradients: _Gradients, weights: Tree, batch: Tree, *, like: tuple[Any, Tree]
 ) -> tuple[jax.Array, Tree]:
     """Return the mean loss and gradients over all rounds.
 
@@ -119,10 +124,10 @@ def _accumulated(
     """
     rounds = len(jax.tree.leaves(batch)[0])
 
-    def add(carried: tuple[jax.Array, Tree], one: Tree) -> tuple[tuple[jax.Array, Tree], None]:
-        found = gradients(weights, one)
+    def add(carried: tuple[jax.Array, Tree], of_round: Tree) -> tuple[tuple[jax.Array, Tree], None]:
+        gradients_of_round = value_and_gradients(weights, of_round)
         with jax.named_scope("accumulation"):
-            return jax.tree.map(jnp.add, carried, found), None
+            return jax.tree.map(jnp.add, carried, gradients_of_round), None
 
     nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), like)
     total, _ = jax.lax.scan(add, nothing, batch)

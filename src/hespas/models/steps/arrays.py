@@ -136,7 +136,7 @@ class Arrays:
         begin = (zero, zero, caches.position, zero)
         with jax.named_scope("cache"):
             caches.written[path] = {
-                name: lax.dynamic_update_slice(own[name], each, begin) for name, each in new.items()
+                name: lax.dynamic_update_slice(own[name], rows, begin) for name, rows in new.items()
             }
         return self._over_cache(query, caches.written[path], bias)
 
@@ -170,8 +170,8 @@ class Arrays:
     ) -> jax.Array:
         divided = self.divided
         query, key, value = (
-            checkpoint_name(divided.constrain(each, "batch", None, "heads", None), name)
-            for each, name in zip((query, key, value), _SAVED, strict=True)
+            checkpoint_name(divided.constrain(array, "batch", None, "heads", None), name)
+            for array, name in zip((query, key, value), _SAVED, strict=True)
         )
         if self.network.run.attention == "cudnn" and bias is None:
             sharing = Sharing(blocks=fused_blocks("cudnn"), saved="context", is_causal=is_causal)
@@ -248,7 +248,7 @@ class Arrays:
         angles = values.astype(jnp.float32)[..., None] * jnp.exp(-log(_PERIOD) * half)
         if is_paired:
             both = (jnp.cos(angles), jnp.sin(angles))
-            return tuple(jnp.repeat(each, 2, -1).astype(self.dtype) for each in both)
+            return tuple(jnp.repeat(wave, 2, -1).astype(self.dtype) for wave in both)
         waves = [jnp.cos(angles), jnp.sin(angles)]
         return jnp.concatenate(waves[::-1] if sines_first else waves, -1).astype(self.dtype)
 
@@ -301,20 +301,20 @@ class Arrays:
         """Apply several layers, in a loop where it has one."""
         run = self.network.run
 
-        def layer(carried: Any, weights: Weights, at: str) -> Any:
+        def layer(carried: Any, weights: Weights, number: str) -> Any:
             own = replace(self, weights={**self.weights, **weights})
-            return block(Net(own, f"{path}.{at}"), carried)
+            return block(Net(own, f"{path}.{number}"), carried)
 
         remat = run.remat or "none" if isinstance(run, Learning) else "none"
         if _is_looped(self.network) and count > 1:
-            step = rematerialised(partial(layer, at="*"), remat, is_loop=True)
+            step = rematerialised(partial(layer, number="*"), remat, is_loop=True)
             own = {
                 name: leaf for name, leaf in self.weights.items() if name.startswith(f"{path}.*.")
             }
             with jax.named_scope("layers"):
                 return lax.scan(lambda x, weights: (step(x, weights), None), x, own)[0]
         for index in range(count):
-            step = rematerialised(partial(layer, at=str(index)), remat, is_loop=False)
+            step = rematerialised(partial(layer, number=str(index)), remat, is_loop=False)
             begin = f"{path}.{index}."
             own = {name: leaf for name, leaf in self.weights.items() if name.startswith(begin)}
             with jax.named_scope(f"layers_{index:02d}"):
@@ -348,18 +348,18 @@ class Program:
 
     def weights(self, dtype: Any) -> dict[str, Any]:
         """Return the abstract weights; a loop's are one array."""
-        made: dict[str, Any] = {}
+        weights: dict[str, Any] = {}
         for path, weight in self.model.weights.items():
             if "*" not in path:
-                made[path] = self._array(weight, dtype)
+                weights[path] = self._array(weight, dtype)
             elif _is_looped(self.model) and weight.copies > 1:
-                made[path] = self._array(weight, dtype, weight.copies)
+                weights[path] = self._array(weight, dtype, weight.copies)
             else:
-                made |= {
+                weights |= {
                     path.replace("*", str(index)): self._array(weight, dtype)
                     for index in range(weight.copies)
                 }
-        return made
+        return weights
 
     def _array(self, weight: Weight, dtype: Any, *copies: int) -> jax.ShapeDtypeStruct:
         # What axes do not divide evenly, a vocabulary or a row, is whole on each device.
@@ -383,17 +383,19 @@ class Program:
     def batch(self, *, rounds: int = 1) -> dict[str, Any]:
         """Return the abstract batch: inputs, and targets."""
         model, dtype = self.model, dtype_named(self.model.dtype)
-        given = {
-            each.name: self.array(each.shape, jnp.int32 if each.is_number else dtype, rounds=rounds)
-            for each in model.inputs
+        arrays = {
+            entry.name: self.array(
+                entry.shape, jnp.int32 if entry.is_number else dtype, rounds=rounds
+            )
+            for entry in model.inputs
         }
         if not isinstance(model.run, Learning):
-            return given
-        target = target_shape(model.design.objective, {each.name: each for each in model.inputs})
+            return arrays
+        target = target_shape(model.design.objective, {entry.name: entry for entry in model.inputs})
         if target is None:
-            return given
+            return arrays
         shape, is_number = target
-        return given | {
+        return arrays | {
             "targets": self.array(shape, jnp.int32 if is_number else dtype, rounds=rounds)
         }
 
@@ -402,17 +404,17 @@ class Program:
         ops = Arrays(network=self.model, divided=self.divided, weights=weights, caches=caches)
         return made_of(self.model.design, self.model.run, Net(ops), given)
 
-    def looked_up(self, weights: Weights, given: Weights) -> jax.Array:
+    def looked_up(self, weights: Weights, batch: Weights) -> jax.Array:
         """Return the sum of a sample's rows in each table."""
         ops = Arrays(network=self.model, divided=self.divided, weights=weights)
-        return self.model.design.looked_up(Net(ops), given)
+        return self.model.design.looked_up(Net(ops), batch)
 
     def loss(self, weights: Weights, batch: Weights) -> jax.Array:
         """Return the mean loss."""
-        made = self.made(weights, batch)
+        output = self.made(weights, batch)
         with jax.named_scope("loss"):
             return OBJECTIVES[self.model.design.objective](
-                made.astype(jnp.float32), batch.get("targets")
+                output.astype(jnp.float32), batch.get("targets")
             )
 
 
@@ -428,20 +430,20 @@ def build(settings: Network) -> Step:
     own = program(settings.axes)
     design, run = settings.design, settings.run
     if isinstance(design, Dlrm) and isinstance(run, Learning):
-        tables = [path for path, each in settings.weights.items() if each.dims[-1][0] == TABLE]
+        tables = [path for path, weight in settings.weights.items() if weight.dims[-1][0] == TABLE]
         dtype = dtype_named(run.state_dtype)
         return sparse_training(own, tables, design.bags, mesh=run.mesh, dtype=dtype)
     if isinstance(run, Learning):
         return training(settings, own, program(settings.state_axes))
-    weights, given = own.weights(dtype_named(settings.dtype)), own.batch()
+    weights, batch = own.weights(dtype_named(settings.dtype)), own.batch()
     if not isinstance(settings.run, Reading | Writing):
-        function, arguments, donated = own.made, (weights, given), ()
+        function, arguments, donated = own.made, (weights, batch), ()
     elif isinstance(settings.run, Reading):
-        function, arguments, donated = partial(_reading, own), (weights, given), ()
+        function, arguments, donated = partial(_reading, own), (weights, batch), ()
     else:
-        given["position"] = own.divided.array(dtype=jnp.int32)
+        batch["position"] = own.divided.array(dtype=jnp.int32)
         function, donated = partial(_writing, own), (1,)
-        arguments = (weights, _cache_shapes(own), given)
+        arguments = (weights, _cache_shapes(own), batch)
     return Step(
         # Weights that a step does not read are held all the same.
         function=jax.jit(function, donate_argnums=donated, keep_unused=True),
@@ -451,26 +453,27 @@ def build(settings: Network) -> Step:
     )
 
 
+# The names of these parameters are those of arguments in programs.
 def _reading(program: Program, weights: Weights, given: Weights) -> Any:
     caches = Caches(cached={}, written={})
-    made = program.made(weights, given, caches)
-    return jnp.argmax(made, -1).astype(jnp.int32), caches.written
+    logits = program.made(weights, given, caches)
+    return jnp.argmax(logits, -1).astype(jnp.int32), caches.written
 
 
 def _writing(program: Program, weights: Weights, cached: Weights, given: Weights) -> Any:
     caches = Caches(cached=cached, written={}, position=given["position"])
-    made = program.made(weights, given, caches)
-    return jnp.argmax(made, -1).astype(jnp.int32), caches.written
+    logits = program.made(weights, given, caches)
+    return jnp.argmax(logits, -1).astype(jnp.int32), caches.written
 
 
 def _cache_shapes(program: Program) -> dict[str, dict[str, Any]]:
     """Return the abstract caches of a step that writes."""
     model, divided = program.model, program.divided
     sharding = NamedSharding(divided.mesh.abstract(), divided.spec("batch", "heads", None, None))
-    made: dict[str, dict[str, Any]] = {}
+    shapes: dict[str, dict[str, Any]] = {}
     for path, (shape, copies) in model.caches.items():
         sizes, dtype = (divided.sizes["batch"], *shape), dtype_named(model.dtype)
         array = jax.ShapeDtypeStruct(sizes, dtype, sharding=sharding)
         for index in range(copies):
-            made[path.replace("*", str(index))] = {"keys": array, "values": array}
-    return made
+            shapes[path.replace("*", str(index))] = {"keys": array, "values": array}
+    return shapes

@@ -75,17 +75,19 @@ class _Attention:
             chunks = arrays[0].shape[1] // self.kind.chunk if self.kind.chunk else 1
             if chunks < 2:
                 return self._attended(arrays, sinks)
-            in_chunks = tuple(each.reshape(-1, self.kind.chunk, *each.shape[2:]) for each in arrays)
-            made = self._attended(in_chunks, sinks)
-            return made.reshape(*arrays[0].shape[:3], made.shape[-1])
+            in_chunks = tuple(
+                array.reshape(-1, self.kind.chunk, *array.shape[2:]) for array in arrays
+            )
+            context = self._attended(in_chunks, sinks)
+            return context.reshape(*arrays[0].shape[:3], context.shape[-1])
         # Partitioners make an all-to-all where both sides of it are asked for.
         heads = ("heads", "kv_heads", "kv_heads")
         by_token = (
-            self.divided.constrain(each, "batch", "sequence", name, None)
-            for each, name in zip(arrays, heads, strict=True)
+            self.divided.constrain(array, "batch", "sequence", name, None)
+            for array, name in zip(arrays, heads, strict=True)
         )
-        made = self._attended(tuple(by_token), sinks)
-        return self.divided.constrain(made, "batch", "sequence", "heads", None)
+        context = self._attended(tuple(by_token), sinks)
+        return self.divided.constrain(context, "batch", "sequence", "heads", None)
 
     def _attended(self, arrays: tuple[jax.Array, ...], sinks: jax.Array | None) -> jax.Array:
         """Return attention among tokens, divided by heads.
@@ -97,8 +99,8 @@ class _Attention:
         """
         heads = ("attended_heads", "attended_kv_heads", "attended_kv_heads")
         arrays = tuple(
-            checkpoint_name(self.divided.constrain(each, "batch", "queries", name, None), saved)
-            for each, name, saved in zip(arrays, heads, _SAVED, strict=True)
+            checkpoint_name(self.divided.constrain(array, "batch", "queries", name, None), saved)
+            for array, name, saved in zip(arrays, heads, _SAVED, strict=True)
         )
         devices, run = self.model.mesh.size(_CONTEXT), self.model.run
         rotates = isinstance(run, Training) and run.context_attention == "ring"
@@ -121,20 +123,20 @@ class _Attention:
                         self.divided, partial(attention_with_sinks, sharing), (*arrays, sinks)
                     )
                 return by_head(self.divided, partial(context_attention, sharing), arrays)
-        query, *others = arrays
+        query, *key_value = arrays
         key, value = (
-            self.divided.constrain(each, "batch", None, "attended_kv_heads", None)
-            for each in others
+            self.divided.constrain(array, "batch", None, "attended_kv_heads", None)
+            for array in key_value
         )
         with jax.named_scope("softmax"):
             if self.places.documents is not None:
-                made = _within_documents(query, key, value, self.places.documents)
+                context = _within_documents(query, key, value, self.places.documents)
             else:
                 mask = earlier(query.shape[1], query.shape[1], self.kind.window)
                 key, value = jnp.swapaxes(key, 1, 2), jnp.swapaxes(value, 1, 2)
-                made = _mixed(self.model, query, key, value, mask, sinks)
-            made = self.divided.constrain(made, "batch", "queries", "attended_heads", None)
-        return checkpoint_name(made, "context")
+                context = _mixed(self.model, query, key, value, mask, sinks)
+            context = self.divided.constrain(context, "batch", "queries", "attended_heads", None)
+        return checkpoint_name(context, "context")
 
 
 def cached_attention(
@@ -148,7 +150,7 @@ def cached_attention(
 
     ``query`` is scaled; ``cached`` are the keys and values of a cache, the new tokens' with them.
     """
-    key, value = (_seen(model, kind, each.astype(query.dtype)) for each in cached)
+    key, value = (_seen(model, kind, array.astype(query.dtype)) for array in cached)
     new, tokens = query.shape[1], key.shape[2]
     mask = earlier(new, tokens, kind.window) if new > 1 else None
     with jax.named_scope("softmax"):
@@ -189,19 +191,19 @@ def fused_over_cache(
     table = cache.table
     queries = divided.spec("batch", None, "attended_heads", None)
     cached = divided.spec("batch", "attended_kv_heads", None, None)
-    specs, given = (queries, cached, cached), arrays
+    specs, operands = (queries, cached, cached), arrays
     if table is not None:
         lengths = jnp.full(query.shape[:1], cache.position + 1, jnp.int32)
         specs = (*specs, divided.spec("batch", None), divided.spec("batch"))
-        given = (*given, table, lengths)
+        operands = (*operands, table, lengths)
     axes = divided.used("batch", "attended_heads", "attended_kv_heads")
     is_small = arrays[1].dtype == SMALL
     function = _small_over_cache if is_small else cudnn.decoding_attention
     if sinks is not None:
         function = cudnn.decoding_attention_with_sinks
-        specs, given = (*specs, divided.spec("attended_heads")), (*given, sinks)
+        specs, operands = (*specs, divided.spec("attended_heads")), (*operands, sinks)
     with jax.named_scope("fused"):
-        return _divided(function, given, axes=axes, in_specs=specs, out_spec=queries)
+        return _divided(function, operands, axes=axes, in_specs=specs, out_spec=queries)
 
 
 def fused_over_latents(
@@ -220,7 +222,7 @@ def fused_over_latents(
     numbers are the value. Without places a sequence has one new token.
     """
     kernels = import_module(FUSED["flashmla"].module)
-    queries, whole = divided.spec("batch", None, "attended_heads", None), divided.spec("batch")
+    queries, rows = divided.spec("batch", None, "attended_heads", None), divided.spec("batch")
     function, arrays = kernels.latent_decoding, (query, cached)
     if places is not None:
         function, arrays = kernels.attention_to_chosen, (query, cached, places)
@@ -229,7 +231,7 @@ def fused_over_latents(
             partial(function, value_size=value_size),
             arrays,
             axes=divided.used("batch", "attended_heads"),
-            in_specs=(queries, whole, whole)[: len(arrays)],
+            in_specs=(queries, rows, rows)[: len(arrays)],
             out_spec=queries,
         )
 
@@ -241,15 +243,15 @@ def fused_index(
 
     Each device that attends rates for all heads of the index.
     """
-    kernels, whole = import_module(FUSED["flashmla"].module), divided.spec("batch")
+    kernels, rows = import_module(FUSED["flashmla"].module), divided.spec("batch")
     small = keys if keys.dtype == SMALL else in_8_bits(keys)
     with jax.named_scope("fused"):
         return _divided(
             kernels.index_scores,
             (in_8_bits(query), small, shares),
             axes=divided.used("batch", "attended_heads"),
-            in_specs=(whole, whole, whole),
-            out_spec=whole,
+            in_specs=(rows, rows, rows),
+            out_spec=rows,
         )
 
 
@@ -271,8 +273,8 @@ def largest(divided: Divided, scores: jax.Array, count: int) -> jax.Array:
 def _small_over_cache(query: jax.Array, keys: jax.Array, values: jax.Array) -> jax.Array:
     cudnn = import_module("hespas.xla.attention")
     small = in_8_bits(query)
-    made = cudnn.small_decoding_attention(small, keys, values, ACTIVATION_SCALE)
-    return made.astype(query.dtype) * jnp.asarray(ACTIVATION_SCALE, query.dtype)
+    context = cudnn.small_decoding_attention(small, keys, values, ACTIVATION_SCALE)
+    return context.astype(query.dtype) * jnp.asarray(ACTIVATION_SCALE, query.dtype)
 
 
 def _mixed(  # noqa: PLR0917 - the pieces of attention

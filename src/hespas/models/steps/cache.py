@@ -72,12 +72,12 @@ class Cache:
 
         They are (batch, heads, new tokens, size).
         """
-        arrays = {name: self._with(self.arrays[name], each) for name, each in new.items()}
+        arrays = {name: self._with(self.arrays[name], array) for name, array in new.items()}
         return replace(self, arrays={**self.arrays, **arrays})
 
     def replaced(self, **new: jax.Array) -> Cache:
         """Replace arrays of a cache, such as states."""
-        arrays = {name: each.astype(self.arrays[name].dtype) for name, each in new.items()}
+        arrays = {name: array.astype(self.arrays[name].dtype) for name, array in new.items()}
         return replace(self, arrays={**self.arrays, **arrays})
 
     def read(self, name: str) -> jax.Array:
@@ -102,10 +102,10 @@ class Cache:
         heads = "kv_heads" if array.shape[1] > 1 else "one"
         pages = self.divided.spec("batch", heads, None, None)
         rows = self.divided.spec("batch", None)
-        whole = self.divided.spec()
+        everywhere = self.divided.spec()
         mapped = jax.shard_map(
             function,
-            in_specs=(pages, rows, *((pages, whole) if more else ())),
+            in_specs=(pages, rows, *((pages, everywhere) if more else ())),
             out_specs=pages,
             check_vma=False,
         )
@@ -113,9 +113,9 @@ class Cache:
 
 
 def _gathered(pages: jax.Array, table: jax.Array) -> jax.Array:
-    found = jnp.swapaxes(pages[table], 1, 2)
-    batch, heads, count, size, width = found.shape
-    return found.reshape(batch, heads, count * size, width)
+    pages_of_sequences = jnp.swapaxes(pages[table], 1, 2)
+    batch, heads, count, size, width = pages_of_sequences.shape
+    return pages_of_sequences.reshape(batch, heads, count * size, width)
 
 
 def _scattered(

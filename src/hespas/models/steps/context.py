@@ -105,13 +105,15 @@ def _forward(
     return context, (query, key, value, context, logarithms)
 
 
-def _backward(sharing: Sharing, kept: Arrays, gradient: jax.Array) -> Arrays:
+def _backward(sharing: Sharing, residuals: Arrays, gradient: jax.Array) -> Arrays:
     if sharing.devices == 1:
-        return sharing.blocks.backward(kept[:3], kept[3:], gradient, causal=sharing.is_causal)
+        return sharing.blocks.backward(
+            residuals[:3], residuals[3:], gradient, causal=sharing.is_causal
+        )
     # What came from other devices is fetched again, not kept.
-    query, key, value, context, logarithms = lax.optimization_barrier(kept)
+    query, key, value, context, logarithms = lax.optimization_barrier(residuals)
     own = sharing.blocks.backward((query, key, value), (context, logarithms), gradient, causal=True)
-    of_query, *of_own = (each.astype(jnp.float32) for each in own)
+    of_query, *of_own = (array.astype(jnp.float32) for array in own)
     of_others: list[tuple[jax.Array, jax.Array]] = []
     travelling: Arrays = ()
     for is_earlier, (other_key, other_value) in _others(sharing, (key, value)):
@@ -121,25 +123,25 @@ def _backward(sharing: Sharing, kept: Arrays, gradient: jax.Array) -> Arrays:
                 _keys(other_key, is_earlier),
                 _keys(other_value, is_earlier),
             ),
-            (_queries(context, is_earlier), _queries(logarithms, is_earlier, at=2)),
+            (_queries(context, is_earlier), _queries(logarithms, is_earlier, axis=2)),
             _queries(gradient, is_earlier),
             causal=False,
         )
         of_query = of_query + _query_gradient(pair[0], is_earlier)
-        found = (_key_gradient(pair[1], is_earlier), _key_gradient(pair[2], is_earlier))
+        of_pair = (_key_gradient(pair[1], is_earlier), _key_gradient(pair[2], is_earlier))
         if sharing.rotates:
             # Gradients go along with the keys and values that they belong to.
-            sent = [_next(sharing, each) for each in travelling]
-            travelling = tuple(map(jnp.add, sent, found)) if sent else found
+            sent = [_next(sharing, array) for array in travelling]
+            travelling = tuple(map(jnp.add, sent, of_pair)) if sent else of_pair
         else:
-            of_others.append(found)
+            of_others.append(of_pair)
     if sharing.rotates:
-        returned = [_next(sharing, each) for each in travelling]
+        returned = [_next(sharing, array) for array in travelling]
     else:
         returned = [_to_owners(sharing, parts) for parts in zip(*of_others, strict=True)]
     gradients = (of_query, *map(jnp.add, of_own, returned))
     return tuple(
-        each.astype(like.dtype) for each, like in zip(gradients, (query, key, value), strict=True)
+        array.astype(like.dtype) for array, like in zip(gradients, (query, key, value), strict=True)
     )
 
 
@@ -161,19 +163,19 @@ def attention_with_sinks(
 def _sunk_forward(
     sharing: Sharing, query: jax.Array, key: jax.Array, value: jax.Array, sinks: jax.Array
 ) -> tuple[jax.Array, tuple[jax.Array, ...]]:
-    made, logarithms = sharing.blocks.forward(query, key, value, causal=True)
+    output, logarithms = sharing.blocks.forward(query, key, value, causal=True)
     sinks = sinks.astype(jnp.float32)
     total = jnp.logaddexp(logarithms, sinks[:, None])
     share = jnp.swapaxes(jnp.exp(logarithms - total), 1, 2)[..., None]
-    context = checkpoint_name((made * share).astype(made.dtype), sharing.saved)
+    context = checkpoint_name((output * share).astype(output.dtype), sharing.saved)
     total = checkpoint_name(total, sharing.saved)
     return context, (query, key, value, sinks, context, total)
 
 
 def _sunk_backward(
-    sharing: Sharing, kept: tuple[jax.Array, ...], gradient: jax.Array
+    sharing: Sharing, residuals: tuple[jax.Array, ...], gradient: jax.Array
 ) -> tuple[jax.Array, ...]:
-    query, key, value, sinks, context, total = kept
+    query, key, value, sinks, context, total = residuals
     gradients = sharing.blocks.backward(
         (query, key, value), (context, total), gradient, causal=True
     )
@@ -192,15 +194,15 @@ def _others(sharing: Sharing, own: Arrays) -> Iterator[tuple[jax.Array, Arrays]]
     here = lax.axis_index(sharing.axis)
     if sharing.rotates:
         for step in range(1, sharing.devices):
-            own = tuple(_next(sharing, each) for each in own)
+            own = tuple(_next(sharing, array) for array in own)
             yield here >= step, own
         return
-    gathered = [lax.all_gather(each, sharing.axis) for each in own]
+    gathered = [lax.all_gather(array, sharing.axis) for array in own]
     for step in range(1, sharing.devices):
         source = (here - step) % sharing.devices
         yield (
             here >= step,
-            tuple(lax.dynamic_index_in_dim(each, source, keepdims=False) for each in gathered),
+            tuple(lax.dynamic_index_in_dim(array, source, keepdims=False) for array in gathered),
         )
 
 
@@ -221,13 +223,13 @@ def _to_owners(sharing: Sharing, parts: tuple[jax.Array, ...]) -> jax.Array:
     return lax.psum_scatter(by_owner, sharing.axis, scatter_dimension=0)
 
 
-def _queries(array: jax.Array, is_earlier: jax.Array, *, at: int = 1) -> jax.Array:
+def _queries(array: jax.Array, is_earlier: jax.Array, *, axis: int = 1) -> jax.Array:
     """Return the blocks of queries that see a device's keys.
 
     The block at the end always sees some; the other of the pair is the front block for an earlier
     device, the one at the end again for a later one.
     """
-    front, end = jnp.split(array, 2, at)
+    front, end = jnp.split(array, 2, axis)
     return jnp.concatenate((jnp.where(is_earlier, front, end), end), 0)
 
 
@@ -241,36 +243,38 @@ def _keys(array: jax.Array, is_earlier: jax.Array) -> jax.Array:
 
 
 def _query_gradient(pair: jax.Array, is_earlier: jax.Array) -> jax.Array:
-    one, other = jnp.split(pair.astype(jnp.float32), 2, 0)
-    nothing = jnp.zeros_like(one)
-    front = jnp.where(is_earlier, one, nothing)
-    return jnp.concatenate((front, other + jnp.where(is_earlier, nothing, one)), 1)
+    first, second = jnp.split(pair.astype(jnp.float32), 2, 0)
+    nothing = jnp.zeros_like(first)
+    front = jnp.where(is_earlier, first, nothing)
+    return jnp.concatenate((front, second + jnp.where(is_earlier, nothing, first)), 1)
 
 
 def _key_gradient(pair: jax.Array, is_earlier: jax.Array) -> jax.Array:
-    one, other = jnp.split(pair.astype(jnp.float32), 2, 0)
-    nothing = jnp.zeros_like(one)
-    end = jnp.where(is_earlier, nothing, one)
-    return jnp.concatenate((other + jnp.where(is_earlier, one, nothing), end), 1)
+    first, second = jnp.split(pair.astype(jnp.float32), 2, 0)
+    nothing = jnp.zeros_like(first)
+    end = jnp.where(is_earlier, nothing, first)
+    return jnp.concatenate((second + jnp.where(is_earlier, first, nothing), end), 1)
 
 
 def _merged(total: Any, pair: Any, is_earlier: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Merge the softmax so far with a pair of blocks'."""
-    (ones, others), (one_logs, other_logs) = (jnp.split(each, 2, 0) for each in pair)
-    lowest = jnp.full_like(one_logs, -jnp.inf)
+    (firsts, seconds), (first_logs, second_logs) = (jnp.split(array, 2, 0) for array in pair)
+    lowest = jnp.full_like(first_logs, -jnp.inf)
     front, end = jnp.split(total[0], 2, 1)
     front_logs, end_logs = jnp.split(total[1], 2, 2)
-    front, front_logs = _sum((front, front_logs), (ones, jnp.where(is_earlier, one_logs, lowest)))
-    end, end_logs = _sum((end, end_logs), (ones, jnp.where(is_earlier, lowest, one_logs)))
-    end, end_logs = _sum((end, end_logs), (others, other_logs))
+    front, front_logs = _sum(
+        (front, front_logs), (firsts, jnp.where(is_earlier, first_logs, lowest))
+    )
+    end, end_logs = _sum((end, end_logs), (firsts, jnp.where(is_earlier, lowest, first_logs)))
+    end, end_logs = _sum((end, end_logs), (seconds, second_logs))
     return jnp.concatenate((front, end), 1), jnp.concatenate((front_logs, end_logs), 2)
 
 
-def _sum(one: Any, other: Any) -> tuple[jax.Array, jax.Array]:
-    logarithms = jnp.logaddexp(one[1], other[1])
+def _sum(first: Any, second: Any) -> tuple[jax.Array, jax.Array]:
+    logarithms = jnp.logaddexp(first[1], second[1])
     parts = (
-        made.astype(jnp.float32) * _by_row(jnp.exp(logs - logarithms))
-        for made, logs in (one, other)
+        output.astype(jnp.float32) * _by_row(jnp.exp(logs - logarithms))
+        for output, logs in (first, second)
     )
     return sum(parts, start=jnp.zeros(())), logarithms
 
@@ -291,15 +295,15 @@ def _plain_forward(
     scores = _scores(query, key, causal=causal)
     logarithms = jax.nn.logsumexp(scores, -1)
     weights = jnp.exp(scores - logarithms[..., None]).astype(value.dtype)
-    made = jnp.einsum("bkgts,bskd->btkgd", weights, value)
-    return made.reshape(query.shape), _flat(logarithms)
+    output = jnp.einsum("bkgts,bskd->btkgd", weights, value)
+    return output.reshape(query.shape), _flat(logarithms)
 
 
 def _plain_backward(
-    arrays: Arrays, made: Arrays, gradient: jax.Array, *, causal: bool
+    arrays: Arrays, output: Arrays, gradient: jax.Array, *, causal: bool
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     query, key, value = arrays
-    context, logarithms = made
+    context, logarithms = output
     scores = _scores(query, key, causal=causal)
     weights = jnp.exp(scores - logarithms.reshape(scores.shape[:-1])[..., None])
     grouped, outer = _grouped(query, key), _grouped(gradient, key)
@@ -323,7 +327,7 @@ def _scores(query: jax.Array, key: jax.Array, *, causal: bool) -> jax.Array:
     scores = jnp.einsum("btkgd,bskd->bkgts", grouped, key).astype(jnp.float32)
     if not causal:
         return scores
-    rows, columns = (lax.broadcasted_iota(jnp.int32, scores.shape[-2:], at) for at in (0, 1))
+    rows, columns = (lax.broadcasted_iota(jnp.int32, scores.shape[-2:], axis) for axis in (0, 1))
     return jnp.where(columns <= rows, scores, -jnp.inf)
 
 

@@ -178,9 +178,9 @@ class Packing:
         places = self._starts[:, None] + jnp.arange(self.capacity)[None]
         return self.order[jnp.minimum(places, len(self.order) - 1)]
 
-    def _placed(self, values: jax.Array, at: jax.Array) -> jax.Array:
-        taken = jnp.arange(self.capacity)[None] < self.counts[:, None]
-        return values[at] * taken[..., None].astype(values.dtype)
+    def _placed(self, values: jax.Array, places: jax.Array) -> jax.Array:
+        is_filled = jnp.arange(self.capacity)[None] < self.counts[:, None]
+        return values[places] * is_filled[..., None].astype(values.dtype)
 
     def unpacked(self, packed: jax.Array) -> jax.Array:
         """Gather each choice's row from (targets, places, ...).
@@ -193,9 +193,9 @@ class Packing:
             .set(jnp.arange(len(self.order), dtype=self.order.dtype))
         )
         target = jnp.searchsorted(jnp.cumsum(self.counts), rank, side="right")
-        at = rank - self._starts[target]
-        row = packed[target, jnp.minimum(at, self.capacity - 1)]
-        return row * (at < self.capacity)[:, None].astype(row.dtype)
+        place = rank - self._starts[target]
+        row = packed[target, jnp.minimum(place, self.capacity - 1)]
+        return row * (place < self.capacity)[:, None].astype(row.dtype)
 
     @property
     def _starts(self) -> jax.Array:

@@ -69,11 +69,11 @@ def activated(style: Style, x: jax.Array) -> jax.Array:
     """
     match style.activation:
         case "gelu" | "exact_gelu":
-            made = jax.nn.gelu(x, approximate=style.activation == "gelu")
+            activation = jax.nn.gelu(x, approximate=style.activation == "gelu")
         case "relu":
-            made = jax.nn.relu(x)
+            activation = jax.nn.relu(x)
         case "relu_squared":
-            made = jnp.square(jax.nn.relu(x))
+            activation = jnp.square(jax.nn.relu(x))
         case _:
-            made = jax.nn.silu(x)
-    return apart(style, made)
+            activation = jax.nn.silu(x)
+    return apart(style, activation)

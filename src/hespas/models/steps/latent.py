@@ -86,18 +86,18 @@ class _Layer:
             if indexes is not None:
                 cache = cache.written(**{_INDEXED: indexes[1][:, None]})
             if isinstance(model.run, Decode):
-                made = self._over_cache(query, cache, indexes)
-                return self._divided_by_heads(made), cache
+                context = self._over_cache(query, cache, indexes)
+                return self._divided_by_heads(context), cache
         if indexes is not None and model.selects_tokens:
             with jax.named_scope("projections"):
                 query = self._absorbed(query)
             keys = jnp.concatenate((vectors, rotary), -1)
             if model.run.attention == "flashmla":
-                made = self._among_chosen(query, keys[:, None], indexes, indexes[1][:, None])
+                context = self._among_chosen(query, keys[:, None], indexes, indexes[1][:, None])
             else:
-                made = _among_selected(self.divided, latent, query, keys, indexes)
-            made = self._of_heads(self._divided_by_heads(made))
-            return checkpoint_name(made, "context"), cache
+                context = _among_selected(self.divided, latent, query, keys, indexes)
+            context = self._of_heads(self._divided_by_heads(context))
+            return checkpoint_name(context, "context"), cache
         with jax.named_scope("projections"):
             key = product("bsr,rhd->bshd", vectors, weights["key_up"])
             value = product("bsr,rhd->bshd", vectors, weights["value_up"])
@@ -105,16 +105,16 @@ class _Layer:
             shared = jnp.broadcast_to(rotary[:, :, None], shape)
             key = jnp.concatenate((key, shared), -1)
         arrays = (query, key, value)
-        made = causal_attention(model, self.divided, self.kind, arrays, self.places)
+        context = causal_attention(model, self.divided, self.kind, arrays, self.places)
         if indexes is not None and model.masks_tokens:
             # In short sequences all tokens are multiplied, and those that are not chosen masked.
-            made, _ = jax.lax.optimization_barrier(
-                (made, _most_rated(self.divided, latent, indexes, indexes[1]))
+            context, _ = jax.lax.optimization_barrier(
+                (context, _most_rated(self.divided, latent, indexes, indexes[1]))
             )
-        return made, cache
+        return context, cache
 
-    def _divided_by_heads(self, made: jax.Array) -> jax.Array:
-        return self.divided.constrain(made, "batch", "queries", "attended_heads", None)
+    def _divided_by_heads(self, context: jax.Array) -> jax.Array:
+        return self.divided.constrain(context, "batch", "queries", "attended_heads", None)
 
     @property
     def _rotation(self) -> tuple[int, float]:
@@ -171,15 +171,15 @@ class _Layer:
         if indexes is not None and self.model.selects_tokens:
             rated = cache.read(_INDEXED)
             if is_fused:
-                made = self._among_chosen(query, keys, indexes, rated)
-                return self._of_heads(made)
+                context = self._among_chosen(query, keys, indexes, rated)
+                return self._of_heads(context)
             places = _most_rated(self.divided, self.latent, indexes, rated[:, 0])
             keys = jnp.take_along_axis(keys, places[:, :, :, None], 2)
         if is_fused:
-            made = fused_over_latents(self.divided, query, keys, value_size=rank)
+            context = fused_over_latents(self.divided, query, keys, value_size=rank)
         else:
-            made = cached_attention(self.model, self.kind, query, (keys, keys[..., :rank]))
-        return self._of_heads(made)
+            context = cached_attention(self.model, self.kind, query, (keys, keys[..., :rank]))
+        return self._of_heads(context)
 
     def _among_chosen(
         self, query: jax.Array, vectors: jax.Array, indexes: Indexes, keys: jax.Array
@@ -196,10 +196,10 @@ class _Layer:
             self.divided, query, vectors, places, value_size=self.latent.kv_rank
         )
 
-    def _of_heads(self, made: jax.Array) -> jax.Array:
+    def _of_heads(self, vectors: jax.Array) -> jax.Array:
         """Return each head's values of attended vectors."""
         with jax.named_scope("projections"):
-            return product("bshr,rhd->bshd", made, self.weights["value_up"])
+            return product("bshr,rhd->bshd", vectors, self.weights["value_up"])
 
 
 def _most_rated(
@@ -236,8 +236,8 @@ def _among_selected(
     length = rows.shape[1]
 
     @jax.checkpoint
-    def chosen(given: tuple[jax.Array, ...]) -> jax.Array:
-        query, index_query, share, places = given
+    def chosen(group: tuple[jax.Array, ...]) -> jax.Array:
+        query, index_query, share, places = group
         seen = jnp.arange(length) <= places[:, None]
         best = _most_rated(divided, latent, (index_query, index_key, share), index_key, seen)
         keys = jnp.take_along_axis(rows[:, None], best[..., None], 2)
@@ -251,5 +251,5 @@ def _among_selected(
         return jnp.moveaxis(x.reshape(x.shape[0], -1, SELECTING, *x.shape[2:]), 1, 0)
 
     places = jnp.arange(length).reshape(-1, SELECTING)
-    made = jax.lax.map(chosen, (cut(query), cut(index_query), cut(share), places))
-    return jnp.moveaxis(made, 0, 1).reshape(*query.shape[:3], latent.kv_rank)
+    context = jax.lax.map(chosen, (cut(query), cut(index_query), cut(share), places))
+    return jnp.moveaxis(context, 0, 1).reshape(*query.shape[:3], latent.kv_rank)

@@ -69,21 +69,21 @@ class Layers:
         if kind.mixer != "none":
             with jax.named_scope("norm"):
                 hidden = self.normed(self.between(x), weights, "attention_norm")
-            made, cache, keys = self._mixed(kind, hidden, weights, places, cache)
+            output, cache, keys = self._mixed(kind, hidden, weights, places, cache)
             if style.before_mlp != "yes":
-                made = made + self._beside_mixer(kind, x, hidden, weights)
-            x = self._added(x, self._after(made, weights, "after_attention_norm"))
+                output = output + self._beside_mixer(kind, x, hidden, weights)
+            x = self._added(x, self._after(output, weights, "after_attention_norm"))
         if kind.feeds_forward and style.before_mlp == "yes":
             with jax.named_scope("norm"):
                 hidden = self._normed_before_mlp(kind, x, weights)
             with jax.named_scope("mlp"):
-                made = self._fed_forward(kind, x, hidden, weights)
-            x = self._added(x, self._after(made, weights, "after_mlp_norm"))
+                output = self._fed_forward(kind, x, hidden, weights)
+            x = self._added(x, self._after(output, weights, "after_mlp_norm"))
         if style.layer_input:
             with jax.named_scope("layer_input"):
                 gate = activated(style, product("bse,ep->bsp", x, weights["input_gate"]))
-                made = product("bsp,pe->bse", gate * weights[INPUT], weights["input_output"])
-            x = self._added(x, self._after(self.between(made), weights, "after_input_norm"))
+                output = product("bsp,pe->bse", gate * weights[INPUT], weights["input_output"])
+            x = self._added(x, self._after(self.between(output), weights, "after_input_norm"))
         if style.scales_layers:
             x = x * weights["layer_scale"].astype(x.dtype)
         return Made(self.between(x), cache, keys)
@@ -110,23 +110,23 @@ class Layers:
         model, divided = self.model, self.divided_of(kind)
         if kind.mixer != "attention":
             through = through_state_space if kind.mixer == "state_space" else through_delta
-            made, cache = through(model, divided, hidden, weights, cache)
-            return Made(checkpoint_name(self.between(made), "output_projection"), cache)
+            output, cache = through(model, divided, hidden, weights, cache)
+            return Made(checkpoint_name(self.between(output), "output_projection"), cache)
         with jax.named_scope("attention"):
             context, cache, keys = self._attention(kind, hidden, weights, places, cache)
             if model.style.output_gate:
                 gate = product("bse,ehd->bshd", hidden, weights["query_gate"])
                 context = context * jax.nn.sigmoid(gate)
             with jax.named_scope("output"):
-                made = product("bshd,hde->bse", context, weights["output"])
+                output = product("bshd,hde->bse", context, weights["output"])
                 if model.style.attention_biases == "all":
-                    made = made + weights["output_bias"].astype(made.dtype)
-                return Made(checkpoint_name(self.between(made), "output_projection"), cache, keys)
+                    output = output + weights["output_bias"].astype(output.dtype)
+                return Made(checkpoint_name(self.between(output), "output_projection"), cache, keys)
 
-    def _added(self, x: jax.Array, made: jax.Array) -> jax.Array:
+    def _added(self, x: jax.Array, output: jax.Array) -> jax.Array:
         style = self.model.style
         scale = style.residual_scale
-        total = x + made if scale == 1 else x + made * jnp.asarray(scale, made.dtype)
+        total = x + output if scale == 1 else x + output * jnp.asarray(scale, output.dtype)
         return apart(style, total)
 
     def _after(self, x: jax.Array, weights: Weights, name: str) -> jax.Array:
@@ -166,18 +166,18 @@ class Layers:
     def _through_experts(self, routing: Routing, x: jax.Array, weights: Weights) -> jax.Array:
         style, divided = self.model.style, self.divided
         sent = product("bse,el->bsl", x, weights["latent_in"]) if routing.latent_size else None
-        made = through_experts(self.model, divided, x, weights, sent)
+        output = through_experts(self.model, divided, x, weights, sent)
         if routing.latent_size:
-            made = product("bsl,le->bse", made, weights["latent_out"])
+            output = product("bsl,le->bse", output, weights["latent_out"])
         if not routing.shared_width:
-            return made
+            return output
         with jax.named_scope("shared"):
             if "tp" in routing.axes:
                 x = self._into_product(x)
             shared = feed_forward(style, divided, x, weights, SHARED)
             if routing.style.shared_gate:
                 shared *= jax.nn.sigmoid(product("bse,eo->bso", x, weights["shared_router"]))
-            return made + shared
+            return output + shared
 
     def _beside(self, x: jax.Array, hidden: jax.Array, weights: Weights) -> jax.Array:
         """Return the sum of a dense layer and of experts.
@@ -186,14 +186,14 @@ class Layers:
         """
         style = self.model.style
         after_dense, before_experts, after_experts = BESIDE
-        made = normalised(
+        dense = normalised(
             style, feed_forward(style, self.divided, hidden, weights), weights, after_dense
         )
         scores = plainly_normalised(style, x) * weights["router_scale_norm"].astype(x.dtype)
         scores = scores * jnp.asarray(x.shape[-1] ** -0.5, x.dtype)
         sent = normalised(style, x, weights, before_experts)
         routed = through_experts(self.model, self.divided, scores, weights, sent)
-        return made + normalised(style, routed, weights, after_experts)
+        return dense + normalised(style, routed, weights, after_experts)
 
     def _attention(
         self,
@@ -209,8 +209,8 @@ class Layers:
             return Made(*latent_attention(model, divided, kind, x, weights, places, cache))
         is_own = kind.keys != "shared"
         with jax.named_scope("projections"):
-            query, *others = self._projected(kind, x, weights)
-            key, value = others if is_own else places.keys[kind.window]
+            query, *key_value = self._projected(kind, x, weights)
+            key, value = key_value if is_own else places.keys[kind.window]
         is_normed_after = style.norms_after_rotation and kind.rotates
         query = query if is_normed_after else scaled(style, query)
         with jax.named_scope("rotary"):
@@ -228,8 +228,8 @@ class Layers:
                 cache = cache.written(**cached)
             if isinstance(model.run, Decode):
                 if model.attention_of(kind) == "cudnn":
-                    made = fused_over_cache(model, divided, kind, query, cache, sinks=sinks)
-                    return Made(made, cache, keys)
+                    context = fused_over_cache(model, divided, kind, query, cache, sinks=sinks)
+                    return Made(context, cache, keys)
                 read = (cache.read("keys"), cache.read("values"))
                 return Made(cached_attention(model, kind, query, read, sinks), cache, keys)
         arrays = (query, key, value)
@@ -242,29 +242,29 @@ class Layers:
             merged = product("bse,ekgd->bskgd", x, weights[MERGED])
             query = merged[:, :, :, :-2]
             shape = (*query.shape[:2], query.shape[2] * query.shape[3], query.shape[4])
-            made = [query.reshape(shape), merged[:, :, :, -2], merged[:, :, :, -1]]
+            heads = [query.reshape(shape), merged[:, :, :, -2], merged[:, :, :, -1]]
         else:
-            made = [
+            heads = [
                 product("bse,ehd->bshd", x, weights[name]) for name in _PROJECTED if name in weights
             ]
-            made += made[1:] if kind.value_is_key else []
+            heads += heads[1:] if kind.value_is_key else []
         if style.attention_biases != "none":
-            made = [
-                one + weights[f"{name}_bias"].astype(one.dtype)
-                for one, name in zip(made, _PROJECTED, strict=False)
+            heads = [
+                array + weights[f"{name}_bias"].astype(array.dtype)
+                for array, name in zip(heads, _PROJECTED, strict=False)
             ]
         if style.clip:
-            made = [jnp.clip(one, -style.clip, style.clip) for one in made]
+            heads = [jnp.clip(array, -style.clip, style.clip) for array in heads]
         norm = _normalised_rows if style.norms_of_rows else normalised
         if (style.norms_of_heads and not style.norms_after_rotation) or style.norms_of_rows:
             norms = ("query_norm", "key_norm")
             of_heads = [
-                norm(style, one, weights, name) for one, name in zip(made, norms, strict=False)
+                norm(style, array, weights, name) for array, name in zip(heads, norms, strict=False)
             ]
-            made = [*of_heads, *made[2:]]
+            heads = [*of_heads, *heads[2:]]
         if style.norms_of_values:
-            made[2:] = [plainly_normalised(style, value) for value in made[2:]]
-        return made
+            heads[2:] = [plainly_normalised(style, value) for value in heads[2:]]
+        return heads
 
     def normed(self, x: jax.Array, weights: Weights, name: str) -> jax.Array:
         """Return normalised rows that go into a product.

@@ -32,9 +32,9 @@ def build(settings: Experts) -> Step:
         return through_experts(model, divided, x, weights)
 
     def loss(weights: Any, x: jax.Array) -> jax.Array:
-        made = layer(weights, x)
+        output = layer(weights, x)
         with jax.named_scope("loss"):
-            return jnp.mean(jnp.square(made.astype(jnp.float32)))
+            return jnp.mean(jnp.square(output.astype(jnp.float32)))
 
     function = jax.grad(loss) if settings.train else layer
     arguments = (weights, array("batch", "sequence", "row"))

@@ -43,9 +43,9 @@ def _one_by_one(style: Style, x: jax.Array, weight: jax.Array) -> jax.Array:
     wide = apart(style, x.astype(jnp.float32))
     square = apart(style, jax.lax.square(wide))
     scale = jax.lax.rsqrt(jnp.mean(square, -1, keepdims=True) + style.epsilon)
-    made = apart(style, wide * scale)
-    made = apart(style, made * weight.astype(jnp.float32))
-    return apart(style, made.astype(x.dtype))
+    normed = apart(style, wide * scale)
+    normed = apart(style, normed * weight.astype(jnp.float32))
+    return apart(style, normed.astype(x.dtype))
 
 
 def plainly_normalised(style: Style, x: jax.Array) -> jax.Array:
@@ -95,17 +95,17 @@ def _frequencies(size: int, theta: float, scaling: RotaryScaling) -> np.ndarray[
     plain = theta ** (-2 * np.arange(size // 2) / size)
     match scaling.kind:
         case "linear":
-            kept = np.zeros(size // 2)
+            unscaled = np.zeros(size // 2)
         case "llama3":
             times = scaling.original * plain / (2 * np.pi)
-            kept = np.clip((times - scaling.slow) / (scaling.fast - scaling.slow), 0, 1)
+            unscaled = np.clip((times - scaling.slow) / (scaling.fast - scaling.slow), 0, 1)
         case "yarn":
             ends = [_place(size, theta, scaling, times) for times in (scaling.fast, scaling.slow)]
             if scaling.is_truncated:
                 ends = [np.floor(ends[0]), np.ceil(ends[1])]
             first, last = max(ends[0], 0.0), min(ends[1], size - 1.0)
-            kept = 1 - np.clip((np.arange(size // 2) - first) / max(last - first, 1e-3), 0, 1)
-    return (plain * (kept + (1 - kept) / scaling.factor)).astype(np.float32)
+            unscaled = 1 - np.clip((np.arange(size // 2) - first) / max(last - first, 1e-3), 0, 1)
+    return (plain * (unscaled + (1 - unscaled) / scaling.factor)).astype(np.float32)
 
 
 def _place(size: int, theta: float, scaling: RotaryScaling, times: float) -> float:
@@ -129,7 +129,7 @@ def rotated(
         return apart(style, apart(style, rotated(wide, places, rotation)).astype(x.dtype))
     if style is not None and style.eager_rotation:
         return _rotated_one_by_one(x, places, rotation)
-    sine, cosine = (each.astype(x.dtype) for each in places.turns[rotation])
+    sine, cosine = (wave.astype(x.dtype) for wave in places.turns[rotation])
     turning, still = x[..., : rotation[0]], x[..., rotation[0] :]
     first, second = jnp.split(turning, 2, -1)
     parts = [first * cosine - second * sine, second * cosine + first * sine]
@@ -144,13 +144,13 @@ def _rotated_one_by_one(x: jax.Array, places: Places, rotation: tuple[int, float
     """
     kernel = jax.lax.optimization_barrier
     sine, cosine = (
-        jnp.concatenate([each, each], -1).astype(x.dtype) for each in places.turns[rotation]
+        jnp.concatenate([wave, wave], -1).astype(x.dtype) for wave in places.turns[rotation]
     )
     turning, still = x[..., : rotation[0]], x[..., rotation[0] :]
     first, second = jnp.split(turning, 2, -1)
     turned = kernel(jnp.concatenate([kernel(-second), first], -1))
-    made = kernel(kernel(turning * cosine) + kernel(turned * sine))
-    return kernel(jnp.concatenate([made, still], -1)) if still.shape[-1] else made
+    rotated_rows = kernel(kernel(turning * cosine) + kernel(turned * sine))
+    return kernel(jnp.concatenate([rotated_rows, still], -1)) if still.shape[-1] else rotated_rows
 
 
 def scaled(style: Style, query: jax.Array) -> jax.Array:

@@ -29,9 +29,9 @@ def _pairs(logits: jax.Array, _: None) -> jax.Array:
     return -jnp.sum(jax.nn.log_sigmoid(signs * logits)) / logits.shape[0]
 
 
-def _noise(made: jax.Array, targets: jax.Array) -> jax.Array:
-    known = made[..., : targets.shape[-1]]
-    return jnp.mean(jnp.square(known - targets.astype(made.dtype)))
+def _noise(output: jax.Array, targets: jax.Array) -> jax.Array:
+    noise = output[..., : targets.shape[-1]]
+    return jnp.mean(jnp.square(noise - targets.astype(output.dtype)))
 
 
 def _clicks(logits: jax.Array, targets: jax.Array) -> jax.Array:
@@ -87,8 +87,8 @@ def _loss_forward(logits: jax.Array, targets: jax.Array) -> tuple[jax.Array, _Ke
     return losses + weighed, (logits, targets, exponentials, sums, normaliser)
 
 
-def _loss_backward(kept: _Kept, gradient: jax.Array) -> tuple[jax.Array, None]:
-    logits, targets, exponentials, sums, normaliser = kept
+def _loss_backward(residuals: _Kept, gradient: jax.Array) -> tuple[jax.Array, None]:
+    logits, targets, exponentials, sums, normaliser = residuals
     scale = jnp.expand_dims(1 + 2 * _NORMALISER_WEIGHT * normaliser, -1)
     difference = scale * exponentials / sums - targets
     return jnp.asarray(jnp.expand_dims(gradient, -1) * difference, logits.dtype), None
@@ -112,12 +112,12 @@ def _eager_forward(logits: jax.Array, targets: jax.Array) -> tuple[jax.Array, _K
     return -jnp.sum(targets * logarithms, -1), (logarithms, targets)
 
 
-def _eager_backward(kept: _Kept, gradient: jax.Array) -> tuple[jax.Array, None]:
-    logarithms, targets = kept
+def _eager_backward(residuals: _Kept, gradient: jax.Array) -> tuple[jax.Array, None]:
+    logarithms, targets = residuals
     scattered = jax.lax.optimization_barrier(-jnp.expand_dims(gradient, -1) * targets)
     total = jnp.sum(scattered, -1, keepdims=True)
-    made = jax.lax.optimization_barrier(scattered - jnp.exp(logarithms) * total)
-    return made, None
+    of_logits = jax.lax.optimization_barrier(scattered - jnp.exp(logarithms) * total)
+    return of_logits, None
 
 
 eager_cross_entropy.defvjp(_eager_forward, _eager_backward)

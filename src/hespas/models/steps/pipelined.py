@@ -40,8 +40,8 @@ def part_divided(divided: Divided, part: Part) -> Divided:
         "layers": part.layers,
     }
     axes = {
-        name: tuple(axis for axis in named if axis not in REDUCED)
-        for name, named in divided.axes.items()
+        name: tuple(axis for axis in dividing if axis not in REDUCED)
+        for name, dividing in divided.axes.items()
     }
     if part.program is PartProgram.UPDATE:
         over = (*SHARED, *axes.get("embedding", ()))
@@ -97,17 +97,17 @@ def _pass(decoder: Transformer, part: Part, dtype: Any) -> _Made:
         if part.is_first and not with_weights:
             # Gradients of weights need those of what goes into each layer, the first one's too.
             x, _ = jax.vjp(lambda w: decoder.embedded(joined(w, fixed), batch), weights)
-        made, backward = jax.vjp(lambda w, x: forward(joined(w, fixed), x, batch), weights, x)
+        output, backward = jax.vjp(lambda w, x: forward(joined(w, fixed), x, batch), weights, x)
         if part.is_last:
-            gradient = jnp.ones_like(made)
+            gradient = jnp.ones_like(output)
         else:
             # The gradient comes when the micro-batch has been through all parts behind.
-            made, gradient = jax.lax.optimization_barrier((made, gradient))
+            output, gradient = jax.lax.optimization_barrier((output, gradient))
         of_weights, of_x = backward(gradient)
         if not with_weights:
-            return made, of_x, None
+            return output, of_x, None
         # Without being asked for, the gradient of an embedding is whole on each device.
-        return made, of_x, jax.lax.with_sharding_constraint(of_weights, shardings)
+        return output, of_x, jax.lax.with_sharding_constraint(of_weights, shardings)
 
     nothing = None
     arguments = (
@@ -152,7 +152,7 @@ def _update(decoder: Transformer, part: Part, types: PartTypes) -> _Made:
 
     def run(state: Weights, gradients: Weights) -> object:
         wide = jax.tree.map(lambda leaf: leaf.astype(types.states), gradients)
-        made, _ = updated(state, wide)
-        return made, jax.tree.map(lambda leaf: leaf.astype(types.weights), made["weights"])
+        changed, _ = updated(state, wide)
+        return changed, jax.tree.map(lambda leaf: leaf.astype(types.weights), changed["weights"])
 
     return run, (state, summed), (0,)

@@ -109,8 +109,8 @@ def is_multiplied(name: str) -> bool:
     Adapters stay as they are. Source: Megatron-Bridge 0.6.2, ``ParallelLinearAdapter`` of
     peft/utils.py, made of layers of Megatron-Core, not of Transformer Engine.
     """
-    others = ("router", "experts", LOW, HIGH)
-    return is_product(name) and not any(other in name for other in others)
+    unrounded = ("router", "experts", LOW, HIGH)
+    return is_product(name) and not any(part in name for part in unrounded)
 
 
 def adapted(weights: Mapping[str, Any], dtype: Any, *, of_experts: bool = False) -> dict[str, Any]:
@@ -120,20 +120,21 @@ def adapted(weights: Mapping[str, Any], dtype: Any, *, of_experts: bool = False)
     left as they are, and with ``of_experts`` all others.
     """
 
-    def frozen(weight: Any) -> Any:
-        if not isinstance(weight, Rounded):
+    def is_own(name: str) -> bool:
+        return name.startswith("experts_") == of_experts
+
+    def with_adapter(name: str, weight: Any) -> Any:
+        if not is_own(name):
             return weight
-        return Frozen(_rounded_weight(weight, dtype))
-
-    def with_adapter(name: str) -> Any:
+        if isinstance(weight, Rounded):
+            weight = Frozen(_rounded_weight(weight, dtype))
         low, high = (weights.get(f"{name}{which}") for which in (LOW, HIGH))
-        own = frozen(weights[name])
-        return own if low is None or high is None else Adapted(own, low, high)
+        return weight if low is None or high is None else Adapted(weight, low, high)
 
-    own = {name for name in weights if name.startswith("experts_") == of_experts}
-    made = {name: with_adapter(name) for name in own if not is_adapter(name)}
     return {
-        name: made.get(name, weights[name]) for name in weights if name in made or name not in own
+        name: with_adapter(name, weight)
+        for name, weight in weights.items()
+        if not (is_own(name) and is_adapter(name))
     }
 
 
@@ -157,16 +158,16 @@ def product(equation: str, x: jax.Array, weight: Any) -> jax.Array:
     if isinstance(weight, Adapted):
         return product(equation, x, weight.weight) + _of_adapter(equation, x, weight)
     if isinstance(weight, Frozen):
-        return _frozen_product(equation, x, weight.stored)
+        return _small_product(equation, x, None, weight.stored)
     if isinstance(weight, Rounded):
         stored = jax.lax.stop_gradient(_rounded_weight(weight, x.dtype))
         return _small_product(equation, x, weight.weight.astype(x.dtype), stored)
     if not is_stored(weight):
         return jnp.einsum(equation, x, weight.astype(x.dtype))
-    given, made = equation.split("->")
-    left, right = given.split(",")
-    order = sorted(right, key=lambda dimension: dimension not in made)
-    stored_equation = f"{left},{''.join(order)}->{made}"
+    operands, output = equation.split("->")
+    rows, dimensions = operands.split(",")
+    order = sorted(dimensions, key=lambda dimension: dimension not in output)
+    stored_equation = f"{rows},{''.join(order)}->{output}"
     if isinstance(weight, Grouped):
         return jnp.einsum(stored_equation, _rounded_rows(x, weight), widened(weight, x.dtype))
     stored, scale = weight
@@ -179,15 +180,17 @@ def _of_adapter(equation: str, x: jax.Array, weight: Adapted) -> jax.Array:
 
     Dimensions that rows and weights share, as experts are, rows alone have here.
     """
-    given, made = equation.split("->")
-    left, right = given.split(",")
-    summed = [each for each in right if each not in made]
-    outputs = "".join(each for each in right if each not in left)
-    rows = "".join(each for each in left if each not in summed)
-    low, high = (each.astype(x.dtype) for each in (weight.low, weight.high))
+    operands, output = equation.split("->")
+    left_dimensions, right_dimensions = operands.split(",")
+    summed = [dimension for dimension in right_dimensions if dimension not in output]
+    outputs = "".join(
+        dimension for dimension in right_dimensions if dimension not in left_dimensions
+    )
+    rows = "".join(dimension for dimension in left_dimensions if dimension not in summed)
+    low, high = (dimension.astype(x.dtype) for dimension in (weight.low, weight.high))
     with jax.named_scope("adapter"):
-        few = jnp.einsum(f"{left},{''.join(summed)}z->{rows}z", x, low)
-        return jnp.einsum(f"{rows}z,z{outputs}->{made}", few, high) * ADAPTER_SCALE
+        few = jnp.einsum(f"{left_dimensions},{''.join(summed)}z->{rows}z", x, low)
+        return jnp.einsum(f"{rows}z,z{outputs}->{output}", few, high) * ADAPTER_SCALE
 
 
 def grouped_product(x: jax.Array, weight: Any, counts: jax.Array) -> jax.Array:
@@ -268,7 +271,7 @@ def stored_order(name: str, rank: int) -> tuple[int, ...]:
     summed = (0, 1) if is_output else (2,) if name == ABSORBED else (0,)
     if name.startswith("experts_"):
         summed = (1,)
-    return (*(at for at in range(rank) if at not in summed), *summed)
+    return (*(dimension for dimension in range(rank) if dimension not in summed), *summed)
 
 
 ABSORBED = "key_up, absorbed"
@@ -276,58 +279,41 @@ ABSORBED = "key_up, absorbed"
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _small_product(equation: str, x: jax.Array, weight: jax.Array, stored: jax.Array) -> jax.Array:
+def _small_product(
+    equation: str, x: jax.Array, weight: jax.Array | None, stored: jax.Array
+) -> jax.Array:
+    """Multiply rows in few bits by ``stored``, the rounded ``weight``.
+
+    A frozen weight is None, and has no gradient.
+    """
     return _small_forward(equation, x, weight, stored)[0]
 
 
+_Residuals = tuple[jax.Array | None, jax.Array]
+
+
 def _small_forward(
-    equation: str, x: jax.Array, weight: jax.Array, stored: jax.Array
-) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    del weight
-    taken = in_few_bits(x, stored.dtype)
-    made = jnp.einsum(equation, taken, stored, preferred_element_type=x.dtype)
-    return made, (taken, stored)
+    equation: str, x: jax.Array, weight: jax.Array | None, stored: jax.Array
+) -> tuple[jax.Array, _Residuals]:
+    rows = in_few_bits(x, stored.dtype)
+    output = jnp.einsum(equation, rows, stored, preferred_element_type=x.dtype)
+    return output, (None if weight is None else rows, stored)
 
 
 def _small_backward(
-    equation: str, kept: tuple[jax.Array, jax.Array], gradient: jax.Array
-) -> tuple[jax.Array, jax.Array, jax.Array]:
-    given, made = equation.split("->")
-    left, right = given.split(",")
-    taken, stored = kept
-    small, dtype = in_few_bits(gradient, stored.dtype), gradient.dtype
-    of_x = jnp.einsum(f"{made},{right}->{left}", small, stored, preferred_element_type=dtype)
-    of_weight = jnp.einsum(f"{left},{made}->{right}", taken, small, preferred_element_type=dtype)
+    equation: str, residuals: _Residuals, gradient: jax.Array
+) -> tuple[jax.Array, jax.Array | None, jax.Array]:
+    operands, output = equation.split("->")
+    left, right = operands.split(",")
+    rows, stored = residuals
+    small = in_few_bits(gradient, stored.dtype)
+    multiply = partial(jnp.einsum, preferred_element_type=gradient.dtype)
+    of_x = multiply(f"{output},{right}->{left}", small, stored)
+    of_weight = None if rows is None else multiply(f"{left},{output}->{right}", rows, small)
     return of_x, of_weight, jnp.zeros_like(stored)
 
 
 _small_product.defvjp(_small_forward, _small_backward)
-
-
-@partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _frozen_product(equation: str, x: jax.Array, stored: jax.Array) -> jax.Array:
-    return _frozen_forward(equation, x, stored)[0]
-
-
-def _frozen_forward(
-    equation: str, x: jax.Array, stored: jax.Array
-) -> tuple[jax.Array, tuple[jax.Array]]:
-    taken = in_few_bits(x, stored.dtype)
-    return jnp.einsum(equation, taken, stored, preferred_element_type=x.dtype), (stored,)
-
-
-def _frozen_backward(
-    equation: str, kept: tuple[jax.Array], gradient: jax.Array
-) -> tuple[jax.Array, jax.Array]:
-    given, made = equation.split("->")
-    left, right = given.split(",")
-    (stored,), dtype = kept, gradient.dtype
-    small = in_few_bits(gradient, stored.dtype)
-    of_x = jnp.einsum(f"{made},{right}->{left}", small, stored, preferred_element_type=dtype)
-    return of_x, jnp.zeros_like(stored)
-
-
-_frozen_product.defvjp(_frozen_forward, _frozen_backward)
 
 
 def in_8_bits(x: jax.Array) -> jax.Array:

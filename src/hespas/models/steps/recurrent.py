@@ -48,18 +48,18 @@ def through_state_space(
         key, query = (jnp.repeat(rows[name], repeats, 2) for name in ("state_key", "state_query"))
         value = rows["state_input"] * step[..., None].astype(x.dtype)
         if isinstance(model.run, Decode) and cache is not None:
-            made, states = _token(cache.read("states"), query, key, value, decay)
+            output, states = _token(cache.read("states"), query, key, value, decay)
         else:
-            made, states = _in_chunks(space, query, key, value, decay)
+            output, states = _in_chunks(space, query, key, value, decay)
         cache = None if cache is None else cache.replaced(states=states)
         skip = weights["state_skip_scale"].astype(x.dtype)[:, None]
-        made = made + rows["state_input"] * skip
+        output = output + rows["state_input"] * skip
     with jax.named_scope("norm"):
-        made = _grouped_norm(model, made * jax.nn.silu(gate), space)
-        made = made * weights["state_norm"].astype(x.dtype)
-        made = divided.constrain(made, "batch", "sequence", "state_heads", None)
+        output = _grouped_norm(model, output * jax.nn.silu(gate), space)
+        output = output * weights["state_norm"].astype(x.dtype)
+        output = divided.constrain(output, "batch", "sequence", "state_heads", None)
     with jax.named_scope("output"):
-        return product("bshp,hpe->bse", made, weights["state_output"]), cache
+        return product("bshp,hpe->bse", output, weights["state_output"]), cache
 
 
 def _grouped_norm(model: LanguageModel, x: jax.Array, space: StateSpace) -> jax.Array:
@@ -76,14 +76,14 @@ def _in_chunks(
     """
     length = query.shape[1]
     query, key, value, decay = (
-        _cut(each, min(space.chunk, length)) for each in (query, key, value, decay)
+        _cut(array, min(space.chunk, length)) for array in (query, key, value, decay)
     )
     total = jnp.cumsum(decay, 2)
     shares = _shares(total)
     scores = jnp.einsum("bclhn,bcshn->bchls", query, key) * shares.astype(query.dtype)
     inside = jnp.einsum("bchls,bcshp->bclhp", scores, value)
-    left = jnp.exp(total[:, :, -1:] - total).astype(value.dtype)
-    added = jnp.einsum("bclhn,bclhp->bchpn", key, value * left[..., None]).astype(jnp.float32)
+    remaining = jnp.exp(total[:, :, -1:] - total).astype(value.dtype)
+    added = jnp.einsum("bclhn,bclhp->bchpn", key, value * remaining[..., None]).astype(jnp.float32)
     through = jnp.exp(total[:, :, -1])[..., None, None]
 
     def carry(states: jax.Array, chunk: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
@@ -94,8 +94,8 @@ def _in_chunks(
     last, before = lax.scan(carry, first, (jnp.moveaxis(through, 1, 0), jnp.moveaxis(added, 1, 0)))
     before = jnp.moveaxis(before, 0, 1).astype(query.dtype)
     reached = jnp.exp(total).astype(query.dtype)[..., None]
-    made = inside + jnp.einsum("bclhn,bchpn->bclhp", query * reached, before)
-    return made.reshape(made.shape[0], -1, *made.shape[3:])[:, :length], last
+    output = inside + jnp.einsum("bclhn,bchpn->bclhp", query * reached, before)
+    return output.reshape(output.shape[0], -1, *output.shape[3:])[:, :length], last
 
 
 def _token(
@@ -103,11 +103,11 @@ def _token(
 ) -> tuple[jax.Array, jax.Array]:
     """Apply states to one new token; return both."""
     dtype = query.dtype
-    query, key, value = (each[:, 0].astype(jnp.float32) for each in (query, key, value))
+    query, key, value = (array[:, 0].astype(jnp.float32) for array in (query, key, value))
     share = jnp.exp(decay[:, 0])[..., None, None]
     states = states * share + value[..., :, None] * key[..., None, :]
-    made = jnp.einsum("bhpn,bhn->bhp", states, query)
-    return made[:, None].astype(dtype), states
+    output = jnp.einsum("bhpn,bhn->bhp", states, query)
+    return output[:, None].astype(dtype), states
 
 
 def through_delta(
@@ -133,16 +133,18 @@ def through_delta(
         query = query * jnp.asarray(delta.delta_key_size**-0.5, query.dtype)
         value = rows["delta_value"]
         if isinstance(model.run, Decode) and cache is not None:
-            made, states = _corrected_token(cache.read("states"), (query, key, value), rate, decay)
+            output, states = _corrected_token(
+                cache.read("states"), (query, key, value), rate, decay
+            )
         else:
-            made, states = _corrected_chunks(delta, (query, key, value), rate, decay)
+            output, states = _corrected_chunks(delta, (query, key, value), rate, decay)
         cache = None if cache is None else cache.replaced(states=states)
     with jax.named_scope("norm"):
-        made = plainly_normalised(model.style, made) * weights["delta_norm"].astype(x.dtype)
-        made = made * jax.nn.silu(gate)
-        made = divided.constrain(made, "batch", "sequence", "delta_heads", None)
+        output = plainly_normalised(model.style, output) * weights["delta_norm"].astype(x.dtype)
+        output = output * jax.nn.silu(gate)
+        output = divided.constrain(output, "batch", "sequence", "delta_heads", None)
     with jax.named_scope("output"):
-        return product("bshp,hpe->bse", made, weights["delta_output"]), cache
+        return product("bshp,hpe->bse", output, weights["delta_output"]), cache
 
 
 def _unit(x: jax.Array) -> jax.Array:
@@ -162,7 +164,8 @@ def _corrected_chunks(
     length, dtype = arrays[0].shape[1], arrays[0].dtype
     size = min(delta.chunk, length)
     query, key, value, rate, decay = (
-        jnp.moveaxis(_cut(each.astype(jnp.float32), size), 3, 2) for each in (*arrays, rate, decay)
+        jnp.moveaxis(_cut(array.astype(jnp.float32), size), 3, 2)
+        for array in (*arrays, rate, decay)
     )
     total = jnp.cumsum(decay, -1)
     shares = _shares(jnp.moveaxis(total, 3, 2))
@@ -179,16 +182,16 @@ def _corrected_chunks(
     def carry(states: jax.Array, chunk: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
         query, key, decayed_key, value, scores, share = chunk
         value = value - decayed_key @ states
-        made = query @ states + scores @ value
-        return states * share + jnp.swapaxes(key, -1, -2) @ value, made
+        output = query @ states + scores @ value
+        return states * share + jnp.swapaxes(key, -1, -2) @ value, output
 
     first = jnp.zeros((*key.shape[:1], *key.shape[2:3], key.shape[-1], value.shape[-1]))
     chunks = (query, key, new_key, new_value, scores, through)
-    last, made = lax.scan(carry, first, tuple(jnp.moveaxis(each, 1, 0) for each in chunks))
+    last, output = lax.scan(carry, first, tuple(jnp.moveaxis(array, 1, 0) for array in chunks))
     # (chunks, batch, heads, tokens, size) to (batch, sequence, heads, size)
-    made = jnp.transpose(made, (1, 0, 3, 2, 4))
-    made = made.reshape(made.shape[0], -1, *made.shape[3:])[:, :length]
-    return made.astype(dtype), last
+    output = jnp.transpose(output, (1, 0, 3, 2, 4))
+    output = output.reshape(output.shape[0], -1, *output.shape[3:])[:, :length]
+    return output.astype(dtype), last
 
 
 def _inverse(lower: jax.Array) -> jax.Array:
@@ -197,25 +200,25 @@ def _inverse(lower: jax.Array) -> jax.Array:
     It is (1 - L)(1 + L^2)(1 + L^4)..
     """
     size = lower.shape[-1]
-    one = jnp.eye(size, dtype=lower.dtype)
-    power, made, reached = lower, one - lower, 2
+    identity = jnp.eye(size, dtype=lower.dtype)
+    power, inverse, reached = lower, identity - lower, 2
     while reached < size:
         power = power @ power
-        made = made + made @ power
+        inverse = inverse + inverse @ power
         reached *= 2
-    return made
+    return inverse
 
 
 def _corrected_token(
     states: jax.Array, arrays: tuple[jax.Array, ...], rate: jax.Array, decay: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     """Apply states that one new token corrects; return both."""
-    query, key, value = (each[:, 0].astype(jnp.float32) for each in arrays)
+    query, key, value = (array[:, 0].astype(jnp.float32) for array in arrays)
     states = states * jnp.exp(decay[:, 0])[..., None, None]
     missed = (value - jnp.einsum("bhkv,bhk->bhv", states, key)) * rate[:, 0, :, None]
     states = states + key[..., :, None] * missed[..., None, :]
-    made = jnp.einsum("bhkv,bhk->bhv", states, query)
-    return made[:, None].astype(arrays[0].dtype), states
+    output = jnp.einsum("bhkv,bhk->bhv", states, query)
+    return output[:, None].astype(arrays[0].dtype), states
 
 
 def _shares(total: jax.Array) -> jax.Array:
@@ -239,8 +242,8 @@ def _convolved(
     model: LanguageModel, rows: Mapping[str, jax.Array], weights: Weights, cache: Cache | None
 ) -> tuple[dict[str, jax.Array], Cache | None]:
     """Convolve each channel's last tokens; return the cache, too."""
-    made: dict[str, jax.Array] = {}
-    kept: dict[str, jax.Array] = {}
+    convolved: dict[str, jax.Array] = {}
+    last_rows: dict[str, jax.Array] = {}
     for name, x in rows.items():
         taps = weights[f"{name}_filter"].astype(x.dtype)
         count, length = taps.shape[0], x.shape[1]
@@ -248,8 +251,8 @@ def _convolved(
             padded = jnp.concatenate((cache.read(f"{name}_rows").astype(x.dtype), x), 1)
         else:
             padded = jnp.pad(x, ((0, 0), (count - 1, 0), (0, 0), (0, 0)))
-        kept[f"{name}_rows"] = padded[:, -(count - 1) :]
-        sums = sum(padded[:, at : at + length] * taps[at] for at in range(count))
+        last_rows[f"{name}_rows"] = padded[:, -(count - 1) :]
+        sums = sum(padded[:, tap : tap + length] * taps[tap] for tap in range(count))
         bias = weights.get(f"{name}_filter_bias")
-        made[name] = jax.nn.silu(sums if bias is None else sums + bias.astype(x.dtype))
-    return made, None if cache is None else cache.replaced(**kept)
+        convolved[name] = jax.nn.silu(sums if bias is None else sums + bias.astype(x.dtype))
+    return convolved, None if cache is None else cache.replaced(**last_rows)

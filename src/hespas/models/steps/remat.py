@@ -52,7 +52,7 @@ Modules that it runs again whole do so where they stand (`run_again`)."""
 def rematerialised(layer: Any, remat: str, *, is_loop: bool) -> Any:
     """Return a layer that keeps what ``remat`` says."""
     policies = jax.checkpoint_policies
-    kept: dict[str, Any] = {
+    keeping: dict[str, Any] = {
         "minimal_with_context": policies.save_only_these_names(*_SAVED),
         "offload": policies.save_and_offload_only_these_names(
             names_which_can_be_saved=(),
@@ -68,10 +68,10 @@ def rematerialised(layer: Any, remat: str, *, is_loop: bool) -> Any:
         return run_again(layer)
     modules = frozenset(remat.split("+"))
     if modules.issubset(MODULES):
-        kept[remat] = _keeps_without(modules)
-    if remat not in kept:
+        keeping[remat] = _keeps_without(modules)
+    if remat not in keeping:
         return layer
-    return jax.checkpoint(layer, prevent_cse=not is_loop, policy=kept[remat])
+    return jax.checkpoint(layer, prevent_cse=not is_loop, policy=keeping[remat])
 
 
 def run_again(layer: Any) -> Any:
@@ -89,8 +89,8 @@ def run_again(layer: Any) -> Any:
         return layer(*operands), operands
 
     def backward(operands: Any, gradient: Any) -> Any:
-        made, gradients = jax.vjp(layer, *jax.lax.optimization_barrier(operands))
-        _, gradient = jax.lax.optimization_barrier((made, gradient))
+        output, gradients = jax.vjp(layer, *jax.lax.optimization_barrier(operands))
+        _, gradient = jax.lax.optimization_barrier((output, gradient))
         return gradients(gradient)
 
     run.defvjp(forward, backward)
@@ -102,12 +102,12 @@ def _keeps_without(modules: frozenset[str]) -> Callable[..., bool]:
 
     The activation of experts may run in several kernels, of whose results none is kept either.
     """
-    kept = _KEPT_NAMES.difference(*(_OF_MODULE.get(module, ()) for module in modules))
+    kept_names = _KEPT_NAMES.difference(*(_OF_MODULE.get(module, ()) for module in modules))
     discarded = _CHEAP | ({"optimization_barrier"} if "moe_act" in modules else frozenset[str]())
 
     def keeps(primitive: Any, *operands: Any, **parameters: Any) -> bool:
         if primitive.name == "name":
-            return parameters["name"] in kept
+            return parameters["name"] in kept_names
         if "mla_up_proj" in modules and _makes_heads(primitive, operands, parameters):
             return False
         return primitive.name not in discarded

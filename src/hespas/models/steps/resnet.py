@@ -64,8 +64,8 @@ class _Run:
 
     def block(self, block: Block, x: jax.Array) -> jax.Array:
         shortcut = x if block.shortcut is None else self.normalised(block.shortcut, x)
-        for each in block.main[:-1]:
-            x = jax.nn.relu(self.normalised(each, x))
+        for layer in block.main[:-1]:
+            x = jax.nn.relu(self.normalised(layer, x))
         return jax.nn.relu(self.normalised(block.main[-1], x) + shortcut)
 
     def normalised(self, layer: Convolution, x: jax.Array) -> jax.Array:
@@ -110,14 +110,17 @@ def build(settings: ResNet) -> Step:
     """Make the training or the inference step."""
     mesh, axes = settings.mesh.abstract(), tuple(name for name, _ in settings.mesh.axes)
     net = settings.layers
-    whole, divided = NamedSharding(mesh, PartitionSpec()), NamedSharding(mesh, PartitionSpec(axes))
+    everywhere, divided = (
+        NamedSharding(mesh, PartitionSpec()),
+        NamedSharding(mesh, PartitionSpec(axes)),
+    )
     count = settings.batch * settings.mesh.device_count
     dtype = dtype_named(settings.dtype)
     images = jax.ShapeDtypeStruct(
         (count, settings.image, settings.image, CHANNELS), dtype, sharding=divided
     )
     labels = jax.ShapeDtypeStruct((count,), jnp.int32, sharding=divided)
-    state = _state(net, whole, settings)
+    state = _state(net, everywhere, settings)
     forward = Forward(network=net, dtype=dtype, axes=axes)
     body = partial(_train_step, forward) if settings.train else partial(_infer, forward)
     batch = (images, labels) if settings.train else (images,)
@@ -132,13 +135,13 @@ def build(settings: ResNet) -> Step:
     return Step(function=jitted, arguments=(state, *batch), mesh=settings.mesh)
 
 
-def _state(net: Network, whole: NamedSharding, settings: ResNet) -> dict[str, Any]:
+def _state(net: Network, everywhere: NamedSharding, settings: ResNet) -> dict[str, Any]:
     def scalar(dtype: Any) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct((), dtype, sharding=whole)
+        return jax.ShapeDtypeStruct((), dtype, sharding=everywhere)
 
     def arrays(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
         return {
-            name: jax.ShapeDtypeStruct(shape, jnp.float32, sharding=whole)
+            name: jax.ShapeDtypeStruct(shape, jnp.float32, sharding=everywhere)
             for name, shape in shapes.items()
         }
 

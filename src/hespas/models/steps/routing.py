@@ -59,9 +59,9 @@ def through_experts(
     shapes = routing_weights(model.style, routing)
     shapes |= adapter_weights(model, shapes)
     own = {
-        name: each
-        if is_stored(each := weights[name])
-        else divided.constrain(each.astype(x.dtype), *dimensions)
+        name: weight
+        if is_stored(weight := weights[name])
+        else divided.constrain(weight.astype(x.dtype), *dimensions)
         for name, dimensions in shapes.items()
     }
     # The width of an expert stays divided; all else of it is whole.
@@ -73,10 +73,10 @@ def through_experts(
     rows = divided.spec("batch", _tokens_of(routing), None)
 
     def routed(weights: Weights, x: jax.Array, sent: jax.Array) -> jax.Array:
-        given = _in_few_bits(model, weights)
+        rounded = _in_few_bits(model, weights)
         if model.lora_modules:
-            given = adapted(given, x.dtype, of_experts=True)
-        experts = _Experts(routing=routing, style=model.style, divided=divided, weights=given)
+            rounded = adapted(rounded, x.dtype, of_experts=True)
+        experts = _Experts(routing=routing, style=model.style, divided=divided, weights=rounded)
         return experts.through(x, sent)
 
     if not divided.mesh.names:
@@ -109,7 +109,7 @@ def _spec(name: str, spec: PartitionSpec, weight: Any) -> Any:
     """Return a weight's division; few-bit ones are reordered, with scales."""
     if not is_stored(weight):
         return spec
-    stored = PartitionSpec(*(spec[at] for at in stored_order(name, len(spec))))
+    stored = PartitionSpec(*(spec[dimension] for dimension in stored_order(name, len(spec))))
     if isinstance(weight, Grouped):
         return replace(weight, values=stored, scales=stored)
     return stored, PartitionSpec()
@@ -126,21 +126,21 @@ def _of_own_experts(chosen: jax.Array, axes: tuple[str, ...], own: int) -> jax.A
     return jnp.where((places >= 0) & (places < own), places, own)
 
 
-def biased_one_by_one(style: Style, made: jax.Array, bias: jax.Array) -> jax.Array:
+def biased_one_by_one(style: Style, rows: jax.Array, bias: jax.Array) -> jax.Array:
     """Add biases to (experts, rows, embedding), a kernel each.
 
     The bias of each row is written, which weighs it; each expert adds its own, and all are put
     together. Source: megatron-core 0.16.1, ``TEGroupedMLP._apply_bias`` of
     transformer/moe/experts.py.
     """
-    wide = apart_in_experts(style, jnp.broadcast_to(bias, made.shape))
-    if len(made) == 1:
-        return apart_in_experts(style, made + wide)
-    first, others = (
-        apart_in_experts(style, made[experts] + wide[experts])
+    wide = apart_in_experts(style, jnp.broadcast_to(bias, rows.shape))
+    if len(rows) == 1:
+        return apart_in_experts(style, rows + wide)
+    first, later = (
+        apart_in_experts(style, rows[experts] + wide[experts])
         for experts in (slice(1), slice(1, None))
     )
-    return apart_in_experts(style, jnp.concatenate([first, others]))
+    return apart_in_experts(style, jnp.concatenate([first, later]))
 
 
 @frozen
@@ -154,7 +154,7 @@ class _Experts:
 
     def through(self, x: jax.Array, sent: jax.Array) -> jax.Array:
         """Return what the experts make of a device's tokens."""
-        tokens, rows = (each.reshape(-1, each.shape[-1]) for each in (x, sent))
+        tokens, rows = (array.reshape(-1, array.shape[-1]) for array in (x, sent))
         is_exchanged = self.divided.mesh.size(*self._exchanged_axes) > 1
         if self.routing.expert_groups > 1 and is_exchanged:
             out = self._through_groups(tokens, rows)
@@ -204,14 +204,14 @@ class _Experts:
         exchange, dtype = self._exchange(Among.ALL), self.routing.exchange_dtype
         rows, packing = self._weighed(gates, rows, packing)
         if self.routing.dropless:
-            made = self._dropless(rows, packing)
+            outputs = self._dropless(rows, packing)
         else:
             with jax.named_scope("dispatch"):
                 arrived = sent_to_experts(exchange, dtype, packing.packed(rows))
-            made = self._products(arrived)
+            outputs = self._products(arrived)
             with jax.named_scope("combine"):
-                made = packing.unpacked(sent_back(exchange, dtype, made))
-        return self._combined(gates, made)
+                outputs = packing.unpacked(sent_back(exchange, dtype, outputs))
+        return self._combined(gates, outputs)
 
     def _weighed(
         self, gates: jax.Array, rows: jax.Array, packing: Packing
@@ -222,13 +222,13 @@ class _Experts:
         weighed = jnp.einsum("tk,td->tkd", gates.astype(rows.dtype), rows)
         return weighed.reshape(-1, rows.shape[-1]), replace(packing, choices=1)
 
-    def _combined(self, gates: jax.Array, made: jax.Array) -> jax.Array:
+    def _combined(self, gates: jax.Array, outputs: jax.Array) -> jax.Array:
         """Return each token's sum of what its choices made."""
         with jax.named_scope("combine"):
-            by_choice = made.reshape(*gates.shape, -1)
+            by_choice = outputs.reshape(*gates.shape, -1)
             if self.routing.style.scales_inputs:
                 return jnp.sum(by_choice, 1)
-            return jnp.einsum("tk,tkd->td", gates.astype(made.dtype), by_choice)
+            return jnp.einsum("tk,tkd->td", gates.astype(outputs.dtype), by_choice)
 
     def _through_devices(self, tokens: jax.Array, rows: jax.Array) -> jax.Array:
         """Send tokens to their experts' devices; return the results.
@@ -253,10 +253,10 @@ class _Experts:
             packing = Packing.of(
                 jnp.where(there > 0, there - 1, own), targets=own, capacity_percent=100
             )
-        made = self._dropless(arrived, packing).reshape(exchange.devices, -1, width)
+        outputs = self._dropless(arrived, packing).reshape(exchange.devices, -1, width)
         with jax.named_scope("combine"):
-            made = to_devices.unpacked(sent_back(exchange, dtype, made))
-        return self._combined(gates, made)
+            outputs = to_devices.unpacked(sent_back(exchange, dtype, outputs))
+        return self._combined(gates, outputs)
 
     def _through_groups(self, tokens: jax.Array, rows: jax.Array) -> jax.Array:
         """Send tokens once per chosen group; return the results.
@@ -288,9 +288,9 @@ class _Experts:
                 capacity_percent=100,
             )
             arrived = sent_to_experts(inside, dtype, to_experts.packed(there))
-        made = self._products(arrived)
+        outputs = self._products(arrived)
         with jax.named_scope("combine"):
-            returned = to_experts.unpacked(sent_back(inside, dtype, made))
+            returned = to_experts.unpacked(sent_back(inside, dtype, outputs))
             by_choice = returned.reshape(*chosen.shape, -1)
             summed = jnp.einsum("tk,tkd->td", gates.astype(rows.dtype), by_choice)
             back = sent_back(between, dtype, summed.reshape(groups, -1, width))
@@ -336,11 +336,11 @@ class _Experts:
 
         A group's score is the sum of those of its experts that would be chosen.
         """
-        each = self.routing.chosen // self.routing.chosen_groups
+        chosen_of_group = self.routing.chosen // self.routing.chosen_groups
         logits = self._logits(tokens)
         scores = jax.nn.sigmoid(logits) if self.routing.gate == "sigmoid" else jnp.exp(logits)
         by_group = (scores + self._correction).reshape(len(tokens), self.routing.expert_groups, -1)
-        best, experts = lax.top_k(by_group, each)
+        best, experts = lax.top_k(by_group, chosen_of_group)
         _, groups = lax.top_k(jnp.sum(best, -1), self.routing.chosen_groups)
         chosen = jnp.take_along_axis(experts, groups[..., None], 1)
         of_groups = scores.reshape(by_group.shape)
@@ -354,14 +354,14 @@ class _Experts:
 
         def through(x: jax.Array, name: str) -> jax.Array:
             equation = "ecf,efd->ecd" if name == "experts_down" else "ecd,edf->ecf"
-            made = product(equation, x, self.weights[name])
+            outputs = product(equation, x, self.weights[name])
             bias = self._expert_bias(name)
             if bias is None:
-                return made
-            bias = bias[:, None].astype(made.dtype)
+                return outputs
+            bias = bias[:, None].astype(outputs.dtype)
             if name == "experts_down" and self.style.eager_experts:
-                return biased_one_by_one(self.style, made, bias)
-            return made + bias
+                return biased_one_by_one(self.style, outputs, bias)
+            return outputs + bias
 
         with jax.named_scope("experts"):
             return self._through_expert(arrived, through)
@@ -373,19 +373,19 @@ class _Experts:
             sent = rows[order[: -(-len(order) // parts)] // packing.choices]
 
         def through(x: jax.Array, name: str) -> jax.Array:
-            made = grouped_product(x, self.weights[name], counts)
+            outputs = grouped_product(x, self.weights[name], counts)
             bias = self._expert_bias(name)
             if bias is None:
-                return made
-            return made + jnp.repeat(
-                bias.astype(made.dtype), counts, axis=0, total_repeat_length=len(x)
+                return outputs
+            return outputs + jnp.repeat(
+                bias.astype(outputs.dtype), counts, axis=0, total_repeat_length=len(x)
             )
 
         with jax.named_scope("experts"):
-            made = self._through_expert(sent, through)
+            outputs = self._through_expert(sent, through)
         with jax.named_scope("combine"):
             back = jnp.zeros_like(order).at[order].set(jnp.arange(len(order), dtype=order.dtype))
-            return made[back] if parts == 1 else made.at[back].get(mode="fill", fill_value=0)
+            return outputs[back] if parts == 1 else outputs.at[back].get(mode="fill", fill_value=0)
 
     def _through_expert(self, x: jax.Array, through: Callable[..., jax.Array]) -> jax.Array:
         """Apply experts to rows; ``through`` multiplies by named weights."""
@@ -419,10 +419,10 @@ class _Experts:
                 places = tuple(tuple(range(place, count, members)) for place in range(members))
                 return Exchange(axes=axes, devices=min(count, groups), groups=places, is_even=True)
             case Among.MEMBERS:
-                whole = tuple(
+                neighbours = tuple(
                     tuple(range(first, first + members)) for first in range(0, count, members)
                 )
-                return Exchange(axes=axes, devices=members, groups=whole)
+                return Exchange(axes=axes, devices=members, groups=neighbours)
 
 
 class Among(Enum):

@@ -47,11 +47,12 @@ def build(settings: LanguageModel) -> Step:
     ]
     shardings = jax.tree.map(lambda leaf: leaf.sharding, caches)
 
+    # The names of these parameters are those of arguments in programs.
     def step(weights: Any, caches: Any, given: Any) -> tuple[jax.Array, Any]:
         return _step(decoder, weights, caches, given)
 
-    made = arguments["tokens"] if has_head(run) else decoder.activations()
-    function = jax.jit(step, out_shardings=(made.sharding, shardings), donate_argnums=1)
+    output = arguments["tokens"] if has_head(run) else decoder.activations()
+    function = jax.jit(step, out_shardings=(output.sharding, shardings), donate_argnums=1)
     return Step(
         function=function,
         arguments=(weights, caches, arguments),
@@ -85,8 +86,8 @@ def _weights(decoder: Transformer) -> Any:
         {name: stored(name, leaf) for name, leaf in layer.items()}
         for layer in weights["layers_first"]
     ]
-    whole, run = weights | {"layers_first": layers}, decoder.model.run
-    return decoder.of_part(whole, is_first=has_embedding(run), is_last=has_head(run))
+    weights_of_model, run = weights | {"layers_first": layers}, decoder.model.run
+    return decoder.of_part(weights_of_model, is_first=has_embedding(run), is_last=has_head(run))
 
 
 def _stored(decoder: Transformer, name: str, leaf: Any, dtype: str) -> Any:
@@ -99,9 +100,9 @@ def _stored(decoder: Transformer, name: str, leaf: Any, dtype: str) -> Any:
     absorbs = isinstance(run, Decode) or decoder.model.selects_tokens
     is_absorbed = name == "key_up" and absorbs
     order = stored_order(ABSORBED if is_absorbed else name, len(leaf.shape))
-    spec = PartitionSpec(*(leaf.sharding.spec[at] for at in order))
+    spec = PartitionSpec(*(leaf.sharding.spec[dimension] for dimension in order))
     sharding = leaf.sharding.update(spec=spec)
-    shape = tuple(leaf.shape[at] for at in order)
+    shape = tuple(leaf.shape[dimension] for dimension in order)
     if dtype == F8:
         scale = decoder.divided.array(dtype=jnp.float32)
         return jax.ShapeDtypeStruct(shape, SMALL, sharding=sharding), scale
@@ -125,14 +126,14 @@ def _stored(decoder: Transformer, name: str, leaf: Any, dtype: str) -> Any:
 
 
 def _step(
-    decoder: Transformer, weights: Any, caches: Any, given: Any
+    decoder: Transformer, weights: Any, caches: Any, inputs: Any
 ) -> tuple[jax.Array, list[Any]]:
-    tokens, position, table = given["tokens"], given["position"], given.get("pages")
+    tokens, position, table = inputs["tokens"], inputs["position"], inputs.get("pages")
     places = position + jnp.arange(tokens.shape[1])
     positions = jnp.broadcast_to(places, tokens.shape)
     batch = {"inputs": tokens, "positions": positions}
     model, run = decoder.model, decoder.model.run
-    x = decoder.embedded(weights, batch) if has_embedding(run) else given["activations"]
+    x = decoder.embedded(weights, batch) if has_embedding(run) else inputs["activations"]
     rings = {kind: model.sizes_of(kind)["context"] for kind in model.kinds}
     starts = {size: position % size for size in {*rings.values()} - {model.context}}
     own = [
@@ -145,13 +146,13 @@ def _step(
         for kind, arrays in zip(model.kinds, caches, strict=True)
     ]
     x, changed = decoder.through_cached_layers(x, weights, batch, own)
-    left = [cache.arrays for cache in changed]
+    arrays_of_caches = [cache.arrays for cache in changed]
     if not has_head(run):
-        return x, left
+        return x, arrays_of_caches
     if isinstance(run, Prefill):
         # The last token of a prompt alone has one to make.
         x = x[:, -1:]
     logits = decoder.logits(x, weights)
     with jax.named_scope("sampling"):
-        made = jnp.argmax(logits, -1).astype(jnp.int32)
-    return made, left
+        new_tokens = jnp.argmax(logits, -1).astype(jnp.int32)
+    return new_tokens, arrays_of_caches

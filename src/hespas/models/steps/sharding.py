@@ -46,9 +46,9 @@ class Divided:
         """
         parts: list[tuple[str, ...]] = []
         for name in dimensions:
-            taken = {axis for part in parts for axis in part}
+            used = {axis for part in parts for axis in part}
             present = self._present(self.axes.get(name or "", ()))
-            parts.append(tuple(axis for axis in present if axis not in taken))
+            parts.append(tuple(axis for axis in present if axis not in used))
         return PartitionSpec(*[part[0] if len(part) == 1 else part or None for part in parts])
 
     def used(self, *dimensions: str | None) -> set[str]:
@@ -60,9 +60,9 @@ class Divided:
     def without(self, axis: str) -> Divided:
         """Return each device's part along an axis of batches."""
         parts = self.mesh.size(axis)
-        others = tuple(each for each in self.mesh.axes if each[0] != axis)
+        other_axes = tuple(axis_size for axis_size in self.mesh.axes if axis_size[0] != axis)
         return Divided(
-            mesh=MeshAxes(axes=others),
+            mesh=MeshAxes(axes=other_axes),
             sizes={**self.sizes, "batch": self.sizes["batch"] // parts},
             axes=self.axes,
         )

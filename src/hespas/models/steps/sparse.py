@@ -10,7 +10,7 @@ column-wise sharding.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -21,34 +21,12 @@ from hespas.models.network import TABLE
 from hespas.models.steps.adamw import training_state, updated
 from hespas.models.steps.sharding import Divided
 
+if TYPE_CHECKING:
+    from hespas.models.steps.arrays import Program
+
 Arrays = Mapping[str, Any]
 LOOKED_UP = "looked_up"
 _RATE, _EPSILON = 0.005, 1e-8
-
-
-class Recommender(Protocol):
-    """A network with tables on a mesh."""
-
-    @property
-    def divided(self) -> Divided:
-        """The sizes of dimensions, and how they are divided."""
-        ...
-
-    def weights(self, dtype: Any) -> dict[str, Any]:
-        """Return the abstract weights."""
-        ...
-
-    def batch(self) -> dict[str, Any]:
-        """Return the abstract batch."""
-        ...
-
-    def looked_up(self, weights: Arrays, given: Arrays) -> jax.Array:
-        """Return the sum of a sample's rows in each table."""
-        ...
-
-    def loss(self, weights: Arrays, batch: Arrays) -> jax.Array:
-        """Return the mean loss."""
-        ...
 
 
 def bags(
@@ -65,12 +43,12 @@ def bags(
 
 
 def _by_table(rows: jax.Array, sizes: Sequence[int]) -> list[jax.Array]:
-    ends = [sum(sizes[: at + 1]) for at in range(len(sizes))]
+    ends = [sum(sizes[: index + 1]) for index in range(len(sizes))]
     return [rows[:, end - size : end] for end, size in zip(ends, sizes, strict=True)]
 
 
 def sparse_training(
-    model: Recommender, tables: Sequence[str], sizes: Sequence[int], *, mesh: MeshAxes, dtype: Any
+    model: Program, tables: Sequence[str], sizes: Sequence[int], *, mesh: MeshAxes, dtype: Any
 ) -> Step:
     """Return a training step of a recommender."""
     weights = model.weights(dtype)
@@ -80,24 +58,24 @@ def sparse_training(
 
     def train_step(state: Arrays, batch: Arrays) -> object:
         own = state["tables"]
-        found = model.looked_up(own, batch)
+        rows = model.looked_up(own, batch)
 
-        def loss(weights: Arrays, found: jax.Array) -> jax.Array:
-            return model.loss(weights, {**batch, LOOKED_UP: found})
+        def loss(weights: Arrays, rows: jax.Array) -> jax.Array:
+            return model.loss(weights, {**batch, LOOKED_UP: rows})
 
-        value, gradients = jax.value_and_grad(loss, argnums=(0, 1))(state["weights"], found)
+        value, gradients = jax.value_and_grad(loss, argnums=(0, 1))(state["weights"], rows)
         changed, _ = updated(state, gradients[0])
         with jax.named_scope("optimiser/rows"):
             back = model.divided.constrain(gradients[1], None, None, TABLE)
             everyone = model.divided.constrain(batch["rows"], None, None)
             moved = [
-                _moved(own[path], state["squares"][path], numbers, back[:, at])
-                for at, (path, numbers) in enumerate(
+                _moved(own[path], state["squares"][path], numbers, back[:, index])
+                for index, (path, numbers) in enumerate(
                     zip(tables, _by_table(everyone, sizes), strict=True)
                 )
             ]
-        for at, name in enumerate(("tables", "squares")):
-            changed[name] = dict(zip(tables, (pair[at] for pair in moved), strict=True))
+        for index, name in enumerate(("tables", "squares")):
+            changed[name] = dict(zip(tables, (pair[index] for pair in moved), strict=True))
         return changed, value
 
     sharding = jax.tree.map(lambda leaf: leaf.sharding, state)
@@ -110,7 +88,7 @@ def _moved(
 ) -> tuple[jax.Array, jax.Array]:
     """Update the rows ``numbers`` of a table and its squares."""
     shape = (*numbers.shape, gradient.shape[-1])
-    each = jnp.broadcast_to(gradient[:, None], shape).astype(table.dtype)
-    squares = squares.at[numbers].add(lax.square(each))
-    steps = _RATE * each / (jnp.sqrt(squares[numbers]) + _EPSILON)
+    of_rows = jnp.broadcast_to(gradient[:, None], shape).astype(table.dtype)
+    squares = squares.at[numbers].add(lax.square(of_rows))
+    steps = _RATE * of_rows / (jnp.sqrt(squares[numbers]) + _EPSILON)
     return table.at[numbers].add(-steps), squares

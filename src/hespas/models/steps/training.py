@@ -135,8 +135,8 @@ def build_part(settings: LanguageModel, part: Part) -> Step:
             hint="drop pipe",
         )
     of_part = settings.with_layers(part.layers, first=part.first)
-    whole = Divided(mesh=run.mesh, sizes=of_part.sizes, axes=of_part.axes)
-    decoder = Transformer(model=of_part, divided=part_divided(whole, part))
+    divided = Divided(mesh=run.mesh, sizes=of_part.sizes, axes=of_part.axes)
+    decoder = Transformer(model=of_part, divided=part_divided(divided, part))
     types = PartTypes(
         weights=dtype_named(run.dtype),
         states=dtype_named(settings.state_dtype),
@@ -156,21 +156,21 @@ def _preparation(run: Training | Learning, decoder: Trained, states: Any) -> Pre
     if run.zero not in {1, _GRADIENTS}:
         return None
     dtype, wide = dtype_named(run.dtype), dtype_named(run.state_dtype)
-    whole = jax.tree.map(lambda leaf: leaf.sharding, decoder.weights(dtype))
+    gathered_shardings = jax.tree.map(lambda leaf: leaf.sharding, decoder.weights(dtype))
     is_summed = run.zero == _GRADIENTS or run.accumulation == 1
     own, parts = _own_gradients(decoder, is_summed=is_summed), run.mesh.size(_DATA)
 
     def mean(gradients: Any) -> Any:
         # Of the part that a device keeps: what stands between a sum and its part keeps compilers
         # from scattering it.
-        kept = jax.lax.with_sharding_constraint(gradients, states)
-        return jax.tree.map(lambda leaf: leaf / parts, kept)
+        own_part = jax.lax.with_sharding_constraint(gradients, states)
+        return jax.tree.map(lambda leaf: leaf / parts, own_part)
 
     def gathered(weights: Any) -> Any:
         with jax.named_scope("weights"):
             cast = jax.tree.map(lambda leaf: leaf.astype(dtype), weights)
             cast = jax.lax.with_sharding_constraint(cast, states)
-            return jax.lax.with_sharding_constraint(cast, whole)
+            return jax.lax.with_sharding_constraint(cast, gathered_shardings)
 
     def found(weights: Any, batch: Any) -> tuple[jax.Array, Any]:
         value, raw = own(weights, batch)

@@ -112,9 +112,9 @@ class Transformer:
         array = partial(self.divided.array, dtype=dtype)
         plan = self.model.plan
 
-        def made(item: _Item, *turns: int, shapes: Any = layer_weights) -> Any:
+        def arrays_of(item: _Item, *turns: int, shapes: Any = layer_weights) -> Any:
             if isinstance(item, Loop):
-                return [made(each, *turns, item.times) for each in item.body]
+                return [arrays_of(inner, *turns, item.times) for inner in item.body]
             divided, stacked = (
                 self.layers.divided_of(item),
                 {f"{size} turns": size for size in turns},
@@ -130,13 +130,13 @@ class Transformer:
             name: array(*dimensions) for name, dimensions in outer_weights(self.model).items()
         }
         if self.model.mtp_kinds:
-            weights[_MTP] = [made(kind, shapes=mtp_weights) for kind in self.model.mtp_kinds]
+            weights[_MTP] = [arrays_of(kind, shapes=mtp_weights) for kind in self.model.mtp_kinds]
         if not self.is_looped:
-            return weights | {_FIRST: [made(kind) for kind in self.model.kinds]}
+            return weights | {_FIRST: [arrays_of(kind) for kind in self.model.kinds]}
         return weights | {
-            _FIRST: [made(item) for item in plan.first],
-            _STACKED: [] if plan.loop is None else made(plan.loop),
-            _LAST: [made(item) for item in plan.last],
+            _FIRST: [arrays_of(item) for item in plan.first],
+            _STACKED: [] if plan.loop is None else arrays_of(plan.loop),
+            _LAST: [arrays_of(item) for item in plan.last],
         }
 
     @property
@@ -168,7 +168,7 @@ class Transformer:
 
         def fixed(layers: Any) -> Any:
             if not isinstance(layers, dict):
-                return [fixed(each) for each in layers]
+                return [fixed(layer) for layer in layers]
             return {f"{name}{STORED}": leaf for name, leaf in layers.items() if is_multiplied(name)}
 
         few = {group: fixed(weights[group]) for group in _GROUPS if group in weights}
@@ -215,8 +215,11 @@ class Transformer:
                 x = product("bsxe,exf->bsf", jnp.stack(pair, 2), own["mtp_join"])
                 x = self._rematerialised(kind)(self.layers.between(x), own, places)
                 batch |= {name: jnp.roll(batch[name], -1, 1) for name in shifted if name in batch}
-                given = {**weights, **{name: own[name] for name in own if name in weights}}
-                losses.append(self.loss_of(x, given, batch, further=number))
+                weights_of_head = {
+                    **weights,
+                    **{name: own[name] for name in own if name in weights},
+                }
+                losses.append(self.loss_of(x, weights_of_head, batch, further=number))
         return sum(losses[1:], losses[0]) / len(losses)
 
     def embedded(self, weights: Weights, batch: Weights) -> jax.Array:
@@ -264,19 +267,22 @@ class Transformer:
     ) -> tuple[jax.Array, list[Cache]]:
         """Return the last layer's rows, and the changed caches."""
         places, changed = self._places(batch), list[Cache]()
-        weights, kept = self._with_inputs(x, weights, batch), dict[int, Cache]()
+        weights, caches_of_keys = self._with_inputs(x, weights, batch), dict[int, Cache]()
         layers = zip(self.model.kinds, weights[_FIRST], caches, strict=True)
         for index, (kind, own, cache) in enumerate(layers):
             with jax.named_scope(f"layers_{index:02d}"):
                 is_shared = kind.keys == "shared"
-                made = self.layers.through(
-                    kind, x, own, places, kept[kind.window] if is_shared else cache
+                output = self.layers.through(
+                    kind, x, own, places, caches_of_keys[kind.window] if is_shared else cache
                 )
-                x, written = made.x, made.cache
+                x, written = output.x, output.cache
                 assert written is not None  # noqa: S101 - for the type checker: it was given
                 changed.append(cache if is_shared else written)
-                if made.keys is not None:
-                    kept[kind.window], places = written, places.with_keys(kind, made.keys)
+                if output.keys is not None:
+                    caches_of_keys[kind.window], places = (
+                        written,
+                        places.with_keys(kind, output.keys),
+                    )
         return x, changed
 
     def _with_inputs(self, x: jax.Array, weights: Weights, batch: Weights) -> Weights:
@@ -290,20 +296,20 @@ class Transformer:
         with jax.named_scope("layer_inputs"):
             table = weights["input_table"].astype(self.dtype)
             looked_up = table[batch["inputs"]] * jnp.asarray(style.layer_input**0.5, x.dtype)
-            made = product("bse,elp->bslp", x, weights["input_projection"])
-            made = made * jnp.asarray(x.shape[-1] ** -0.5, x.dtype)
-            made = normalised(style, made, weights, "input_norm") + looked_up
-            made = jnp.moveaxis(made * jnp.asarray(0.5**0.5, x.dtype), 2, 0)
+            inputs = product("bse,elp->bslp", x, weights["input_projection"])
+            inputs = inputs * jnp.asarray(x.shape[-1] ** -0.5, x.dtype)
+            inputs = normalised(style, inputs, weights, "input_norm") + looked_up
+            inputs = jnp.moveaxis(inputs * jnp.asarray(0.5**0.5, x.dtype), 2, 0)
         if not self.is_looped or plan.loop is None:
-            return {**weights, _FIRST: _with_rows(self.model.kinds, weights[_FIRST], made)}
+            return {**weights, _FIRST: _with_rows(self.model.kinds, weights[_FIRST], inputs)}
         items = (*plan.first, plan.loop, *plan.last)
         own = (*weights[_FIRST], weights[_STACKED], *weights[_LAST])
-        given, count = _with_rows(items, own, made), len(plan.first)
+        with_rows, count = _with_rows(items, own, inputs), len(plan.first)
         return {
             **weights,
-            _FIRST: given[:count],
-            _STACKED: given[count],
-            _LAST: given[count + 1 :],
+            _FIRST: with_rows[:count],
+            _STACKED: with_rows[count],
+            _LAST: with_rows[count + 1 :],
         }
 
     def _places(self, batch: Weights) -> Places:
@@ -313,7 +319,10 @@ class Transformer:
         rotations = sorted({self.model.rotation(kind) for kind in self.model.kinds} - {(0, 0)})
         with jax.named_scope("positions"):
             return Places(
-                turns={each: turns(positions, *each, self._scaling(each)) for each in rotations},
+                turns={
+                    rotation: turns(positions, *rotation, self._scaling(rotation))
+                    for rotation in rotations
+                },
                 documents=None if segments is None else (segments, earlier(length, length)),
             )
 
@@ -372,8 +381,8 @@ class Transformer:
         def layer(x: jax.Array, weights: Weights, places: Places) -> Any:
             own = rounded(weights) if is_small else weights
             own = adapted(own, x.dtype) if self.is_tuned else own
-            made = self.layers.through(kind, x, own, places, None)
-            return made.x if made.keys is None else (made.x, made.keys)
+            output = self.layers.through(kind, x, own, places, None)
+            return output.x if output.keys is None else (output.x, output.keys)
 
         return rematerialised(layer, run.remat, is_loop=run.scan)
 
@@ -384,7 +393,7 @@ def joined(weights: Weights, fixed: Weights) -> dict[str, Any]:
     def both(own: Any, more: Any) -> Any:
         if isinstance(own, dict):
             return {**own, **more}
-        return [both(*each) for each in zip(own, more, strict=True)]
+        return [both(*pair) for pair in zip(own, more, strict=True)]
 
     layers = {name for name in fixed if name in weights}
     return {**weights, **fixed, **{name: both(weights[name], fixed[name]) for name in layers}}
@@ -396,7 +405,7 @@ def _picked(weights: Weights, picks: Callable[[str], bool]) -> dict[str, Any]:
     def of_layers(layers: Any) -> Any:
         if isinstance(layers, dict):
             return {name: leaf for name, leaf in layers.items() if picks(name)}
-        return [of_layers(each) for each in layers]
+        return [of_layers(layer) for layer in layers]
 
     return {
         name: of_layers(leaf) if isinstance(leaf, list) else leaf
@@ -435,12 +444,12 @@ def _through(  # noqa: PLR0917 - the pieces of some layers
             x = _looped(looped, item, x, own, places)
             continue
         with jax.named_scope(f"layers_{index:02d}"):
-            made = alone[item](x, own, places)
+            output = alone[item](x, own, places)
             if item.keys == "kept":
-                x, keys = made
+                x, keys = output
                 places = places.with_keys(item, keys)
             else:
-                x = made
+                x = output
     return x, places
 
 
@@ -471,15 +480,15 @@ def _with_rows(
 
     Dimension ``depth`` of these counts layers, those before it the turns of loops.
     """
-    made: list[Any] = []
+    with_rows: list[Any] = []
     begin = 0
     for item, own in zip(items, weights, strict=True):
         count = layers_of(item)
-        given = jax.lax.slice_in_dim(rows, begin, begin + count, axis=depth)
+        own_rows = jax.lax.slice_in_dim(rows, begin, begin + count, axis=depth)
         begin += count
         if isinstance(item, Loop):
             shape = (*rows.shape[:depth], item.times, -1, *rows.shape[depth + 1 :])
-            made.append(_with_rows(item.body, own, given.reshape(shape), depth + 1))
+            with_rows.append(_with_rows(item.body, own, own_rows.reshape(shape), depth + 1))
         else:
-            made.append({**own, INPUT: jnp.squeeze(given, depth)})
-    return made
+            with_rows.append({**own, INPUT: jnp.squeeze(own_rows, depth)})
+    return with_rows
