@@ -329,7 +329,7 @@ def compile_(
     check_targets(json_file, output=output, kernels=kernels)
     if kernels is not None and isinstance(find_target(target), TpuTarget):
         raise ConfigError("the kernels of a TPU are not readable", hint="drop --kernels")
-    workload = read_workload(source, kept=request.exported)
+    workload = read_workload(source, cache=request.exported)
     compiled = compile_program(
         workload.content,
         name=workload.name,

@@ -26,7 +26,6 @@ def check(model: LanguageModel) -> None:
     if isinstance(run, Training):
         _check_recomputed(model, run)
     _check_sizes(model)
-    _check_states(model)
     _check_tokens(model)
     check_division(model.mesh, model.sizes, model.axes)
     why = why_not(model, run.attention) if run.attention in FUSED else ""
@@ -165,9 +164,6 @@ def _check_sizes(model: LanguageModel) -> None:
         f"there are {model.context} tokens, and {learned} positions are learned",
         f"give at most {learned} tokens",
     )
-
-
-def _check_states(model: LanguageModel) -> None:
     _refuse(
         model.has_states and model.mesh.size("context", "sequence") > 1,
         "layers without attention carry states along a sequence, which the axes context and "

@@ -48,10 +48,10 @@ def _tower(fields: Fields, **changed: Any) -> Tower:
     )
 
 
-def _divides(fields: Fields, name: str, size: int, of: str, whole: int) -> None:
-    if whole % size:
+def _divides(fields: Fields, name: str, size: int, whole_name: str, total: int) -> None:
+    if total % size:
         raise ConfigError(
-            f"{of} = {whole} is not divided by {name} = {size}",
+            f"{whole_name} = {total} is not divided by {name} = {size}",
             location=fields.location,
             hint=f"give a {name} that divides it",
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from math import prod
 
 from hespas.models.architecture import LayerKind
@@ -23,29 +23,17 @@ from hespas.models.weights import (
 )
 
 Arrays = tuple[tuple[str, ...], ...]
-
-
 _KEEPS_PRODUCTS = "minimal_with_context"
-
-
 _PROJECTIONS = (
     ("batch", "sequence", "heads", "head_size"),
     ("batch", "sequence", "kv_heads", "head_size"),
     ("batch", "sequence", "kv_heads", "head_size"),
 )
-
-
 _LATENT = (
     ("batch", "sequence", "heads", "query_size"),
     ("batch", "sequence", "heads", "query_size"),
     ("batch", "sequence", "heads", "value_size"),
 )
-
-
-_WIDTH = ("batch", "sequence", "mlp")
-
-
-_SHARED_WIDTH = ("batch", "sequence", "shared_mlp")
 
 
 def parameters(model: LanguageModel) -> int:
@@ -55,8 +43,25 @@ def parameters(model: LanguageModel) -> int:
     >>> parameters(model_named("llama3-8b-decode").settings)
     8030261248
     """
-    outer = sum(elements_of(model.sizes, shape) for shape in outer_weights(model).values())
-    return outer + _in_layers(model, lambda _: True)
+    return _outer_parameters(model) + _in_layers(model, lambda _: True)
+
+
+def _outer_parameters(model: LanguageModel) -> int:
+    return sum(elements_of(model.sizes, shape) for shape in outer_weights(model).values())
+
+
+def _layer_sizes(model: LanguageModel, kind: LayerKind) -> dict[str, int]:
+    return {**model.sizes, **model.sizes_of(kind)}
+
+
+def _layer_elements(model: LanguageModel) -> Iterator[tuple[str, int]]:
+    """Yield the name and the elements of each weight, summed over equal layers."""
+    layers = Counter((kind, layer_weights) for kind in model.kinds)
+    layers.update((kind, mtp_weights) for kind in model.mtp_kinds)
+    for (kind, weights), count in layers.items():
+        sizes = _layer_sizes(model, kind)
+        for name, shape in weights(model, kind).items():
+            yield name, count * elements_of(sizes, shape)
 
 
 def active_parameters(model: LanguageModel) -> int:
@@ -85,15 +90,7 @@ def trained_parameters(model: LanguageModel) -> int:
 
 def _in_layers(model: LanguageModel, counts: Callable[[str], bool]) -> int:
     """Return how many weights of layers have accepted names."""
-    layers = Counter((kind, layer_weights) for kind in model.kinds)
-    layers.update((kind, mtp_weights) for kind in model.mtp_kinds)
-    total = 0
-    for (kind, weights), count in layers.items():
-        sizes = {**model.sizes, **model.sizes_of(kind)}
-        shapes = weights(model, kind).items()
-        own = sum(elements_of(sizes, shape) for name, shape in shapes if counts(name))
-        total += count * own
-    return total
+    return sum(elements for name, elements in _layer_elements(model) if counts(name))
 
 
 def layer_products(
@@ -103,7 +100,7 @@ def layer_products(
 
     Only chosen experts count.
     """
-    sizes, routing = {**model.sizes, **model.sizes_of(kind)}, model.routing
+    sizes, routing = _layer_sizes(model, kind), model.routing
     total = 0
     for name, shape in layer_weights(model, kind).items():
         if of_adapters_alone and not is_adapter(name):
@@ -119,13 +116,10 @@ def layer_products(
 
 def parameters_by_part(model: LanguageModel) -> dict[ModelPart, int]:
     """Return how many weights each part of a model has."""
-    outer = sum(elements_of(model.sizes, shape) for shape in outer_weights(model).values())
     counts: dict[ModelPart, int] = dict.fromkeys(PARTS, 0)
-    counts["other"] = outer
-    for kind, layers in Counter(model.kinds).items():
-        sizes = {**model.sizes, **model.sizes_of(kind)}
-        for name, shape in layer_weights(model, kind).items():
-            counts[part_of(name)] += layers * elements_of(sizes, shape)
+    counts["other"] = _outer_parameters(model)
+    for name, elements in _layer_elements(model):
+        counts[part_of(name)] += elements
     return counts
 
 
@@ -144,8 +138,7 @@ def local_weights(
     model: LanguageModel, axes: Mapping[str, tuple[str, ...]], *, frozen: bool = False
 ) -> int:
     """Return one device's elements of trained or ``frozen`` weights."""
-    shapes = outer_weights(model)
-    outer = _local(model, shapes, model.sizes, axes, frozen=frozen)
+    outer = _local(model, outer_weights(model), model.sizes, axes, frozen=frozen)
     return outer + local_layer_weights(model, axes, frozen=frozen)
 
 
@@ -155,8 +148,8 @@ def local_layer_weights(
     """Return as `local_weights` does the elements of the layers alone."""
     total = 0
     for kind, count in Counter(model.kinds).items():
-        own = {**model.sizes, **model.sizes_of(kind)}
-        total += count * _local(model, layer_weights(model, kind), own, axes, frozen=frozen)
+        shapes, sizes = layer_weights(model, kind), _layer_sizes(model, kind)
+        total += count * _local(model, shapes, sizes, axes, frozen=frozen)
     return total
 
 
@@ -226,7 +219,7 @@ def _arrays(model: LanguageModel) -> Arrays:
     arrays: Arrays = (into, *(_PROJECTIONS if model.latent is None else _LATENT))
     if model.routing is not None and not model.routing.shared_width:
         return arrays
-    width = _WIDTH if model.routing is None else _SHARED_WIDTH
+    width = ("batch", "sequence", "mlp" if model.routing is None else "shared_mlp")
     return (*arrays, width, width) if model.style.gated else (*arrays, width)
 
 

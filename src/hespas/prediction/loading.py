@@ -92,7 +92,7 @@ def load(
             _plan_of(_EXPORTED, options, system)
         directory = made_directory(options.estimate)
         cache = None if directory is None else export_cache(directory)
-        workload = read_workload(origin, kept=cache)
+        workload = read_workload(origin, cache=cache)
     else:
         workload = Workload(name=str(file), content=source)
     content = workload.content

@@ -177,8 +177,8 @@ def step_key(step: MaxTextStep) -> str:
     versions = _versions(_python_of(step))
     path = Path(step.config)
     config = path.read_bytes() if path.is_file() else b""
-    asked = json.dumps([asdict(request_of(step)), versions], sort_keys=True).encode()
-    parts = (asked, config, _WORKER.read_bytes(), Path(__file__).read_bytes())
+    request = json.dumps([asdict(request_of(step)), versions], sort_keys=True).encode()
+    parts = (request, config, _WORKER.read_bytes(), Path(__file__).read_bytes())
     return sha256(b"".join(sha256(part).digest() for part in parts)).hexdigest()
 
 

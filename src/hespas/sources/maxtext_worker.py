@@ -109,11 +109,11 @@ def _module(name: str) -> Any:
     return import_module(name)
 
 
-def _returning(made: Any) -> Callable[..., Any]:
+def _returning(result: Any) -> Callable[..., Any]:
     """Return a function of any arguments that returns ``made``."""
 
     def answer(*_arguments: Any, **_options: Any) -> Any:
-        return made
+        return result
 
     return answer
 
@@ -274,8 +274,8 @@ def _complaint(error: BaseException) -> str:
     return "; ".join(lines[:3])[:_SHOWN_OF_ERROR] or type(cause).__name__
 
 
-def _suggestion(name: str, known: str) -> str:
-    close = get_close_matches(name, _NAME.findall(known), n=1)
+def _suggestion(name: str, names: str) -> str:
+    close = get_close_matches(name, _NAME.findall(names), n=1)
     return f"; did you mean {close[0]}?" if close else ""
 
 
@@ -335,7 +335,7 @@ def _mesh(config: Any, devices: list[Any], *, slices: int) -> tuple[Any, dict[st
     return mesh, {"dimensions": [*between, *inside], "permutation": permutation}
 
 
-def _check_axes(sizes: Iterable[int], count: int, prefix: str, what: str) -> None:
+def _check_axes(sizes: Iterable[int], count: int, prefix: str, noun: str) -> None:
     """Refuse axes whose product is another number."""
     longer = [size for size in sizes if size != 1]
     product = prod(size for size in longer if size > 0)
@@ -345,7 +345,7 @@ def _check_axes(sizes: Iterable[int], count: int, prefix: str, what: str) -> Non
     if count % product or (not open_ends and count != product):
         raise _RefusedError(
             f"the axes of the mesh ({prefix}..._parallelism) multiply to {product}, and there are "
-            f"{count} {what}; let them multiply to {count}, or give one of them -1"
+            f"{count} {noun}; let them multiply to {count}, or give one of them -1"
             + ("" if count % product == 0 else f" and the others divisors of {count}")
         )
 
@@ -438,7 +438,7 @@ def _divide_cudnn_attention(config: Any, mesh: Any, notes: list[str]) -> None:
         def call(query: Any, key: Any, value: Any, **options: Any) -> Any:
             operand = (batch, None, heads, None)
             queries, full = specification(operand, along=1), specification(operand)
-            kept = specification((batch, heads, None), along=2)
+            statistics = specification((batch, heads, None), along=2)
             seen = key.shape[1]
             if parts > 1:
                 seen //= 2
@@ -451,7 +451,7 @@ def _divide_cudnn_attention(config: Any, mesh: Any, notes: list[str]) -> None:
                 on_one,
                 mesh=mesh,
                 in_specs=(queries, full, full),
-                out_specs=(queries, kept),
+                out_specs=(queries, statistics),
                 check_vma=False,
             )(query, key, value)
 

@@ -62,7 +62,7 @@ class TorchStep:
         return self.label or f"{PREFIX}{self.module}:{self.function}"
 
 
-class _Kept(msgspec.Struct, frozen=True, kw_only=True):
+class _CachedStep(msgspec.Struct, frozen=True, kw_only=True):
     """A recorded step, and the digests of its files."""
 
     step: bytes
@@ -193,19 +193,19 @@ def check_packages() -> None:
             )
 
 
-def kept_step(step: TorchStep, kept: ContentCache | None) -> bytes:
+def recorded_step(step: TorchStep, cache: ContentCache | None) -> bytes:
     """Return a recorded step, cached while files are unchanged."""
-    if kept is None:
+    if cache is None:
         return record_torch(step)[0]
     key = _step_key(step)
-    content = kept.read(key)
+    content = cache.read(key)
     if content is not None:
-        cached = msgspec.msgpack.decode(content, type=_Kept)
+        cached = msgspec.msgpack.decode(content, type=_CachedStep)
         if cached.sources == _digests(cached.sources):
             return cached.step
     recorded, sources = record_torch(step)
-    cached_step = _Kept(step=recorded, sources=_digests(sources))
-    kept.write(key, msgspec.msgpack.encode(cached_step))
+    record = _CachedStep(step=recorded, sources=_digests(sources))
+    cache.write(key, msgspec.msgpack.encode(record))
     return recorded
 
 

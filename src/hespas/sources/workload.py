@@ -34,7 +34,7 @@ from hespas.sources.exported import (
 )
 from hespas.sources.maxtext import MaxTextStep, export_maxtext, step_key
 from hespas.sources.source import DumpSource, FileSource, FunctionSource, ModelSource, Source
-from hespas.sources.torch_step import TorchStep, kept_step
+from hespas.sources.torch_step import TorchStep, recorded_step
 from hespas.xla.cpu import use_cpu
 from hespas.xla.hlo.forms import is_hlo
 from hespas.xla.mlir.module import is_jax_export
@@ -68,7 +68,7 @@ def export_cache(directory: Path) -> ContentCache:
     )
 
 
-def read_workload(source: Source, *, kept: ContentCache | None) -> Workload:
+def read_workload(source: Source, *, cache: ContentCache | None) -> Workload:
     """Return the program of a workload.
 
     Models that differ in ``data`` and ``fsdp`` of their meshes alone are exported once. Functions
@@ -89,17 +89,17 @@ def read_workload(source: Source, *, kept: ContentCache | None) -> Workload:
         case DumpSource() | FunctionSource():
             return exported()
         case ModelSource():
-            return _model_workload(source, kept)
+            return _model_workload(source, cache)
         case MaxTextStep():
-            return _cached_workload(kept, step_key(source), exported)
+            return _cached_workload(cache, step_key(source), exported)
         case TorchStep():
             with stage(Stage.EXPORT, source.name, kind="torch", size=1):
-                return Workload(name=source.name, content=kept_step(source, kept))
+                return Workload(name=source.name, content=recorded_step(source, cache))
         case _:
             assert_never(source)
 
 
-def _model_workload(source: ModelSource, kept: ContentCache | None) -> Workload:
+def _model_workload(source: ModelSource, cache: ContentCache | None) -> Workload:
     from hespas.sources.zoo import same_but_for_sizes, with_both_axes  # noqa: PLC0415 - models alone
 
     exported_source = with_both_axes(source)
@@ -108,7 +108,7 @@ def _model_workload(source: ModelSource, kept: ContentCache | None) -> Workload:
     def exported() -> Workload:
         return _workload(source.name, export_source(exported_source))
 
-    shared_workload = _cached_workload(kept, model_key(reduced_source), exported)
+    shared_workload = _cached_workload(cache, model_key(reduced_source), exported)
     text = shared_workload.content
     if reduced_source is not source:
         text = on_mesh(text, source.mesh, name=source.name)
@@ -152,7 +152,7 @@ def export_source(source: Source) -> Exported:
             with stage(Stage.EXPORT, source.name, kind="maxtext", size=1):
                 return export_maxtext(source)
         case TorchStep():
-            workload = read_workload(source, kept=None)
+            workload = read_workload(source, cache=None)
             return Exported(
                 text=workload.content,
                 name=source.name,
@@ -163,13 +163,13 @@ def export_source(source: Source) -> Exported:
             assert_never(source)
 
 
-def _workload(name: str, made: Exported) -> Workload:
+def _workload(name: str, exported: Exported) -> Workload:
     return Workload(
         name=name,
-        content=made.text,
-        notes=made.notes,
-        tokens=made.tokens,
-        model_flops=made.model_flops,
+        content=exported.text,
+        notes=exported.notes,
+        tokens=exported.tokens,
+        model_flops=exported.model_flops,
     )
 
 
@@ -177,14 +177,16 @@ def _artifact(content: bytes, name: str) -> Exported:
     return _export_apart(Request(name=name, artifact=True), artifact=content)
 
 
-def _cached_workload(kept: ContentCache | None, key: str, make: Callable[[], Workload]) -> Workload:
+def _cached_workload(
+    cache: ContentCache | None, key: str, make: Callable[[], Workload]
+) -> Workload:
     """Return the cached workload of a key, or make it."""
-    content = None if kept is None else kept.read(key)
+    content = None if cache is None else cache.read(key)
     if content is not None:
         return msgspec.msgpack.decode(content, type=Workload)
     workload = make()
-    if kept is not None:
-        kept.write(key, msgspec.msgpack.encode(workload))
+    if cache is not None:
+        cache.write(key, msgspec.msgpack.encode(workload))
     return workload
 
 
@@ -276,7 +278,7 @@ def on_mesh(text: bytes, mesh: MeshAxes, *, name: str) -> bytes:
         return text
 
     def present(names: re.Match[bytes]) -> bytes:
-        used = [each for each in names[1].split(b", ") if each.strip(b'"') not in absent]
+        used = [item for item in names[1].split(b", ") if item.strip(b'"') not in absent]
         return b"{%b}" % b", ".join(used)
 
     return _NAMES.sub(present, text)

@@ -117,7 +117,7 @@ def _states_note(settings: object) -> Iterator[str]:
         case _:
             return
     other_type = "bf16" if own == "f32" else "f32"
-    what = "AdamW's weights"
+    subject = "AdamW's weights"
     if isinstance(settings, LanguageModel) and settings.lora_modules:
         trained = trained_parameters(settings)
         yield (
@@ -125,9 +125,9 @@ def _states_note(settings: object) -> Iterator[str]:
             f"{', '.join(settings.lora_modules)}; the others are frozen, in {settings.dtype}; "
             "dropout is left out"
         )
-        what = "of adapters, AdamW's weights"
+        subject = "of adapters, AdamW's weights"
     yield (
-        f"memory: {what} and both moments are held in {own}, {3 * TYPE_BYTES[own]} bytes "
+        f"memory: {subject} and both moments are held in {own}, {3 * TYPE_BYTES[own]} bytes "
         f"a parameter (--set state_dtype={other_type} holds them in {3 * TYPE_BYTES[other_type]})"
     )
 
@@ -326,11 +326,11 @@ def settled_attention(
     {'attention': 'unfused'}
     """
     default = model.options().get(_SETTING)
-    asked = texts.get(_SETTING, default)
-    missing = _missing_kernels(str(asked), target) if asked in FUSED else ""
+    requested = texts.get(_SETTING, default)
+    missing = _missing_kernels(str(requested), target) if requested in FUSED else ""
     if missing:
         raise ConfigError(missing, location=model.name, hint=f"drop {option(_SETTING)}")
-    if default is None or asked != _AUTO:
+    if default is None or requested != _AUTO:
         return {}, []
     settings = model.with_options(texts)
     kernels = _usual_kernels(target, settings)

@@ -99,7 +99,7 @@ def test_steps_differ_by_their_script_and_its_arguments(tmp_path: Path) -> None:
 def test_the_workload_is_the_recorded_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "train.py").write_text(TRAIN)
     monkeypatch.chdir(tmp_path)
-    workload = read_workload(find("torch:train.py:train"), kept=None)
+    workload = read_workload(find("torch:train.py:train"), cache=None)
     step = decode_recorded(workload.content)
     assert (step.name, step.target, step.world_size) == ("torch:train.py:train", "sm_90a", 8)
 

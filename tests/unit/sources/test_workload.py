@@ -34,15 +34,15 @@ def refuse(command: Sequence[str], **settings: object) -> None:
 
 
 def test_a_model_is_exported_once(kept: ContentCache, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = read_workload(source(), kept=kept)
+    first = read_workload(source(), cache=kept)
     assert first.content == export_model("gemm-contracting", source().texts).text
     assert "the mesh is x=4, since none is given" in first.notes
     monkeypatch.setattr("hespas.base.question.run_program", refuse)
-    assert read_workload(source(), kept=kept) == first
+    assert read_workload(source(), cache=kept) == first
     with pytest.raises(AssertionError):
-        read_workload(source(), kept=None)
+        read_workload(source(), cache=None)
     with pytest.raises(AssertionError):
-        read_workload(source(devices=8), kept=kept)
+        read_workload(source(devices=8), cache=kept)
 
 
 def test_the_key_holds_what_decides_the_program() -> None:
@@ -58,7 +58,7 @@ def test_the_key_holds_what_decides_the_program() -> None:
 
 def test_what_the_model_refuses_is_refused_here(kept: ContentCache) -> None:
     with pytest.raises(ConfigError, match="k = 250 cannot be divided by x=4 of the mesh"):
-        read_workload(source(ModelOptions(settings={"k": "250"})), kept=kept)
+        read_workload(source(ModelOptions(settings={"k": "250"})), cache=kept)
 
 
 FUNCTION = """
@@ -75,13 +75,13 @@ def test_a_function_stands_where_the_user_does(
 ) -> None:
     (tmp_path / "own_steps.py").write_text(FUNCTION)
     monkeypatch.chdir(tmp_path)
-    made = read_workload(find_source("own_steps:step"), kept=None)
+    made = read_workload(find_source("own_steps:step"), cache=None)
     assert b"stablehlo.dot_general" in made.content
     with pytest.raises(ProgramError, match="own_steps:broken: ValueError: not today"):
-        read_workload(find_source("own_steps:broken"), kept=None)
+        read_workload(find_source("own_steps:broken"), cache=None)
     assert "own_steps" not in sys.modules
 
 
 def test_a_file_is_its_content() -> None:
     example = Path("examples/attention_block.mlir")
-    assert read_workload(find_source(str(example)), kept=None).content == example.read_bytes()
+    assert read_workload(find_source(str(example)), cache=None).content == example.read_bytes()

@@ -131,11 +131,11 @@ def test_alike_programs_are_exported_once(
     first, *others = (source("llama3-8b", mesh, {}) for mesh in meshes)
     stay(stays=True)
     try:
-        read_workload(first, kept=kept)
+        read_workload(first, cache=kept)
         with monkeypatch.context() as patched:
             patched.setattr("hespas.sources.function.export_model", None)
-            derived = [read_workload(other, kept=kept) for other in others]
-        assert derived == [read_workload(other, kept=None) for other in others]
+            derived = [read_workload(other, cache=kept) for other in others]
+        assert derived == [read_workload(other, cache=None) for other in others]
     finally:
         stay(stays=False)
 

@@ -221,7 +221,7 @@ def _workload(options: PredictOptions) -> Workload:
     exports = None
     if not (estimate.disable_cache or estimate.in_memory_only_cache):
         exports = export_cache(estimate.cache_dir or cache_home() / "exported")
-    workload = read_workload(source, kept=exports)
+    workload = read_workload(source, cache=exports)
     if is_hlo(workload.content):
         raise UnsupportedError(
             "HLO can't be run as it is: it is for the compiler that wrote it",

@@ -130,7 +130,10 @@ class _Attention:
         )
         with jax.named_scope("softmax"):
             if self.places.documents is not None:
-                context = _within_documents(query, key, value, self.places.documents)
+                segments, are_earlier = self.places.documents
+                length = query.shape[1]
+                documents = (segments.reshape(-1, length), are_earlier[:length, :length])
+                context = _within_documents(query, key, value, documents)
             else:
                 mask = earlier(query.shape[1], query.shape[1], self.kind.window)
                 key, value = jnp.swapaxes(key, 1, 2), jnp.swapaxes(value, 1, 2)

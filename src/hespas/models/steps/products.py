@@ -304,12 +304,12 @@ def _small_backward(
     equation: str, residuals: _Residuals, gradient: jax.Array
 ) -> tuple[jax.Array, jax.Array | None, jax.Array]:
     operands, output = equation.split("->")
-    left, right = operands.split(",")
+    rows_of, weight_of = operands.split(",")
     rows, stored = residuals
     small = in_few_bits(gradient, stored.dtype)
     multiply = partial(jnp.einsum, preferred_element_type=gradient.dtype)
-    of_x = multiply(f"{output},{right}->{left}", small, stored)
-    of_weight = None if rows is None else multiply(f"{left},{output}->{right}", rows, small)
+    of_x = multiply(f"{output},{weight_of}->{rows_of}", small, stored)
+    of_weight = None if rows is None else multiply(f"{rows_of},{output}->{weight_of}", rows, small)
     return of_x, of_weight, jnp.zeros_like(stored)
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from enum import Enum
 from typing import Any
 
 import jax
@@ -201,7 +200,10 @@ class _Experts:
                 capacity_percent=self.routing.capacity_percent,
                 parts=parts,
             )
-        exchange, dtype = self._exchange(Among.ALL), self.routing.exchange_dtype
+        axes, dtype = self._exchanged_axes, self.routing.exchange_dtype
+        devices = self.divided.mesh.size(*axes)
+        sorts = self.routing.dispatcher == "alltoall" and 1 < devices < self.routing.experts
+        exchange = Exchange(axes=axes, devices=devices, sorts=sorts)
         rows, packing = self._weighed(gates, rows, packing)
         if self.routing.dropless:
             outputs = self._dropless(rows, packing)
@@ -235,7 +237,8 @@ class _Experts:
 
         A device takes as many as are its part of all, whichever of its experts they chose.
         """
-        exchange, dtype = self._exchange(Among.DEVICES), self.routing.exchange_dtype
+        axes, dtype = self._exchanged_axes, self.routing.exchange_dtype
+        exchange = Exchange(axes=axes, devices=self.divided.mesh.size(*axes), is_even=True)
         own, width = self.routing.experts // exchange.devices, rows.shape[-1]
         with jax.named_scope("router"):
             gates, chosen = self._choice(tokens)
@@ -266,8 +269,7 @@ class _Experts:
         Technical Report, 2024, sections 2.1.2 and 3.2.2.
         """
         groups, dtype = self.routing.expert_groups, self.routing.exchange_dtype
-        between = self._exchange(Among.GROUPS)
-        inside = self._exchange(Among.MEMBERS)
+        between, inside = self._group_exchanges()
         width = rows.shape[-1]
         with jax.named_scope("router"):
             gates, chosen_groups, chosen = self._choice_in_groups(tokens)
@@ -405,30 +407,14 @@ class _Experts:
         axes = self.divided.spec("expert_mlp")[0] or ()
         return bias / self.divided.mesh.size(*((axes,) if isinstance(axes, str) else axes))
 
-    def _exchange(self, among: Among) -> Exchange:
+    def _group_exchanges(self) -> tuple[Exchange, Exchange]:
+        """Return the exchanges between groups of experts, and inside of one."""
         axes, groups = self._exchanged_axes, self.routing.expert_groups
-        count = self.divided.mesh.size(*axes)
-        members = max(1, count // groups)
-        match among:
-            case Among.ALL:
-                sorts = self.routing.dispatcher == "alltoall" and 1 < count < self.routing.experts
-                return Exchange(axes=axes, devices=count, sorts=sorts)
-            case Among.DEVICES:
-                return Exchange(axes=axes, devices=count, is_even=True)
-            case Among.GROUPS:
-                places = tuple(tuple(range(place, count, members)) for place in range(members))
-                return Exchange(axes=axes, devices=min(count, groups), groups=places, is_even=True)
-            case Among.MEMBERS:
-                neighbours = tuple(
-                    tuple(range(first, first + members)) for first in range(0, count, members)
-                )
-                return Exchange(axes=axes, devices=members, groups=neighbours)
-
-
-class Among(Enum):
-    """The devices that exchange rows."""
-
-    ALL = "all"
-    DEVICES = "devices"
-    GROUPS = "groups"
-    MEMBERS = "members"
+        devices = self.divided.mesh.size(*axes)
+        members = max(1, devices // groups)
+        peers = tuple(tuple(range(place, devices, members)) for place in range(members))
+        own = tuple(tuple(range(first, first + members)) for first in range(0, devices, members))
+        return (
+            Exchange(axes=axes, devices=min(devices, groups), groups=peers, is_even=True),
+            Exchange(axes=axes, devices=members, groups=own),
+        )
