@@ -144,7 +144,7 @@ def configured(values: Mapping[str, Any], *, location: str, name: str) -> Config
     notes += published
     fields.check_read()
     longest = next((size for name in _LENGTHS if (size := fields.size(name, default=0))), 0)
-    notes += _notes_of(outer, fields)
+    notes += _reading_notes(outer, fields)
     model, window_notes = _without_long_windows(model, longest)
     notes += window_notes
     model = _runnable(model)
@@ -180,7 +180,7 @@ def _language_part(fields: Fields) -> tuple[Fields, str]:
     return part, family
 
 
-def _notes_of(fields: Fields, part: Fields) -> list[str]:
+def _reading_notes(fields: Fields, part: Fields) -> list[str]:
     """Return notes on what the model leaves out or assumes.
 
     ``part`` are the fields of the language model, after they were read.
@@ -224,7 +224,7 @@ def _network_kind(values: Mapping[str, Any]) -> str:
 def _network(fields: Fields, name: str) -> Configuration:
     """Return what the fields of another network describe."""
     kind = _network_kind(fields.values)
-    fields.known("model_type", "_class_name")
+    fields.ignore("model_type", "_class_name")
     design = NETWORKS[kind](fields)
     fields.check_read()
     model = design
@@ -250,7 +250,7 @@ def _unknown_family(family: str, values: Mapping[str, Any], location: str) -> Co
         )
 
     plain = family.removesuffix("_text")
-    shipped, own_fields = _shipped_fields(), _telling(set(values))
+    shipped, own_fields = _shipped_fields(), _structural(set(values))
     alike = {
         name: len(own_fields & shipped_fields) / len(own_fields | shipped_fields)
         for name, shipped_fields in shipped.items()
@@ -274,7 +274,7 @@ def _is_one_letter(first: str, second: str) -> bool:
     )
 
 
-def _telling(names: set[str]) -> set[str]:
+def _structural(names: set[str]) -> set[str]:
     """Return the fields that may describe a model's structure."""
     return {name for name in names if not IGNORED.fullmatch(name)} - {"model_type"}
 
@@ -287,7 +287,7 @@ def _shipped_fields() -> dict[str, set[str]]:
         values = values.get("text_config", values)
         family = _network_kind(values).removesuffix("_text")
         if family in DECODERS or family in NETWORKS:
-            fields.setdefault(family, set()).update(_telling(set(values)))
+            fields.setdefault(family, set()).update(_structural(set(values)))
     return fields
 
 

@@ -68,7 +68,7 @@ def published() -> tuple[str, ...]:
     >>> "Qwen/Qwen3-30B-A3B" in published()
     True
     """
-    return tuple(_shipped().values())
+    return tuple(_shipped_names().values())
 
 
 def configured_model(text: str) -> Model | None:
@@ -82,7 +82,7 @@ def configured_model(text: str) -> Model | None:
     'Qwen3-8B making a token for each sequence of a cache, 8.191 B parameters'
     """
     if text.startswith(ARGUMENTS_PREFIX):
-        return _of_arguments(text)
+        return _megatron_model(text)
     name, _ = _name_and_step(text)
     meant = SHORT_NAMES.get(name, name)
     file = _file(meant) if isinstance(meant, str) else None
@@ -116,7 +116,7 @@ def _check_spelling(text: str) -> None:
         raise ConfigError(f"there is no model {name!r}", hint=suggestion(name, published()))
 
 
-def _of_arguments(text: str) -> Model:
+def _megatron_model(text: str) -> Model:
     """Return the training step that Megatron-LM's arguments describe."""
     from hespas.models.megatron import read_arguments  # noqa: PLC0415 - few workloads have them
 
@@ -145,7 +145,7 @@ def configuration_of(name: str) -> Configuration | None:
     file = _file(meant)
     if file is not None:
         return read_configuration(file)
-    base, stored = _base(name)
+    base, stored = _base_model(name)
     if base is None:
         return None
     configuration = read_configuration(SHIPPED / f"{base}.json")
@@ -164,12 +164,14 @@ _STORED = re.compile(r"-(fp8|nvfp4|fp4|awq|int4)(-.*)?$")
 _FORMATS = {"fp8": "f8", "nvfp4": "nvfp4", "fp4": "nvfp4", "awq": "int4", "int4": "int4"}
 
 
-def _base(name: str) -> tuple[str | None, str | None]:
+def _base_model(name: str) -> tuple[str | None, str | None]:
     """Return a checkpoint's shipped configuration, and how it is stored."""
     folded = name.casefold()
     stored = _STORED.search(folded)
-    key = _plain(folded[: stored.start()] if stored else folded)
-    alike = [full for folded_name, full in _shipped().items() if _plain(folded_name) == key]
+    key = _plain_name(folded[: stored.start()] if stored else folded)
+    alike = [
+        full for folded_name, full in _shipped_names().items() if _plain_name(folded_name) == key
+    ]
     organisation = folded.partition("/")[0]
     own = [full for full in alike if full.casefold().startswith(f"{organisation}/")]
     of_organisation = own or alike
@@ -178,10 +180,10 @@ def _base(name: str) -> tuple[str | None, str | None]:
     return of_organisation[0], _FORMATS[stored[1]] if stored else None
 
 
-def _plain(name: str) -> str:
+def _plain_name(name: str) -> str:
     """Return a name's second part, without fine-tuning suffixes.
 
-    >>> _plain("meta-llama/meta-llama-3.1-8b-instruct")
+    >>> _plain_name("meta-llama/meta-llama-3.1-8b-instruct")
     'llama-3.1-8b'
     """
     plain = name.rpartition("/")[2].removeprefix("meta-")
@@ -212,13 +214,13 @@ def _file(name: str) -> Path | None:
 def _shipped_file(name: str) -> str | None:
     folded = name.casefold()
     if "/" in name:
-        return _shipped().get(folded)
-    matches = [full for key, full in _shipped().items() if key.partition("/")[2] == folded]
+        return _shipped_names().get(folded)
+    matches = [full for key, full in _shipped_names().items() if key.partition("/")[2] == folded]
     return matches[0] if len(matches) == 1 else None
 
 
 @cache
-def _shipped() -> Mapping[str, str]:
+def _shipped_names() -> Mapping[str, str]:
     names = sorted(
         f"{file.parent.name}/{file.stem}"
         for file in SHIPPED.glob("*/*.json")
@@ -247,7 +249,7 @@ def _step(configuration: Configuration, name: str, step: str) -> Model:
         case Network():
             settings = replace(model, run=_network_run(model, step))
         case LanguageModel():
-            settings = replace(model, run=_run(model, configuration, step))
+            settings = replace(model, run=_language_run(model, configuration, step))
     return Model(
         name=location if trains else f"{location}{'-' if name in SHORT_NAMES else ':'}{step}",
         summary=f"{title} {_SUMMARIES[step]}, {count / 1e9:.3f} B parameters{some}",
@@ -289,7 +291,7 @@ def _network_run(model: Network, step: str) -> Learning | Inferring | Reading | 
     return run_of(model.design, step, MeshAxes(axes=(("data", 1),)))
 
 
-def _run(
+def _language_run(
     model: LanguageModel, configuration: Configuration, step: str
 ) -> Training | Prefill | Decode:
     """Return a decoder's default run, on few devices."""

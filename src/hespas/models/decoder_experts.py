@@ -21,16 +21,16 @@ _WIDTH = size("moe_intermediate_size")
 _size_or_0 = partial(size, default=0, least=0)
 
 
-def experts(*, known: Sequence[str] = (), style: Any = None, **facts: Any) -> Part:
+def experts(*, ignore: Sequence[str] = (), style: Any = None, **facts: Any) -> Part:
     """Return the reader of a family's experts.
 
     ``facts`` and ``style`` are fields of `Routing` and `RoutingStyle`, or readers of these.
-    Experts are as wide as dense layers unless ``expert_mlp`` is one of them. ``known`` are fields
+    Experts are as wide as dense layers unless ``expert_mlp`` is one of them. ``ignore`` are fields
     that change no cost.
     """
 
     def read(fields: Fields, sizes: Sizes) -> Routing:
-        fields.known(*known)
+        fields.ignore(*ignore)
         own: dict[str, Any] = {"experts": _COUNT, "chosen": _CHOSEN, "expert_mlp": sizes.mlp}
         return Routing(
             **read_facts(fields, own | facts),
@@ -52,7 +52,7 @@ def deepseek_experts(gate: Literal["softmax", "sigmoid"] = "sigmoid", **style: A
         "scale": number("routed_scaling_factor"),
     }
     return experts(
-        known=("n_group", "topk_group", "topk_method", "enable_moe_fp32_combine"),
+        ignore=("n_group", "topk_group", "topk_method", "enable_moe_fp32_combine"),
         experts=size("n_routed_experts", "num_local_experts", "num_experts"),
         expert_mlp=_WIDTH,
         shared_experts=_size_or_0("n_shared_experts", "num_shared_experts"),
@@ -89,7 +89,7 @@ OLMO_EXPERTS = experts(
     style={"normalised": flag("norm_topk_prob")},
 )
 ERNIE_EXPERTS = experts(
-    known=("moe_norm_min", "moe_capacity", "moe_use_aux_free"),
+    ignore=("moe_norm_min", "moe_capacity", "moe_use_aux_free"),
     experts=size("moe_num_experts"),
     chosen=size("moe_k"),
     expert_mlp=_WIDTH,
@@ -108,7 +108,7 @@ GPT_OSS_EXPERTS = experts(style={"logit_biases": True, "biases": True})
 
 def bailing_experts(fields: Fields, sizes: Sizes) -> Routing:
     """Return the experts of Bailing, whose scores say which."""
-    fields.known("router_dtype", "norm_head", "norm_softmax", "multi_gate", "max_window_layers")
+    fields.ignore("router_dtype", "norm_head", "norm_softmax", "multi_gate", "max_window_layers")
     score = fields.text("score_function", default="softmax")
     if score not in {"sigmoid", "softmax"}:
         raise ConfigError(f"score_function is {score!r}", location=fields.location)

@@ -119,10 +119,10 @@ def unrotated_where_full(fields: Fields, sizes: Sizes) -> Kinds:
 
 def smollm_layers(fields: Fields, sizes: Sizes) -> Kinds:
     """Return SmolLM's layers, some without positions or with windows."""
-    fields.known("max_window_layers")
+    fields.ignore("max_window_layers")
     has_windows = fields.flag("use_sliding_window")
     if not has_windows:
-        fields.known("sliding_window", "layer_types")
+        fields.ignore("sliding_window", "layer_types")
     kinds = windowed(fields, sizes) if has_windows else alike(fields, sizes)
     rotates = rotating(fields, sizes)
     return tuple(replace(kind, rotates=rotates[index]) for index, kind in enumerate(kinds))
@@ -132,7 +132,7 @@ def qwen_layers(fields: Fields, sizes: Sizes) -> Kinds:
     """Return Qwen's layers: full ones first, then windowed ones."""
     if not fields.flag("use_sliding_window"):
         check_types(fields, fields.texts("layer_types"), (_FULL, _WINDOWED))
-        fields.known("sliding_window", "max_window_layers")
+        fields.ignore("sliding_window", "max_window_layers")
         return alike(fields, sizes)
     full = fields.size("max_window_layers", default=sizes.layers, least=0)
     return windowed(fields, sizes, full=full)

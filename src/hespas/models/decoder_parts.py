@@ -106,13 +106,13 @@ def family(
     delta: Part | None = None,
     state_space: Part | None = None,
     only: Mapping[str, Sequence[Any]] = MappingProxyType({}),
-    known: Sequence[str] = (),
+    ignore: Sequence[str] = (),
     **facts: Any,
 ) -> Reader:
     """Return the reader of a family like Llama.
 
     ``layers`` reads their kinds, which differ in windows where it is not given. ``only`` has the
-    values that fields may have, ``known`` the fields that change no cost. ``facts`` are fields of
+    values that fields may have, ``ignore`` the fields that change no cost. ``facts`` are fields of
     `Style`, or readers of these.
     """
     parts = {"routing": experts, "latent": latent, "delta": delta, "state_space": state_space}
@@ -120,7 +120,7 @@ def family(
     def read(fields: Fields) -> LanguageModel:
         for name, allowed in only.items():
             fields.one_of(name, allowed)
-        fields.known(*known)
+        fields.ignore(*ignore)
         own = sizes(fields)
         return described(
             fields,

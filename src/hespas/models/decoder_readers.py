@@ -60,7 +60,7 @@ def latent_family(gate: Literal["softmax", "sigmoid"], *, indexed: bool = False)
         latent=partial(latent_of, indexed=indexed),
         experts=where_given(_EXPERTS, deepseek_experts(gate)),
         only={"scoring_func": (gate,)},
-        known=LATENT_ORDER,
+        ignore=LATENT_ORDER,
         rotary_size=0,
         query_scale=_latent_scale,
     )
@@ -159,7 +159,7 @@ def gemma4(fields: Fields) -> LanguageModel:
         for kind in windowed(fields, sizes, every=6)
     )
     experts = ("num_experts", "top_k_experts", "moe_intermediate_size", "expert_intermediate_size")
-    fields.known(*experts)
+    fields.ignore(*experts)
     parts: dict[str, Any] = {}
     if has_experts:
         parts["routing"] = Routing(
@@ -235,7 +235,7 @@ def nemotron_h(fields: Fields) -> LanguageModel:
     letters = [_NEMOTRON_NAMES[layer_type] for layer_type in types] or list(pattern)
     check_types(fields, letters, tuple(_NEMOTRON_LAYERS))
     kinds = tuple(_NEMOTRON_LAYERS[letter] for letter in letters)
-    fields.known("sliding_window", *_NEMOTRON_EXPERTS)
+    fields.ignore("sliding_window", *_NEMOTRON_EXPERTS)
     fields.one_of("mamba_hidden_act", ("silu",))
     layers = fields.size("num_hidden_layers", default=len(kinds))
     if layers != len(kinds):
@@ -287,7 +287,7 @@ def mpt(fields: Fields) -> LanguageModel:
     attention = fields.part("attn_config")
     alibi = attention.flag("alibi")
     attention.one_of("attn_type", ("multihead_attention",))
-    attention.known(
+    attention.ignore(
         "attn_impl", "attn_pdrop", "attn_uses_sequence_id", "prefix_lm", "alibi_bias_max"
     )
     attention.check_read()
@@ -350,7 +350,7 @@ def dbrx(fields: Fields) -> LanguageModel:
     )
     experts.one_of("moe_normalize_expert_weights", (1, 1.0))
     experts.part("ffn_act_fn").one_of("name", ("silu",))
-    experts.known("hidden_size", "moe_jitter_eps", "moe_loss_weight", "uniform_expert_assignment")
+    experts.ignore("hidden_size", "moe_jitter_eps", "moe_loss_weight", "uniform_expert_assignment")
     routing = Routing(
         experts=experts.size("moe_num_experts"),
         chosen=experts.size("moe_top_k"),
@@ -358,7 +358,7 @@ def dbrx(fields: Fields) -> LanguageModel:
     )
     clip = attention.number("clip_qkv", default=0.0)
     for part in (attention, experts):
-        part.known("model_type")
+        part.ignore("model_type")
         part.check_read()
     kinds = alike(fields, sizes, is_routed=True)
     facts: dict[str, Any] = {"norm": "layer", "norm_biases": False, "clip": clip}
@@ -369,7 +369,7 @@ def chatglm_sizes(fields: Fields) -> Sizes:
     """Return the sizes of ChatGLM, by its own names."""
     heads = fields.size("num_attention_heads")
     groups = fields.size("multi_query_group_num", default=1)
-    fields.known("vocab_size")
+    fields.ignore("vocab_size")
     return sizes_of(
         fields.with_values(vocab_size=fields.size("padded_vocab_size")),
         head_size=fields.size("kv_channels"),
@@ -406,7 +406,7 @@ def hunyuan(fields: Fields) -> LanguageModel:
     fields.one_of("moe_layer_num_skipped", (0,))
     fields.one_of("norm_type", ("rms",))
     fields.one_of("use_rotary_pos_emb", (True,))
-    fields.known("routed_scaling_factor", "norm_topk_prob", *_HUNYUAN)
+    fields.ignore("routed_scaling_factor", "norm_topk_prob", *_HUNYUAN)
     sizes = sizes_of(fields)
     routing = Routing(
         experts=_for_all_layers(fields, "num_experts", 1),
@@ -431,7 +431,7 @@ def mamba2(fields: Fields) -> LanguageModel:
     """Read Mamba-2; its heads are those of states."""
     heads, head = fields.size("num_heads"), fields.size("head_dim")
     fields.one_of("rms_norm", (True,))
-    fields.known("norm_before_gate", "intermediate_size", "expand")
+    fields.ignore("norm_before_gate", "intermediate_size", "expand")
     space = states_of(fields, heads, head, chunk=256)
     embedding = fields.size("hidden_size")
     sizes = Sizes(

@@ -114,7 +114,7 @@ def _hybrid_sizes(fields: Fields) -> Sizes:
 # Facts of styles.
 
 
-def _inputs_and(of_inputs: str, of_outputs: str) -> Callable[[Fields], str]:
+def _biases_of(of_inputs: str, of_outputs: str) -> Callable[[Fields], str]:
     """Return a reader of which attention products have biases.
 
     It raises `ConfigError` for biases of outputs alone.
@@ -132,18 +132,18 @@ def _inputs_and(of_inputs: str, of_outputs: str) -> Callable[[Fields], str]:
     return read
 
 
-def _turning(fields: Fields) -> int:
+def _rotary_size(fields: Fields) -> int:
     return fields.size("rotary_dim", default=sizes_of(fields).head_size)
 
 
 def _neox_rotary(fields: Fields) -> int:
     # Versions before 5 of transformers name the share of a head that turns otherwise.
-    fields.known("rotary_emb_base")
+    fields.ignore("rotary_emb_base")
     share, older = rope_of(fields).share, fields.number("rotary_pct", default=1.0)
     return int(sizes_of(fields).head_size * (share if share != 1 else older))
 
 
-def _neox_order(fields: Fields) -> str:
+def _neox_mlp_input(fields: Fields) -> str:
     return "own_norm" if fields.flag("use_parallel_residual", default=True) else "yes"
 
 
@@ -157,7 +157,7 @@ def _baichuan_slopes(fields: Fields) -> bool:
     return fields.given("max_position_embeddings") is None
 
 
-def _chatglm_turning(fields: Fields) -> int:
+def _chatglm_rotary(fields: Fields) -> int:
     return fields.size("kv_channels") // 2
 
 
@@ -230,7 +230,7 @@ _glm4_moe = family(
 )
 _cohere = family(
     layers=unrotated_where_full,
-    known=("use_parallel_embedding",),
+    ignore=("use_parallel_embedding",),
     only={
         "use_gated_activation": (True,),
         "use_parallel_block": (True,),
@@ -248,7 +248,7 @@ _granite_moe = family(layers=ROUTED, experts=GRANITE_EXPERTS, **_GRANITE)
 _gpt2 = family(
     sizes=_gpt2_sizes,
     layers=alike,
-    known=(
+    ignore=(
         "scale_attn_weights",
         "n_ctx",
         "attention_softmax_in_fp32",
@@ -265,14 +265,14 @@ _gptj = family(
     sizes=_ungrouped,
     layers=alike,
     only={"rotary": (True,)},
-    known=("scale_attn_weights", "n_positions", "n_ctx"),
+    ignore=("scale_attn_weights", "n_positions", "n_ctx"),
     norm="layer",
     before_mlp="same_norm",
     activation=activation("activation_function", default="gelu_new"),
     gated=False,
     mlp_biases=True,
     head_biases=True,
-    rotary_size=_turning,
+    rotary_size=_rotary_size,
 )
 _bailing = family(
     layers=behind_dense,
@@ -325,7 +325,7 @@ DECODERS: dict[str, Reader] = {
             "shared_intermediate_size": (0,),
         },
         norms_of_rows=flag("use_qk_norm", default=True),
-        rotary_size=_turning,
+        rotary_size=_rotary_size,
     ),
     "gpt_oss": family(
         layers=routed(partial(windowed, every=2)),
@@ -345,7 +345,7 @@ DECODERS: dict[str, Reader] = {
         sizes=_hybrid_sizes,
         layers=granite_layers,
         experts=where_given(("num_local_experts",), GRANITE_EXPERTS),
-        known=("num_experts_per_tok",),
+        ignore=("num_experts_per_tok",),
         state_space=mamba_of,
         only={"normalization_function": ("rmsnorm",)},
         **_GRANITE,
@@ -386,7 +386,7 @@ DECODERS: dict[str, Reader] = {
     "glm4v": _glm4,
     "gpt_neox": family(
         norm="layer",
-        before_mlp=_neox_order,
+        before_mlp=_neox_mlp_input,
         gated=False,
         attention_biases=biases_if("attention_bias", default=True),
         mlp_biases=True,
@@ -400,7 +400,7 @@ DECODERS: dict[str, Reader] = {
         experts=deepseek_experts(scale=number("router_scaling_factor", "routed_scaling_factor")),
         norms_of_heads=True,
     ),
-    "internlm3": family(attention_biases=_inputs_and("qkv_bias", "bias"), mlp_biases=flag("bias")),
+    "internlm3": family(attention_biases=_biases_of("qkv_bias", "bias"), mlp_biases=flag("bias")),
     "jais2": family(norm="layer", gated=False),
     "ministral3": family(),
     "nemotron": family(norm="layer", gated=False),
@@ -410,7 +410,7 @@ DECODERS: dict[str, Reader] = {
     "opt": family(
         sizes=_opt_sizes,
         layers=alike,
-        known=("layerdrop",),
+        ignore=("layerdrop",),
         only={"do_layer_norm_before": (True,), "layer_norm_elementwise_affine": (True,)},
         norm="layer",
         activation=activation("activation_function", default="relu"),
@@ -419,14 +419,14 @@ DECODERS: dict[str, Reader] = {
         learned_positions=_opt_positions,
         **all_biases_if("enable_bias", default=True),
     ),
-    "seed_oss": family(attention_biases=_inputs_and("attention_bias", "attention_out_bias")),
+    "seed_oss": family(attention_biases=_biases_of("attention_bias", "attention_out_bias")),
     "smollm3": family(layers=smollm_layers, tied=TIED),
     "solar_open": family(
         # No layer is dense: experts' width stands for that of dense ones.
         sizes=sized(mlp=size("moe_intermediate_size")),
         layers=ROUTED,
         experts=deepseek_experts(),
-        known=("first_k_dense_replace",),
+        ignore=("first_k_dense_replace",),
     ),
     "stablelm": family(norm="layer", attention_biases=biases_if("use_qkv_bias", "inputs")),
     "starcoder2": family(
@@ -437,14 +437,14 @@ DECODERS: dict[str, Reader] = {
         tied=TIED,
         **all_biases_if("use_bias", default=True),
     ),
-    "baichuan": family(layers=alike, known=("z_loss_weight",), alibi=_baichuan_slopes),
+    "baichuan": family(layers=alike, ignore=("z_loss_weight",), alibi=_baichuan_slopes),
     "bailing_moe": _bailing,
     "bailing_moe_v2": _bailing,
     "bamba": family(layers=bamba_layers, state_space=mamba_of),
     "bloom": family(
         sizes=_bloom_sizes,
         layers=alike,
-        known=(
+        ignore=(
             *("masked_softmax_fusion", "skip_bias_add", "skip_bias_add_qkv", "offset_alibi"),
             "attention_softmax_in_fp32",
         ),
@@ -459,10 +459,10 @@ DECODERS: dict[str, Reader] = {
     "chatglm": family(
         sizes=chatglm_sizes,
         layers=alike,
-        known=("apply_query_key_layer_scaling", "quantization_bit", "attention_softmax_in_fp32"),
+        ignore=("apply_query_key_layer_scaling", "quantization_bit", "attention_softmax_in_fp32"),
         only=dict.fromkeys(("rmsnorm", "post_layer_norm", "original_rope"), (True,)),
         attention_biases=biases_if("add_qkv_bias", "inputs"),
-        rotary_size=_chatglm_turning,
+        rotary_size=_chatglm_rotary,
     ),
     "codegen": _gptj,
     "dbrx": dbrx,
@@ -471,12 +471,12 @@ DECODERS: dict[str, Reader] = {
     "hunyuan_v1_moe": hunyuan,
     "internlm2": family(layers=alike, attention_biases=biases_if("bias", default=True)),
     "mamba2": mamba2,
-    "minicpm": family(layers=alike, known=("mup_denominator",), **_MINICPM),
+    "minicpm": family(layers=alike, ignore=("mup_denominator",), **_MINICPM),
     "minicpm3": family(
         sizes=latent_sizes,
         layers=alike,
         latent=latent_of,
-        known=("mup_denominator", *LATENT_ORDER),
+        ignore=("mup_denominator", *LATENT_ORDER),
         rotary_size=0,
         **_MINICPM,
     ),
@@ -494,7 +494,7 @@ DECODERS: dict[str, Reader] = {
     "phimoe": family(
         layers=routed(windowed),
         experts=experts(),
-        known=("input_jitter_noise",),
+        ignore=("input_jitter_noise",),
         norm="layer",
         head_biases=flag("lm_head_bias"),
     ),

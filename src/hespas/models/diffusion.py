@@ -33,7 +33,7 @@ def embedded(net: Net, x: Any, size: int) -> Any:
     return net.linear("linear_2", x, (ROW, size))
 
 
-def _fed(net: Net, name: str, x: Any, width: int) -> Any:
+def _feed_forward(net: Net, name: str, x: Any, width: int) -> Any:
     return net.feed_forward(x, width, "gelu", (f"{name}.net.0.proj", f"{name}.net.2"))
 
 
@@ -82,7 +82,7 @@ class Dit:
             shift, scale, gate, shift_mlp, scale_mlp, gate_mlp = chunks
             x = x + gate * layer.attention(_modulated(layer, x, shift, scale), heads)
             hidden = _modulated(layer, x, shift_mlp, scale_mlp, self.epsilon)
-            return x + gate_mlp * _fed(layer, "ff", hidden, 4 * size)
+            return x + gate_mlp * _feed_forward(layer, "ff", hidden, 4 * size)
 
         with ops.scope("embedding"):
             x = net["pos_embed"].patches("proj", sample["image"], size, self.patch)
@@ -148,17 +148,17 @@ class Flux:
             image = net.linear("x_embedder", sample["image"], (ROW, size))
             text = net.linear("context_embedder", sample["text"], (ROW, size))
             condition = ops.activate(self._condition(net["time_text_embed"], sample, size), "silu")
-            turns = self._turns(net, text.shape[1], image.shape[1])
+            turns = self._rotations(net, text.shape[1], image.shape[1])
         both = net.repeat(
             "transformer_blocks",
             self.layers,
-            lambda layer, pair: self._double(layer, pair, condition, turns),
+            lambda layer, pair: self._two_streams(layer, pair, condition, turns),
             (text, image),
         )
         x = net.repeat(
             "single_transformer_blocks",
             self.single_layers,
-            lambda layer, x: self._single(layer, x, condition, turns),
+            lambda layer, x: self._one_stream(layer, x, condition, turns),
             ops.join(both, 1),
         )
         with ops.scope("head"):
@@ -174,7 +174,7 @@ class Flux:
                 embedding = embedding + embedded(net[part], waves, size)
         return embedding
 
-    def _turns(self, net: Net, text: int, rows: int) -> Any:
+    def _rotations(self, net: Net, text: int, rows: int) -> Any:
         """Return each row's cosines and sines.
 
         Text stands at 0, patches in a square.
@@ -205,13 +205,13 @@ class Flux:
         )
         return [query, key, value]
 
-    def _attended(self, net: Net, arrays: list[Any], turns: Any) -> Any:
+    def _attention(self, net: Net, arrays: list[Any], turns: Any) -> Any:
         query, key, value = arrays
-        query, key = (_turned(net, heads, turns) for heads in (query, key))
+        query, key = (_rotated(net, heads, turns) for heads in (query, key))
         scale = self.head_size**-0.5
         return net.ops.attend(net.path, query, lambda: (key, value), scale=scale)
 
-    def _double(self, net: Net, pair: Any, condition: Any, turns: Any) -> Any:
+    def _two_streams(self, net: Net, pair: Any, condition: Any, turns: Any) -> Any:
         ops, (text, image) = net.ops, pair
         size, length = image.shape[-1], text.shape[1]
         parts = (("norm1_context", text), ("norm1", image))
@@ -227,7 +227,7 @@ class Flux:
                 for x, of_x, own in zip(pair, chunks, names, strict=True)
             ]
             joined = [ops.join(arrays, 1) for arrays in zip(*of_parts, strict=True)]
-            attended = self._attended(net["attn"], joined, turns)
+            attended = self._attention(net["attn"], joined, turns)
             dimensions, row = ("heads", ""), (ROW, size)
             outputs = (
                 net["attn"].linear("to_add_out", attended[:, :length], row, summed=dimensions),
@@ -237,11 +237,11 @@ class Flux:
         for x, output, of_x, name in zip(pair, outputs, chunks, ("ff_context", "ff"), strict=True):
             _, _, gate, shift, scale, gate_mlp = of_x
             rows = x + gate * ops.keep(output, "output_projection")
-            fed = _fed(net, name, _modulated(net, rows, shift, scale), 4 * size)
+            fed = _feed_forward(net, name, _modulated(net, rows, shift, scale), 4 * size)
             streams.append(rows + gate_mlp * fed)
         return tuple(streams)
 
-    def _single(self, net: Net, x: Any, condition: Any, turns: Any) -> Any:
+    def _one_stream(self, net: Net, x: Any, condition: Any, turns: Any) -> Any:
         ops, size = net.ops, x.shape[-1]
         with ops.scope("modulation"):
             shift, scale, gate = _chunks(net, "norm.linear", condition, 3)
@@ -249,7 +249,7 @@ class Flux:
         with ops.scope("attention"):
             names = ("to_q", "to_k", "to_v", "norm_q", "norm_k")
             arrays = self._projected(net["attn"], hidden, names)
-            attended = self._attended(net["attn"], arrays, turns)
+            attended = self._attention(net["attn"], arrays, turns)
         with ops.scope("mlp"):
             inner = ops.keep(net.linear("proj_mlp", hidden, ("mlp", 4 * size)), "mlp_up")
             flat = ops.reshape(attended, *x.shape)
@@ -258,7 +258,7 @@ class Flux:
         return x + gate * attended
 
 
-def _turned(net: Net, x: Any, turns: Any) -> Any:
+def _rotated(net: Net, x: Any, turns: Any) -> Any:
     """Return heads whose neighbouring numbers are turned."""
     cosine, sine = turns
     batch, tokens, heads, size = x.shape

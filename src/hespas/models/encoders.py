@@ -98,7 +98,7 @@ class Bert:
             return ops.contract(x, words, 1, is_tied=True) + bias
 
 
-def _sight(net: Net, tower: Tower, x: Any, names: tuple[str, str, Heads]) -> Any:
+def _pre_norm_layers(net: Net, tower: Tower, x: Any, names: tuple[str, str, Heads]) -> Any:
     """Apply pre-norm layers.
 
     ``names`` are those of both norms, and the heads.
@@ -113,7 +113,7 @@ def _sight(net: Net, tower: Tower, x: Any, names: tuple[str, str, Heads]) -> Any
     return net.repeat("layers", tower.layers, block, net.ops.rows(x))
 
 
-def _named(part: str, output: str) -> tuple[str, ...]:
+def _head_names(part: str, output: str) -> tuple[str, ...]:
     """Return the names of attention's products in a layer."""
     return (f"{part}.q_proj", f"{part}.k_proj", f"{part}.v_proj", f"{part}.{output}")
 
@@ -142,7 +142,7 @@ class Vit:
         """Return the logits of classes, or the pooled row."""
         tower, ops, size = self.tower, net.ops, self.tower.embedding
         biases = (*(self.has_biases,) * 3, True)
-        heads = tower.attention(names=_named("attention", "o_proj"), biases=biases)
+        heads = tower.attention(names=_head_names("attention", "o_proj"), biases=biases)
         outer = net["vit"] if self.labels else net
         with ops.scope("embedding"):
             part, image = outer["embeddings"], sample["image"]
@@ -150,7 +150,7 @@ class Vit:
             first = part.weight("cls_token", ("", 1), ("", 1), ("", size))
             x = ops.join([ops.repeated(first, image.shape[0]), patches], 1)
             x = x + part.weight("position_embeddings", ("", 1), ("", x.shape[1]), ("", size))
-        x = _sight(outer, tower, x, ("layernorm_before", "layernorm_after", heads))
+        x = _pre_norm_layers(outer, tower, x, ("layernorm_before", "layernorm_after", heads))
         with ops.scope("head"):
             x = outer.norm("layernorm", x, tower.epsilon)[:, 0]
             if self.labels:
@@ -184,21 +184,21 @@ class Siglip:
         """Return the logits of each pair of text and image."""
         ops = net.ops
         with ops.scope("vision"):
-            image = self._seen(net["vision_model"], sample["image"])
+            image = self._encoded_image(net["vision_model"], sample["image"])
         with ops.scope("text"):
-            text = self._read(net["text_model"], sample["inputs"])
+            text = self._encoded_text(net["text_model"], sample["inputs"])
         with ops.scope("head"):
             text, image = (ops.normalise(rows, "unit") for rows in (text, image))
             logits = ops.contract(text, image, 1, is_tied=True)
             scale = ops.activate(net.weight("logit_scale", ("", 1)), "exp")
             return logits * scale + net.weight("logit_bias", ("", 1))
 
-    def _seen(self, net: Net, image: Any) -> Any:
+    def _encoded_image(self, net: Net, image: Any) -> Any:
         ops, tower, size = net.ops, self.vision, self.vision.embedding
-        heads = tower.attention(names=_named("self_attn", "out_proj"))
+        heads = tower.attention(names=_head_names("self_attn", "out_proj"))
         x = net["embeddings"].patches("patch_embedding", image, size, self.patch)
         x = x + net["embeddings"].table("position_embedding", x.shape[1], size)
-        x = _sight(net["encoder"], tower, x, ("layer_norm1", "layer_norm2", heads))
+        x = _pre_norm_layers(net["encoder"], tower, x, ("layer_norm1", "layer_norm2", heads))
         x = net.norm("post_layernorm", x, tower.epsilon)
         part, dims = net["head"], heads.dims
         # One query for each image, which is trained, attends to all patches.
@@ -215,14 +215,14 @@ class Siglip:
         hidden = part.norm("layernorm", x, tower.epsilon)
         return (x + part["mlp"].feed_forward(hidden, tower.mlp, tower.activation))[:, 0]
 
-    def _read(self, net: Net, tokens: Any) -> Any:
+    def _encoded_text(self, net: Net, tokens: Any) -> Any:
         ops, tower, size = net.ops, self.text, self.text.embedding
-        heads = tower.attention(names=_named("self_attn", "out_proj"))
+        heads = tower.attention(names=_head_names("self_attn", "out_proj"))
         part = net["embeddings"]
         table = part.table("token_embedding", self.vocabulary, size, "vocabulary")
         x = ops.look_up(table, tokens)
         x = x + part.table("position_embedding", self.positions, size)
-        x = _sight(net["encoder"], tower, x, ("layer_norm1", "layer_norm2", heads))
+        x = _pre_norm_layers(net["encoder"], tower, x, ("layer_norm1", "layer_norm2", heads))
         x = net.norm("final_layer_norm", x, tower.epsilon)
         return net.linear("head", x[:, -1], (ROW, size))
 
@@ -253,11 +253,11 @@ class T5:
 
     def encoded(self, net: Net, sample: Sample) -> Any:
         """Return what the encoder makes."""
-        return self._through(net, "encoder", self.encoder, sample["source"], None)
+        return self._stack(net, "encoder", self.encoder, sample["source"], None)
 
     def decoded(self, net: Net, sample: Sample, source: Any) -> Any:
         """Return the logits of tokens, given the encoded source."""
-        x = self._through(net, "decoder", self.decoder, sample["inputs"], source)
+        x = self._stack(net, "decoder", self.decoder, sample["inputs"], source)
         with net.ops.scope("logits"):
             x = net.ops.last(x)
             if not self.tied:
@@ -268,7 +268,7 @@ class T5:
     def _table(self, net: Net) -> Any:
         return net.table("shared", self.vocabulary, self.encoder.embedding, "vocabulary")
 
-    def _through(self, net: Net, name: str, tower: Tower, tokens: Any, source: Any) -> Any:
+    def _stack(self, net: Net, name: str, tower: Tower, tokens: Any, source: Any) -> Any:
         ops, is_decoder = net.ops, name == "decoder"
         how: dict[str, Any] = {"biases": (False,) * 4, "scale": 1.0}
         own, cross = (
@@ -369,7 +369,9 @@ class Whisper:
         self, net: Net, tower: Tower, x: Any, source: Any, *, is_decoder: bool = False
     ) -> Any:
         def heads(part: str) -> Heads:
-            return tower.attention(names=_named(part, "out_proj"), biases=(True, False, True, True))
+            return tower.attention(
+                names=_head_names(part, "out_proj"), biases=(True, False, True, True)
+            )
 
         def block(layer: Net, x: Any) -> Any:
             hidden = layer.norm("self_attn_layer_norm", x, tower.epsilon)

@@ -70,16 +70,16 @@ class Fields:
         if value is None and default is not MISSING:
             return default
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise self._wrong(names, value, "a number")
+            raise self._type_error(names, value, "a number")
         if not math.isfinite(value):
-            raise self._wrong(names, value, "a finite number")
+            raise self._type_error(names, value, "a finite number")
         return float(value)
 
     def positive(self, *names: str, default: float) -> float:
         """Return a number above 0."""
         value = self.number(*names, default=default)
         if value <= 0:
-            raise self._wrong(names, value, "a number above 0")
+            raise self._type_error(names, value, "a number above 0")
         return value
 
     def size(self, *names: str, default: Any = MISSING, least: int = 1) -> int:
@@ -88,7 +88,7 @@ class Fields:
         if value is None and default is not MISSING:
             return default
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 2**31:
-            raise self._wrong(names, value, f"a whole number of {least} or more")
+            raise self._type_error(names, value, f"a whole number of {least} or more")
         return value
 
     def layers(self, *names: str) -> int:
@@ -106,7 +106,7 @@ class Fields:
         if value is None:
             return default
         if not isinstance(value, bool):
-            raise self._wrong(names, value, "true or false")
+            raise self._type_error(names, value, "true or false")
         return value
 
     def text(self, *names: str, default: str = "") -> str:
@@ -115,7 +115,7 @@ class Fields:
         if value is None:
             return default
         if not isinstance(value, str):
-            raise self._wrong(names, value, "a text")
+            raise self._type_error(names, value, "a text")
         return value
 
     def one_of(self, name: str, allowed: Sequence[Any]) -> None:
@@ -135,7 +135,7 @@ class Fields:
             return []
         members = cast("list[object]", value) if isinstance(value, list) else [None]
         if not all(isinstance(member, str) for member in members):
-            raise self._wrong(names, members, "a list of texts")
+            raise self._type_error(names, members, "a list of texts")
         return cast("list[str]", value)
 
     def numbers(self, *names: str) -> list[int]:
@@ -145,10 +145,10 @@ class Fields:
         if value is None:
             return []
         if not all(isinstance(member, int) for member in members):
-            raise self._wrong(names, members, "a list of whole numbers")
+            raise self._type_error(names, members, "a list of whole numbers")
         return cast("list[int]", members)
 
-    def known(self, *names: str) -> None:
+    def ignore(self, *names: str) -> None:
         """Take fields as read that say nothing of cost here."""
         self.read |= set(names)
 
@@ -163,7 +163,7 @@ class Fields:
         """Return the fields of a part, or none."""
         value = self.given(name)
         if value is not None and not isinstance(value, dict):
-            raise self._wrong((name,), value, "an object")
+            raise self._type_error((name,), value, "an object")
         values = cast("Mapping[str, Any]", value or {})
         return Fields(values=values, location=f"{self.location}, {name}")
 
@@ -175,10 +175,10 @@ class Fields:
                 raise ConfigError(
                     f"{name} = {json.dumps(value)} may change what is computed, and is not known",
                     location=self.location,
-                    hint=_near(name, self.read),
+                    hint=_nearest_hint(name, self.read),
                 )
 
-    def _wrong(self, names: Sequence[str], value: object, expected: str) -> ConfigError:
+    def _type_error(self, names: Sequence[str], value: object, expected: str) -> ConfigError:
         name = next(
             (field_name for field_name in names if self.values.get(field_name) is not None),
             names[0],
@@ -190,7 +190,7 @@ class Fields:
         return ConfigError(f"{name} {problem}", location=self.location, hint=hint)
 
 
-def _near(name: str, names: set[str]) -> str:
+def _nearest_hint(name: str, names: set[str]) -> str:
     close = nearest(name, sorted(names))
     remedy = "take it out if it changes nothing"
     return f"did you mean {close[0]}? Otherwise {remedy}" if close else remedy

@@ -143,9 +143,9 @@ class LanguageModel:
         Where a model is served by several times as many devices as it has, each head is on several
         of them, as TensorRT-LLM and vLLM have it.
         """
-        return self._held_heads(self.sizes_of_layers.kv_heads or self.sizes_of_layers.heads)
+        return self._heads_over_devices(self.sizes_of_layers.kv_heads or self.sizes_of_layers.heads)
 
-    def _held_heads(self, heads: int) -> int:
+    def _heads_over_devices(self, heads: int) -> int:
         devices = self.mesh.size("tp")
         repeats = devices > heads and devices % heads == 0 and self.latent is None
         return devices if repeats and not isinstance(self.run, Training) else heads
@@ -344,7 +344,7 @@ class LanguageModel:
 
     def sizes_of(self, kind: LayerKind) -> dict[str, int]:
         """Return the sizes in which a kind of layer differs."""
-        heads = self._held_heads(kind.kv_heads) if kind.kv_heads else self.kv_heads
+        heads = self._heads_over_devices(kind.kv_heads) if kind.kv_heads else self.kv_heads
         return {
             "context": self._cached_tokens(kind),
             "head_size": kind.head_size or self.sizes_of_layers.head_size,

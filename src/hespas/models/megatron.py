@@ -122,7 +122,7 @@ def _notes(fields: Fields, path: Path) -> Iterator[str]:
         yield "dropout is left out"
     if fields.size("mtp_num_layers", default=0, least=0):
         yield "heads that predict further tokens are left out"
-    fields.known("mtp_loss_scaling_factor")
+    fields.ignore("mtp_loss_scaling_factor")
 
 
 def _model(fields: Fields) -> LanguageModel:
@@ -135,7 +135,7 @@ def _model(fields: Fields) -> LanguageModel:
     fields.one_of("optimizer", ("adam", "adamw", "distributed_fused_adam"))
     for name in ("main_grads_dtype", "main_params_dtype", "exp_avg_dtype", "exp_avg_sq_dtype"):
         fields.one_of(name, ("fp32",))
-    fields.known("use_precision_aware_optimizer")
+    fields.ignore("use_precision_aware_optimizer")
     kinds = _kinds(fields, sizes.layers, routing is not None)
     rank, modules = _adapters(fields)
     return LanguageModel(
@@ -170,8 +170,8 @@ def _adapters(fields: Fields) -> tuple[int, str]:
             )
     for name, value in _FIXED_OF_ADAPTERS.items():
         fields.one_of(name, (value,))
-    fields.known("lora_alpha", "lora_dropout_position")
-    fields.known("lora_lora_A_init_method", "lora_lora_B_init_method")
+    fields.ignore("lora_alpha", "lora_dropout_position")
+    fields.ignore("lora_lora_A_init_method", "lora_lora_B_init_method")
     return rank, "+".join(sorted(set(modules))) or "all"
 
 
@@ -253,8 +253,8 @@ def _style(fields: Fields, sizes: Sizes, *, is_latent: bool) -> Style:
     tied = not fields.flag("untie_embeddings_and_output_weights")
     rotary = fields.number("rotary_percent", default=1.0)
     window = fields.given("window_size")
-    fields.known("rotary_scaling_factor", "rotary_seq_len_interpolation_factor", "rope_type")
-    fields.known("use_rope_scaling", "rope_scaling_factor", "apply_layernorm_1p")
+    fields.ignore("rotary_scaling_factor", "rotary_seq_len_interpolation_factor", "rope_type")
+    fields.ignore("use_rope_scaling", "rope_scaling_factor", "apply_layernorm_1p")
     return Style(
         norm="rms" if norm == "RMSNorm" else "layer",
         epsilon=fields.number("norm_epsilon", "layernorm_epsilon", default=1e-5),
@@ -287,14 +287,14 @@ def _routing(fields: Fields, sizes: Sizes) -> Routing | None:
     if experts is None:
         return None
     fields.one_of("moe_token_dispatcher_type", ("alltoall", "flex", "alltoall_seq"))
-    fields.known("moe_enable_deepep", "moe_flex_dispatcher_backend", "moe_deepep_num_sms")
+    fields.ignore("moe_enable_deepep", "moe_flex_dispatcher_backend", "moe_deepep_num_sms")
     sends = fields.size("expert_model_parallel_size", default=1) > 1
     sorts = sends and fields.text("moe_token_dispatcher_type", default="flex") != "flex"
     capacity = fields.number("moe_expert_capacity_factor", default=1.0)
-    fields.known("moe_pad_expert_input_to_capacity", "moe_token_drop_policy")
+    fields.ignore("moe_pad_expert_input_to_capacity", "moe_token_drop_policy")
     score = fields.text("moe_router_score_function", default="softmax")
     fields.one_of("moe_router_score_function", ("softmax", "sigmoid"))
-    fields.known("moe_router_num_groups", "moe_router_group_topk", "moe_router_norm_topk_prob")
+    fields.ignore("moe_router_num_groups", "moe_router_group_topk", "moe_router_norm_topk_prob")
     return Routing(
         experts=fields.size("num_experts", "num_moe_experts"),
         chosen=fields.size("moe_router_topk", default=2),

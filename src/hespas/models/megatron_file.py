@@ -30,7 +30,7 @@ def arguments_of(path: Path) -> dict[str, Any]:
 
     Raises `ConfigError`, with the file, for one that can't be read.
     """
-    return dict(_flat(read_yaml(path), str(path)) if is_yaml(path) else _shell(path))
+    return dict(_sections(read_yaml(path), str(path)) if is_yaml(path) else _shell(path))
 
 
 def spelled(name: str, path: Path) -> str:
@@ -60,7 +60,7 @@ def _shell(path: Path) -> Iterator[tuple[str, Any]]:
         assigned = _ASSIGNED.fullmatch(token)
         if argument or assigned or token in _ENDS or _ARRAY.fullmatch(token):
             if name:
-                _keep(seen, name, values, path)
+                _add(seen, name, values, path)
             name, values = "", []
         if argument:
             name = argument[1].replace("-", "_")
@@ -93,7 +93,7 @@ def _words(text: str, path: Path) -> list[str]:
     return [word for word in words if word not in {"", ";"}]
 
 
-def _keep(seen: dict[str, Any], name: str, values: list[str], path: Path) -> None:
+def _add(seen: dict[str, Any], name: str, values: list[str], path: Path) -> None:
     value: Any = True if not values else _typed(values[0]) if len(values) == 1 else values
     if name in seen and seen[name] != value and not IGNORED.fullmatch(name):
         raise ConfigError(
@@ -143,7 +143,7 @@ _SECTIONS = {
 }
 
 
-def _flat(values: Any, location: str) -> Iterator[tuple[str, Any]]:
+def _sections(values: Any, location: str) -> Iterator[tuple[str, Any]]:
     """Yield the fields of all sections but ignored ones."""
     if not isinstance(values, dict):
         raise ConfigError(
@@ -156,13 +156,13 @@ def _flat(values: Any, location: str) -> Iterator[tuple[str, Any]]:
                 continue
             if name == _ADAPTERS:
                 yield from (
-                    (f"lora_{field_name}", leaf) for field_name, leaf in _flat(value, location)
+                    (f"lora_{field_name}", leaf) for field_name, leaf in _sections(value, location)
                 )
                 continue
             if name not in _SECTIONS:
                 raise ConfigError(f"there is no section {name}", location=location,
                                   hint=f"known: {', '.join(sorted(_SECTIONS))}")  # fmt: skip
-            yield from _flat(value, location)
+            yield from _sections(value, location)
         else:
             seen[str(name).replace("-", "_")] = value
     yield from seen.items()

@@ -300,7 +300,9 @@ def _product_dtype(fields: Fields) -> str:
     fields.one_of("fp4_recipe", ("nvfp4",))
     fields.one_of("fp4_format", ("e2m1",))
     fields.one_of("fp8_format", ("hybrid", "e4m3"))
-    fields.known("fp8_recipe", "fp8_wgrad", "fp8_dot_product_attention", "fp8_multi_head_attention")
+    fields.ignore(
+        "fp8_recipe", "fp8_wgrad", "fp8_dot_product_attention", "fp8_multi_head_attention"
+    )
     for name in ("fp8_dot_product_attention", "fp8_multi_head_attention"):
         fields.one_of(name, (False,))
     mixed = fields.text("mixed_precision", "precision_config").casefold()
@@ -314,7 +316,7 @@ def _overlap(fields: Fields, chunks: int) -> dict[str, bool]:
     """Return what communication is hidden, by the names of `Overlap`."""
     messages = chunks > 1 and not fields.flag("no_overlap_p2p_communication")
     messages = fields.flag("overlap_p2p_communication", "overlap_p2p_comm", default=messages)
-    fields.known(
+    fields.ignore(
         "overlap_p2p_communication_warmup_flush", "batch_p2p_comm", "defer_embedding_wgrad_compute"
     )
     overlap = {

@@ -279,9 +279,11 @@ class Model:
         changed: dict[str, object] = {}
         for name, text in texts.items():
             if name not in options:
-                raise ConfigError(f"{self.name} has no option {name!r}", hint=_meant(name, options))
+                raise ConfigError(
+                    f"{self.name} has no option {name!r}", hint=_setting_hint(name, options)
+                )
             changed[name] = _value(name, text, options[name])
-        return _changed(self.settings, changed)
+        return _with_changes(self.settings, changed)
 
     def step(self, texts: Mapping[str, str]) -> Step:
         """Return the step with options changed, given as text.
@@ -302,7 +304,7 @@ class Model:
         return build(self.with_options(texts), part)
 
 
-def _meant(name: str, options: Mapping[str, object]) -> str:
+def _setting_hint(name: str, options: Mapping[str, object]) -> str:
     """Return the hint for an unknown setting."""
     synonyms = other_names()["settings"].items()
     own = [setting for setting, names in synonyms if name in names and setting in options]
@@ -320,14 +322,14 @@ def _options(settings: Any) -> dict[str, object]:
     return options
 
 
-def _changed(settings: Any, changed: Mapping[str, object]) -> Any:
+def _with_changes(settings: Any, changed: Mapping[str, object]) -> Any:
     """Return settings with options changed, also in their parts."""
     new: dict[str, object] = {}
     for name, value in _values(settings).items():
         if isinstance(value, _OPTION_TYPES):
             new[name] = changed.get(name, value)
         elif _is_part(value):
-            new[name] = _changed(value, changed)
+            new[name] = _with_changes(value, changed)
     return replace(settings, **new)
 
 

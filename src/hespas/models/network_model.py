@@ -206,7 +206,7 @@ class Network:
     @property
     def weights(self) -> Mapping[str, Any]:
         """The weights by name, with the names of their dimensions."""
-        return _whole(self.design, self.run).weights
+        return _all_weights(self.design, self.run).weights
 
     @property
     def flops(self) -> float:
@@ -275,7 +275,7 @@ def made_of(design: Any, run: Any, net: Net, sample: Sample) -> Any:
 
 
 @cache
-def _whole(design: Any, run: Any) -> Counted:
+def _all_weights(design: Any, run: Any) -> Counted:
     """Count all weights of a network, whatever its step."""
     if not isinstance(run, Writing):
         return _counted(design, run)

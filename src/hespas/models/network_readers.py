@@ -89,7 +89,7 @@ def _vit(fields: Fields) -> Vit:
     tower, (image, patch) = _tower(fields), _patches(fields)
     fields.one_of("pooler_act", ("tanh",))
     fields.one_of("pooler_output_size", (tower.embedding,))
-    fields.known("encoder_stride")
+    fields.ignore("encoder_stride")
     names = fields.given("id2label") or ()
     labels = fields.size("num_labels", default=len(names) or 2)
     return Vit(
@@ -135,7 +135,7 @@ def _siglip(fields: Fields) -> Siglip:
         channels=vision.size("num_channels", default=3),
     )
     for part in (text, vision):
-        part.known("model_type")
+        part.ignore("model_type")
         part.check_read()
     return network
 
@@ -150,7 +150,7 @@ def _t5(fields: Fields) -> T5:
             f"feed_forward_proj is {kind!r}, which is not known", location=fields.location
         )
     fields.one_of("is_gated_act", (bool(gated),))
-    fields.known("dense_act_fn", "n_positions")
+    fields.ignore("dense_act_fn", "n_positions")
     layers = fields.layers("num_layers")
     towers = [
         Tower(
@@ -192,7 +192,7 @@ def _whisper(fields: Fields) -> Whisper:
                 epsilon=_EPSILON,
             )
         )
-    fields.known("num_hidden_layers", "max_target_positions")
+    fields.ignore("num_hidden_layers", "max_target_positions")
     return Whisper(
         encoder=towers[0],
         decoder=towers[1],
@@ -208,7 +208,7 @@ def _dit(fields: Fields) -> Dit:
     fields.one_of("norm_type", ("ada_norm_zero",))
     fields.one_of("activation_fn", ("gelu-approximate",))
     fields.one_of("norm_elementwise_affine", (False,))
-    fields.known("norm_num_groups", "upcast_attention")
+    fields.ignore("norm_num_groups", "upcast_attention")
     channels, side = fields.size("in_channels"), fields.size("sample_size")
     patch = fields.size("patch_size")
     _divides(fields, "patch_size", patch, "sample_size", side)
@@ -268,7 +268,7 @@ def _unet(fields: Fields) -> Unet:
         )
     for name, allowed in _UNET.items():
         fields.one_of(name, allowed)
-    fields.known("downsample_padding")
+    fields.ignore("downsample_padding")
     # What this is called is the number of heads.
     heads = _for_each(fields, "attention_head_dim", count, 8)
     layers = _for_each(fields, "transformer_layers_per_block", count, 1)

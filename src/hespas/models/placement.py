@@ -94,7 +94,7 @@ def placed(mesh: MeshAxes, place: Place, dimensions: Sequence[int]) -> MeshAxes:
     ordered = sorted(place, key=lambda each: (each[1][0], each[1][-1]))
     sizes = dict(mesh.axes)
     for problem in _problems([(axis, sizes[axis], used) for axis, used in ordered], dimensions):
-        raise ConfigError(f"{option('place')}: {problem}", hint=_fitting(dimensions))
+        raise ConfigError(f"{option('place')}: {problem}", hint=_fitting_hint(dimensions))
     return MeshAxes(axes=tuple((axis, sizes[axis]) for axis, _ in reversed(ordered)))
 
 
@@ -108,16 +108,16 @@ def _problems(
         where = "+".join(map(str, used))
         devices = prod(dimensions[number] for number in used)
         if stride < begins:
-            yield _left(used[0] - 1, stride, dimensions)
+            yield _unfilled(used[0] - 1, stride, dimensions)
         elif ends % (stride * size):
             together = "" if stride == begins else " together with what lies there already"
             yield (f"{axis}={size} does not fit dimension {where} of {devices} devices{together}")
         stride *= size
     if stride != prod(dimensions):
-        yield _left(len(dimensions) - 1, stride, dimensions)
+        yield _unfilled(len(dimensions) - 1, stride, dimensions)
 
 
-def _left(dimension: int, stride: int, dimensions: Sequence[int]) -> str:
+def _unfilled(dimension: int, stride: int, dimensions: Sequence[int]) -> str:
     inside = stride // prod(dimensions[:dimension]) or 1
     return (
         f"dimension {dimension} has {dimensions[dimension]} devices, and the axes that lie there "
@@ -125,6 +125,6 @@ def _left(dimension: int, stride: int, dimensions: Sequence[int]) -> str:
     )
 
 
-def _fitting(dimensions: Sequence[int]) -> str:
+def _fitting_hint(dimensions: Sequence[int]) -> str:
     listed = ", ".join(f"{number}: {size}" for number, size in enumerate(dimensions))
     return f"the dimensions have {listed} devices; let an axis span two, as in fsdp=0+1"

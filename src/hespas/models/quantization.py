@@ -74,9 +74,9 @@ def _format(fields: Fields) -> tuple[str, list[str], str]:
             name = _OF_MODELOPT[fields.text("quant_algo", default="NVFP4")]
             cache = "f8" if fields.text("kv_cache_quant_algo") == "FP8" else _cache(fields)
         case "compressed-tensors":
-            name, cache = _packed(fields), _cache(fields)
+            name, cache = _packed_format(fields), _cache(fields)
         case "awq" | "gptq":
-            name = _integers(fields, "bits")
+            name = _integer_format(fields, "bits")
         case "bitsandbytes":
             name = "f8" if fields.flag("load_in_8bit") else "int4"
             left_out += fields.texts("llm_int8_skip_modules")
@@ -126,7 +126,7 @@ def _check_blocks(fields: Fields) -> None:
         )
 
 
-def _packed(fields: Fields) -> str:
+def _packed_format(fields: Fields) -> str:
     """Return the format of the one group of compressed tensors."""
     groups = fields.part("config_groups")
     names = list(groups.values)
@@ -141,13 +141,13 @@ def _packed(fields: Fields) -> str:
             hint="known: one group of modules, float or int in 8 or 4 bits",
         )
     if kind == "int":
-        return _integers(weights, "num_bits")
+        return _integer_format(weights, "num_bits")
     if name != "f8":
         weights.one_of("group_size", (FORMATS[name].group,))
     return name
 
 
-def _integers(weights: Fields, bits: str) -> str:
+def _integer_format(weights: Fields, bits: str) -> str:
     """Return the format of whole numbers, by their bits."""
     if weights.size(bits, default=4) == 8:
         return "f8"

@@ -79,7 +79,7 @@ class Unet:
                     passed.append(x)
         with ops.scope("middle"):
             x = self._block(net["mid_block"], 0, x, self.middle, condition, text)
-            x = self._convolved(net["mid_block.resnets.1"], x, self.middle.width, condition)
+            x = self._residual_block(net["mid_block.resnets.1"], x, self.middle.width, condition)
         for index, level in enumerate(reversed(self.levels)):
             part = net[f"up_blocks.{index}"]
             with ops.scope(f"up_{index}"):
@@ -90,7 +90,7 @@ class Unet:
                     larger = ops.enlarge(x)
                     x = part.convolution("upsamplers.0.conv", larger, level.width, 3, padding=1)
         with ops.scope("head"):
-            x = ops.activate(self._grouped(net, "conv_norm_out", x, self.epsilon), "silu")
+            x = ops.activate(self._group_norm(net, "conv_norm_out", x, self.epsilon), "silu")
             return net.convolution("conv_out", x, self.made, 3, padding=1)
 
     def _condition(self, net: Net, sample: Sample, first: int) -> Any:
@@ -104,33 +104,33 @@ class Unet:
             both = ops.join([sample["pooled"], waves], 1)
             return embedding + embedded(net["add_embedding"], both, 4 * first)
 
-    def _grouped(self, net: Net, name: str, x: Any, epsilon: float) -> Any:
+    def _group_norm(self, net: Net, name: str, x: Any, epsilon: float) -> Any:
         return net.norm(name, x, epsilon, "group", self.groups)
 
     def _block(  # noqa: PLR0917 - the inputs of a block
         self, net: Net, index: int, x: Any, level: Level, condition: Any, text: Any
     ) -> Any:
-        x = self._convolved(net[f"resnets.{index}"], x, level.width, condition)
-        return self._attended(net[f"attentions.{index}"], x, level, text) if level.layers else x
+        x = self._residual_block(net[f"resnets.{index}"], x, level.width, condition)
+        return self._attention(net[f"attentions.{index}"], x, level, text) if level.layers else x
 
-    def _convolved(self, net: Net, x: Any, width: int, condition: Any) -> Any:
+    def _residual_block(self, net: Net, x: Any, width: int, condition: Any) -> Any:
         """Return two convolutions beside a shortcut."""
         ops, how = net.ops, {"padding": 1}
-        inner = ops.activate(self._grouped(net, "norm1", x, self.epsilon), "silu")
+        inner = ops.activate(self._group_norm(net, "norm1", x, self.epsilon), "silu")
         inner = net.convolution("conv1", inner, width, 3, **how)
         inner = inner + net.linear("time_emb_proj", condition, (ROW, width))[:, None, None]
-        inner = ops.activate(self._grouped(net, "norm2", inner, self.epsilon), "silu")
+        inner = ops.activate(self._group_norm(net, "norm2", inner, self.epsilon), "silu")
         inner = net.convolution("conv2", inner, width, 3, **how)
         if x.shape[-1] != width:
             x = net.convolution("conv_shortcut", x, width, 1)
         return ops.rows(x + inner)
 
-    def _attended(self, net: Net, x: Any, level: Level, text: Any) -> Any:
+    def _attention(self, net: Net, x: Any, level: Level, text: Any) -> Any:
         """Apply attention over pixels, and to the text."""
         ops, size = net.ops, level.width
         batch, height, width, _ = x.shape
         rows = batch, height * width, size
-        hidden = self._grouped(net, "norm", x, _ATTENTION_EPSILON)
+        hidden = self._group_norm(net, "norm", x, _ATTENTION_EPSILON)
         if self.is_linear:
             hidden = net.linear("proj_in", ops.reshape(hidden, *rows), (ROW, size))
         else:
@@ -148,7 +148,7 @@ class Unet:
         def block(layer: Net, x: Any) -> Any:
             x = x + layer.attention(layer.norm("norm1", x, _EPSILON), own)
             x = x + layer.attention(layer.norm("norm2", x, _EPSILON), cross, source=text)
-            return x + _gated(layer, layer.norm("norm3", x, _EPSILON))
+            return x + _geglu(layer, layer.norm("norm3", x, _EPSILON))
 
         hidden = net.repeat("transformer_blocks", level.layers, block, hidden)
         if self.is_linear:
@@ -158,7 +158,7 @@ class Unet:
         return x + output
 
 
-def _gated(net: Net, x: Any) -> Any:
+def _geglu(net: Net, x: Any) -> Any:
     """Return gated products, as GEGLU computes them."""
     ops, size = net.ops, x.shape[-1]
     with ops.scope("mlp"):

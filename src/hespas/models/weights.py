@@ -67,7 +67,7 @@ def adapter_weights(model: LanguageModel, shapes: Shapes) -> Shapes:
     """
     if not model.lora_modules:
         return {}
-    names = {name for module in model.lora_modules for name in _of_module(model, module)}
+    names = {name for module in model.lora_modules for name in _module_weights(model, module)}
     adapters: Shapes = {}
     for name in shapes:
         if name not in names:
@@ -79,7 +79,7 @@ def adapter_weights(model: LanguageModel, shapes: Shapes) -> Shapes:
     return adapters
 
 
-def _of_module(model: LanguageModel, module: str) -> tuple[str, ...]:
+def _module_weights(model: LanguageModel, module: str) -> tuple[str, ...]:
     """Return the weights of a module."""
     is_other = module == "linear_qkv" and model.latent is not None
     return () if is_other else _ADAPTED[module]

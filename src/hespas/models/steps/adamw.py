@@ -83,16 +83,16 @@ def updated(state: State, raw: Tree) -> tuple[dict[str, Any], Tree]:
     with jax.named_scope("optimiser/adamw"):
         changed = _updated(state, gradients)
     with jax.named_scope("optimiser/counters"):
-        changed["schedule_count"] = _next(state["schedule_count"])
+        changed["schedule_count"] = _next_count(state["schedule_count"])
         changed["step"] = state["step"] + 1
     return changed, gradients
 
 
 def _updated(state: State, gradients: Tree) -> dict[str, Any]:
     """Return the weights after AdamW, both moments, their counter."""
-    first = _moved(state["first_moment"], gradients, _FIRST_DECAY, 1)
-    second = _moved(state["second_moment"], gradients, _SECOND_DECAY, 2)
-    count = _next(state["adam_count"])
+    first = _next_moment(state["first_moment"], gradients, _FIRST_DECAY, 1)
+    second = _next_moment(state["second_moment"], gradients, _SECOND_DECAY, 2)
+    count = _next_count(state["adam_count"])
     updates = jax.tree.map(
         lambda mean, square: mean / (jnp.sqrt(square + 0.0) + _EPSILON),
         _unbiased(first, _FIRST_DECAY, count),
@@ -144,7 +144,7 @@ def _clipped(gradients: Tree) -> Tree:
     )
 
 
-def _moved(moment: Tree, gradients: Tree, decay: float, order: int) -> Tree:
+def _next_moment(moment: Tree, gradients: Tree, decay: float, order: int) -> Tree:
     return jax.tree.map(
         lambda gradient, old: (1 - decay) * gradient**order + decay * old, gradients, moment
     )
@@ -155,7 +155,7 @@ def _unbiased(moment: Tree, decay: float, count: jax.Array) -> Tree:
     return jax.tree.map(lambda leaf: leaf / correction.astype(leaf.dtype), moment)
 
 
-def _next(count: jax.Array) -> jax.Array:
+def _next_count(count: jax.Array) -> jax.Array:
     """Count one further, but not beyond the largest integer."""
     return jnp.where(count < _LAST_COUNT, count + 1, _LAST_COUNT)
 

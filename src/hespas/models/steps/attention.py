@@ -137,7 +137,7 @@ class _Attention:
             else:
                 mask = earlier(query.shape[1], query.shape[1], self.kind.window)
                 key, value = jnp.swapaxes(key, 1, 2), jnp.swapaxes(value, 1, 2)
-                context = _mixed(self.model, query, key, value, mask, sinks)
+                context = _softmax_attention(self.model, query, key, value, mask, sinks)
             context = self.divided.constrain(context, "batch", "queries", "attended_heads", None)
         return checkpoint_name(context, "context")
 
@@ -153,14 +153,14 @@ def cached_attention(
 
     ``query`` is scaled; ``cached`` are the keys and values of a cache, the new tokens' with them.
     """
-    key, value = (_seen(model, kind, array.astype(query.dtype)) for array in cached)
+    key, value = (_visible(model, kind, array.astype(query.dtype)) for array in cached)
     new, tokens = query.shape[1], key.shape[2]
     mask = earlier(new, tokens, kind.window) if new > 1 else None
     with jax.named_scope("softmax"):
-        return _mixed(model, query, key, value, mask, sinks)
+        return _softmax_attention(model, query, key, value, mask, sinks)
 
 
-def _seen(model: LanguageModel, kind: LayerKind, cached: jax.Array) -> jax.Array:
+def _visible(model: LanguageModel, kind: LayerKind, cached: jax.Array) -> jax.Array:
     """Return the cached tokens that the new ones attend to."""
     context, tokens = model.context, cached.shape[2]
     if tokens < context:
@@ -189,7 +189,7 @@ def fused_over_cache(
     cudnn = import_module("hespas.xla.attention")
     keys, values = cache.arrays["keys"], cache.arrays["values"]
     if cache.table is None:
-        keys, values = _seen(model, kind, keys), _seen(model, kind, values)
+        keys, values = _visible(model, kind, keys), _visible(model, kind, values)
     arrays = (query, keys, values)
     table = cache.table
     queries = divided.spec("batch", None, "attended_heads", None)
@@ -206,7 +206,7 @@ def fused_over_cache(
         function = cudnn.decoding_attention_with_sinks
         specs, operands = (*specs, divided.spec("attended_heads")), (*operands, sinks)
     with jax.named_scope("fused"):
-        return _divided(function, operands, axes=axes, in_specs=specs, out_spec=queries)
+        return _on_each_device(function, operands, axes=axes, in_specs=specs, out_spec=queries)
 
 
 def fused_over_latents(
@@ -230,7 +230,7 @@ def fused_over_latents(
     if places is not None:
         function, arrays = kernels.attention_to_chosen, (query, cached, places)
     with jax.named_scope("fused"):
-        return _divided(
+        return _on_each_device(
             partial(function, value_size=value_size),
             arrays,
             axes=divided.used("batch", "attended_heads"),
@@ -249,7 +249,7 @@ def fused_index(
     kernels, rows = import_module(FUSED["flashmla"].module), divided.spec("batch")
     small = keys if keys.dtype == SMALL else in_8_bits(keys)
     with jax.named_scope("fused"):
-        return _divided(
+        return _on_each_device(
             kernels.index_scores,
             (in_8_bits(query), small, shares),
             axes=divided.used("batch", "attended_heads"),
@@ -264,7 +264,7 @@ def largest(divided: Divided, scores: jax.Array, count: int) -> jax.Array:
     ``scores`` are (batch, queries, tokens). Partitioners would gather what they sort.
     """
     rows = divided.spec("batch", "queries", None)
-    return _divided(
+    return _on_each_device(
         lambda own: jax.lax.top_k(own, min(count, own.shape[2]))[1],
         (scores,),
         axes=divided.used("batch", "queries", "attended_heads"),
@@ -280,7 +280,7 @@ def _small_over_cache(query: jax.Array, keys: jax.Array, values: jax.Array) -> j
     return context.astype(query.dtype) * jnp.asarray(ACTIVATION_SCALE, query.dtype)
 
 
-def _mixed(  # noqa: PLR0917 - the pieces of attention
+def _softmax_attention(  # noqa: PLR0917 - the pieces of attention
     model: LanguageModel,
     query: jax.Array,
     key: jax.Array,
@@ -366,10 +366,10 @@ def by_head(divided: Divided, function: Any, arrays: tuple[jax.Array, ...]) -> j
     kv_heads = divided.spec("batch", "queries", "attended_kv_heads", None)
     axes = divided.used("batch", "queries", "attended_heads", "attended_kv_heads")
     specs = (heads, kv_heads, kv_heads, divided.spec("attended_heads"))[: len(arrays)]
-    return _divided(function, arrays, axes=axes, in_specs=specs, out_spec=heads)
+    return _on_each_device(function, arrays, axes=axes, in_specs=specs, out_spec=heads)
 
 
-def _divided(
+def _on_each_device(
     function: Any, arrays: tuple[jax.Array, ...], *, axes: Any, in_specs: Any, out_spec: Any
 ) -> jax.Array:
     """Apply a function to each device's part along ``axes``."""

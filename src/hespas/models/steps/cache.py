@@ -72,7 +72,7 @@ class Cache:
 
         They are (batch, heads, new tokens, size).
         """
-        arrays = {name: self._with(self.arrays[name], array) for name, array in new.items()}
+        arrays = {name: self._with_tokens(self.arrays[name], array) for name, array in new.items()}
         return replace(self, arrays={**self.arrays, **arrays})
 
     def replaced(self, **new: jax.Array) -> Cache:
@@ -87,7 +87,7 @@ class Cache:
             return array
         return self._local(_gathered, array, self.table)
 
-    def _with(self, array: jax.Array, new: jax.Array) -> jax.Array:
+    def _with_tokens(self, array: jax.Array, new: jax.Array) -> jax.Array:
         with jax.named_scope("cache"):
             if self.table is None:
                 zero = jnp.zeros((), jnp.int32)

@@ -92,14 +92,14 @@ def _forward(
     sharing: Sharing, query: jax.Array, key: jax.Array, value: jax.Array
 ) -> tuple[jax.Array, Arrays]:
     total = sharing.blocks.forward(query, key, value, causal=sharing.is_causal)
-    for is_earlier, (other_key, other_value) in _others(sharing, (key, value)):
+    for is_earlier, (other_key, other_value) in _other_keys(sharing, (key, value)):
         pair = sharing.blocks.forward(
             _queries(query, is_earlier),
             _keys(other_key, is_earlier),
             _keys(other_value, is_earlier),
             causal=False,
         )
-        total = _merged(total, pair, is_earlier)
+        total = _with_pair(total, pair, is_earlier)
     context = checkpoint_name(total[0].astype(query.dtype), sharing.saved)
     logarithms = checkpoint_name(total[1], sharing.saved)
     return context, (query, key, value, context, logarithms)
@@ -116,7 +116,7 @@ def _backward(sharing: Sharing, residuals: Arrays, gradient: jax.Array) -> Array
     of_query, *of_own = (array.astype(jnp.float32) for array in own)
     of_others: list[tuple[jax.Array, jax.Array]] = []
     travelling: Arrays = ()
-    for is_earlier, (other_key, other_value) in _others(sharing, (key, value)):
+    for is_earlier, (other_key, other_value) in _other_keys(sharing, (key, value)):
         pair = sharing.blocks.backward(
             (
                 _queries(query, is_earlier),
@@ -187,7 +187,7 @@ def _sunk_backward(
 attention_with_sinks.defvjp(_sunk_forward, _sunk_backward)
 
 
-def _others(sharing: Sharing, own: Arrays) -> Iterator[tuple[jax.Array, Arrays]]:
+def _other_keys(sharing: Sharing, own: Arrays) -> Iterator[tuple[jax.Array, Arrays]]:
     """Yield each other device's keys, and whether it is earlier."""
     if sharing.devices == 1:
         return
@@ -256,21 +256,23 @@ def _key_gradient(pair: jax.Array, is_earlier: jax.Array) -> jax.Array:
     return jnp.concatenate((second + jnp.where(is_earlier, first, nothing), end), 1)
 
 
-def _merged(total: Any, pair: Any, is_earlier: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _with_pair(total: Any, pair: Any, is_earlier: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Merge the softmax so far with a pair of blocks'."""
     (firsts, seconds), (first_logs, second_logs) = (jnp.split(array, 2, 0) for array in pair)
     lowest = jnp.full_like(first_logs, -jnp.inf)
     front, end = jnp.split(total[0], 2, 1)
     front_logs, end_logs = jnp.split(total[1], 2, 2)
-    front, front_logs = _sum(
+    front, front_logs = _sum_of_softmaxes(
         (front, front_logs), (firsts, jnp.where(is_earlier, first_logs, lowest))
     )
-    end, end_logs = _sum((end, end_logs), (firsts, jnp.where(is_earlier, lowest, first_logs)))
-    end, end_logs = _sum((end, end_logs), (seconds, second_logs))
+    end, end_logs = _sum_of_softmaxes(
+        (end, end_logs), (firsts, jnp.where(is_earlier, lowest, first_logs))
+    )
+    end, end_logs = _sum_of_softmaxes((end, end_logs), (seconds, second_logs))
     return jnp.concatenate((front, end), 1), jnp.concatenate((front_logs, end_logs), 2)
 
 
-def _sum(first: Any, second: Any) -> tuple[jax.Array, jax.Array]:
+def _sum_of_softmaxes(first: Any, second: Any) -> tuple[jax.Array, jax.Array]:
     logarithms = jnp.logaddexp(first[1], second[1])
     parts = (
         output.astype(jnp.float32) * _by_row(jnp.exp(logs - logarithms))

@@ -168,17 +168,17 @@ class Packing:
 
         Other places are zeros.
         """
-        return self._placed(rows, self._picked() // self.choices)
+        return self._at_places(rows, self._choice_of_place() // self.choices)
 
     def packed_choices(self, values: jax.Array) -> jax.Array:
         """Scatter each choice's values to (targets, places, ...)."""
-        return self._placed(values, self._picked())
+        return self._at_places(values, self._choice_of_place())
 
-    def _picked(self) -> jax.Array:
+    def _choice_of_place(self) -> jax.Array:
         places = self._starts[:, None] + jnp.arange(self.capacity)[None]
         return self.order[jnp.minimum(places, len(self.order) - 1)]
 
-    def _placed(self, values: jax.Array, places: jax.Array) -> jax.Array:
+    def _at_places(self, values: jax.Array, places: jax.Array) -> jax.Array:
         is_filled = jnp.arange(self.capacity)[None] < self.counts[:, None]
         return values[places] * is_filled[..., None].astype(values.dtype)
 

@@ -27,14 +27,14 @@ def feed_forward(
         both = checkpoint_name(both, "mlp_up")
         inner = gated(style, both[:, :, 0], both[:, :, 1])
     else:
-        inner = _inner(style, x, weights, prefix)
+        inner = _inner_rows(style, x, weights, prefix)
     inner = divided.constrain(inner, "batch", "sequence", width)
     inner = checkpoint_name(inner, "mlp_inner")
     down = product("bsf,fe->bse", inner, weights[f"{prefix}down"])
     return down + weights[f"{prefix}down_bias"].astype(down.dtype) if style.mlp_biases else down
 
 
-def _inner(style: Style, x: jax.Array, weights: Weights, prefix: str) -> jax.Array:
+def _inner_rows(style: Style, x: jax.Array, weights: Weights, prefix: str) -> jax.Array:
     up = product("bse,ef->bsf", x, weights[f"{prefix}up"])
     if style.mlp_biases:
         up = up + weights[f"{prefix}up_bias"].astype(up.dtype)

@@ -77,7 +77,7 @@ class _Layer:
     def through(self, x: jax.Array, cache: Cache | None) -> tuple[jax.Array, Cache | None]:
         model, latent, weights = self.model, self.latent, self.weights
         with jax.named_scope("projections"):
-            rows = (x, self._low(x))
+            rows = (x, self._query_vectors(x))
             query, vectors, rotary = self._projected(rows)
         indexes = self._indexes(rows) if latent.indexed_tokens else None
         if cache is not None:
@@ -93,10 +93,12 @@ class _Layer:
                 query = self._absorbed(query)
             keys = jnp.concatenate((vectors, rotary), -1)
             if model.run.attention == "flashmla":
-                context = self._among_chosen(query, keys[:, None], indexes, indexes[1][:, None])
+                context = self._fused_among_chosen(
+                    query, keys[:, None], indexes, indexes[1][:, None]
+                )
             else:
                 context = _among_selected(self.divided, latent, query, keys, indexes)
-            context = self._of_heads(self._divided_by_heads(context))
+            context = self._head_values(self._divided_by_heads(context))
             return checkpoint_name(context, "context"), cache
         with jax.named_scope("projections"):
             key = product("bsr,rhd->bshd", vectors, weights["key_up"])
@@ -120,7 +122,7 @@ class _Layer:
     def _rotation(self) -> tuple[int, float]:
         return self.latent.rope_size, self.model.sizes_of_layers.rope_theta
 
-    def _low(self, x: jax.Array) -> jax.Array:
+    def _query_vectors(self, x: jax.Array) -> jax.Array:
         """Return vectors of the queries' rank, or the rows."""
         if not self.latent.query_rank:
             return x
@@ -171,17 +173,17 @@ class _Layer:
         if indexes is not None and self.model.selects_tokens:
             rated = cache.read(_INDEXED)
             if is_fused:
-                context = self._among_chosen(query, keys, indexes, rated)
-                return self._of_heads(context)
+                context = self._fused_among_chosen(query, keys, indexes, rated)
+                return self._head_values(context)
             places = _most_rated(self.divided, self.latent, indexes, rated[:, 0])
             keys = jnp.take_along_axis(keys, places[:, :, :, None], 2)
         if is_fused:
             context = fused_over_latents(self.divided, query, keys, value_size=rank)
         else:
             context = cached_attention(self.model, self.kind, query, (keys, keys[..., :rank]))
-        return self._of_heads(context)
+        return self._head_values(context)
 
-    def _among_chosen(
+    def _fused_among_chosen(
         self, query: jax.Array, vectors: jax.Array, indexes: Indexes, keys: jax.Array
     ) -> jax.Array:
         """Attend to chosen tokens, by kernels for it.
@@ -196,7 +198,7 @@ class _Layer:
             self.divided, query, vectors, places, value_size=self.latent.kv_rank
         )
 
-    def _of_heads(self, vectors: jax.Array) -> jax.Array:
+    def _head_values(self, vectors: jax.Array) -> jax.Array:
         """Return each head's values of attended vectors."""
         with jax.named_scope("projections"):
             return product("bshr,rhd->bshd", vectors, self.weights["value_up"])

@@ -37,7 +37,7 @@ INPUT = "layer_input_scale"
 """Stands beside a layer's weights: its own input, which multiplies a gate."""
 
 
-class Made(NamedTuple):
+class LayerOutput(NamedTuple):
     """A layer's rows and cache, and keys for later layers."""
 
     x: jax.Array
@@ -63,32 +63,34 @@ class Layers:
         weights: Weights,
         places: Places,
         cache: Cache | None,
-    ) -> Made:
+    ) -> LayerOutput:
         """Apply a layer to rows, and to its cache."""
         style, keys = self.model.style, None
         if kind.mixer != "none":
             with jax.named_scope("norm"):
                 hidden = self.normed(self.between(x), weights, "attention_norm")
-            output, cache, keys = self._mixed(kind, hidden, weights, places, cache)
+            output, cache, keys = self._mixer(kind, hidden, weights, places, cache)
             if style.before_mlp != "yes":
-                output = output + self._beside_mixer(kind, x, hidden, weights)
-            x = self._added(x, self._after(output, weights, "after_attention_norm"))
+                output = output + self._parallel_feed_forward(kind, x, hidden, weights)
+            x = self._residual_sum(x, self._post_norm(output, weights, "after_attention_norm"))
         if kind.feeds_forward and style.before_mlp == "yes":
             with jax.named_scope("norm"):
                 hidden = self._normed_before_mlp(kind, x, weights)
             with jax.named_scope("mlp"):
-                output = self._fed_forward(kind, x, hidden, weights)
-            x = self._added(x, self._after(output, weights, "after_mlp_norm"))
+                output = self._feed_forward(kind, x, hidden, weights)
+            x = self._residual_sum(x, self._post_norm(output, weights, "after_mlp_norm"))
         if style.layer_input:
             with jax.named_scope("layer_input"):
                 gate = activated(style, product("bse,ep->bsp", x, weights["input_gate"]))
                 output = product("bsp,pe->bse", gate * weights[INPUT], weights["input_output"])
-            x = self._added(x, self._after(self.between(output), weights, "after_input_norm"))
+            x = self._residual_sum(
+                x, self._post_norm(self.between(output), weights, "after_input_norm")
+            )
         if style.scales_layers:
             x = x * weights["layer_scale"].astype(x.dtype)
-        return Made(self.between(x), cache, keys)
+        return LayerOutput(self.between(x), cache, keys)
 
-    def _beside_mixer(
+    def _parallel_feed_forward(
         self, kind: LayerKind, x: jax.Array, hidden: jax.Array, weights: Weights
     ) -> jax.Array:
         """Apply the dense layer to the rows of the mixer."""
@@ -96,22 +98,22 @@ class Layers:
             with jax.named_scope("norm"):
                 hidden = self._normed_before_mlp(kind, x, weights)
         with jax.named_scope("mlp"):
-            return self._fed_forward(kind, x, hidden, weights)
+            return self._feed_forward(kind, x, hidden, weights)
 
-    def _mixed(
+    def _mixer(
         self,
         kind: LayerKind,
         hidden: jax.Array,
         weights: Weights,
         places: Places,
         cache: Cache | None,
-    ) -> Made:
+    ) -> LayerOutput:
         """Apply the mixer; return rows, cache, and kept keys."""
         model, divided = self.model, self.divided_of(kind)
         if kind.mixer != "attention":
             through = through_state_space if kind.mixer == "state_space" else through_delta
             output, cache = through(model, divided, hidden, weights, cache)
-            return Made(checkpoint_name(self.between(output), "output_projection"), cache)
+            return LayerOutput(checkpoint_name(self.between(output), "output_projection"), cache)
         with jax.named_scope("attention"):
             context, cache, keys = self._attention(kind, hidden, weights, places, cache)
             if model.style.output_gate:
@@ -121,21 +123,23 @@ class Layers:
                 output = product("bshd,hde->bse", context, weights["output"])
                 if model.style.attention_biases == "all":
                     output = output + weights["output_bias"].astype(output.dtype)
-                return Made(checkpoint_name(self.between(output), "output_projection"), cache, keys)
+                return LayerOutput(
+                    checkpoint_name(self.between(output), "output_projection"), cache, keys
+                )
 
-    def _added(self, x: jax.Array, output: jax.Array) -> jax.Array:
+    def _residual_sum(self, x: jax.Array, output: jax.Array) -> jax.Array:
         style = self.model.style
         scale = style.residual_scale
         total = x + output if scale == 1 else x + output * jnp.asarray(scale, output.dtype)
         return apart(style, total)
 
-    def _after(self, x: jax.Array, weights: Weights, name: str) -> jax.Array:
+    def _post_norm(self, x: jax.Array, weights: Weights, name: str) -> jax.Array:
         if not self.model.style.norms_after:
             return x
         with jax.named_scope("norm"):
             return normalised(self.model.style, x, weights, name)
 
-    def _fed_forward(
+    def _feed_forward(
         self, kind: LayerKind, x: jax.Array, hidden: jax.Array, weights: Weights
     ) -> jax.Array:
         """Apply the feed-forward to normalised rows.
@@ -143,13 +147,13 @@ class Layers:
         ``x`` are the rows before the norm.
         """
         run, routing = self.model.run, self.model.routing
-        through = partial(self._behind_mixer, routing if kind.is_routed else None, kind)
+        through = partial(self._dense_or_experts, routing if kind.is_routed else None, kind)
         module = "moe" if kind.is_routed and routing is not None else "mlp"
         if isinstance(run, Training) and module in run.recomputed:
             through = run_again(through)
         return checkpoint_name(self.between(through(x, hidden, weights)), "mlp_down")
 
-    def _behind_mixer(
+    def _dense_or_experts(
         self,
         routing: Routing | None,
         kind: LayerKind,
@@ -160,7 +164,7 @@ class Layers:
         if routing is None:
             return feed_forward(self.model.style, self.divided_of(kind), hidden, weights)
         if routing.style.beside_dense:
-            return self._beside(x, hidden, weights)
+            return self._dense_and_experts(x, hidden, weights)
         return self._through_experts(routing, hidden, weights)
 
     def _through_experts(self, routing: Routing, x: jax.Array, weights: Weights) -> jax.Array:
@@ -179,7 +183,7 @@ class Layers:
                 shared *= jax.nn.sigmoid(product("bse,eo->bso", x, weights["shared_router"]))
             return output + shared
 
-    def _beside(self, x: jax.Array, hidden: jax.Array, weights: Weights) -> jax.Array:
+    def _dense_and_experts(self, x: jax.Array, hidden: jax.Array, weights: Weights) -> jax.Array:
         """Return the sum of a dense layer and of experts.
 
         Each is normalised.
@@ -202,11 +206,11 @@ class Layers:
         weights: Weights,
         places: Places,
         cache: Cache | None,
-    ) -> Made:
+    ) -> LayerOutput:
         model, divided = self.model, self.divided_of(kind)
         style = model.style
         if model.latent is not None:
-            return Made(*latent_attention(model, divided, kind, x, weights, places, cache))
+            return LayerOutput(*latent_attention(model, divided, kind, x, weights, places, cache))
         is_own = kind.keys != "shared"
         with jax.named_scope("projections"):
             query, *key_value = self._projected(kind, x, weights)
@@ -229,11 +233,13 @@ class Layers:
             if isinstance(model.run, Decode):
                 if model.attention_of(kind) == "cudnn":
                     context = fused_over_cache(model, divided, kind, query, cache, sinks=sinks)
-                    return Made(context, cache, keys)
+                    return LayerOutput(context, cache, keys)
                 read = (cache.read("keys"), cache.read("values"))
-                return Made(cached_attention(model, kind, query, read, sinks), cache, keys)
+                return LayerOutput(cached_attention(model, kind, query, read, sinks), cache, keys)
         arrays = (query, key, value)
-        return Made(causal_attention(model, divided, kind, arrays, places, sinks), cache, keys)
+        return LayerOutput(
+            causal_attention(model, divided, kind, arrays, places, sinks), cache, keys
+        )
 
     def _projected(self, kind: LayerKind, x: jax.Array, weights: Weights) -> list[jax.Array]:
         """Return queries, keys and values."""

@@ -27,7 +27,7 @@ def apart_in_experts(style: Style, x: jax.Array) -> jax.Array:
 def normalised(style: Style, x: jax.Array, weights: Weights, name: str) -> jax.Array:
     """Normalise rows in f32, with the weights of a name."""
     if style.eager and style.norm == "rms":
-        return _one_by_one(style, x, weights[name])
+        return _eager_rms_norm(style, x, weights[name])
     scaled = plainly_normalised(style, x)
     if name in weights:
         scaled = scaled * weights[name].astype(x.dtype)
@@ -35,7 +35,7 @@ def normalised(style: Style, x: jax.Array, weights: Weights, name: str) -> jax.A
     return apart(style, scaled if bias is None else scaled + bias.astype(x.dtype))
 
 
-def _one_by_one(style: Style, x: jax.Array, weight: jax.Array) -> jax.Array:
+def _eager_rms_norm(style: Style, x: jax.Array, weight: jax.Array) -> jax.Array:
     """Compute an RMS norm with one kernel an operation.
 
     Source: pytorch/pytorch 2.5, ``rms_norm_composite`` of aten/src/ATen/native/layer_norm.cpp.
@@ -100,7 +100,10 @@ def _frequencies(size: int, theta: float, scaling: RotaryScaling) -> np.ndarray[
             times = scaling.original * plain / (2 * np.pi)
             unscaled = np.clip((times - scaling.slow) / (scaling.fast - scaling.slow), 0, 1)
         case "yarn":
-            ends = [_place(size, theta, scaling, times) for times in (scaling.fast, scaling.slow)]
+            ends = [
+                _pair_that_rotates(size, theta, scaling, times)
+                for times in (scaling.fast, scaling.slow)
+            ]
             if scaling.is_truncated:
                 ends = [np.floor(ends[0]), np.ceil(ends[1])]
             first, last = max(ends[0], 0.0), min(ends[1], size - 1.0)
@@ -108,7 +111,7 @@ def _frequencies(size: int, theta: float, scaling: RotaryScaling) -> np.ndarray[
     return (plain * (unscaled + (1 - unscaled) / scaling.factor)).astype(np.float32)
 
 
-def _place(size: int, theta: float, scaling: RotaryScaling, times: float) -> float:
+def _pair_that_rotates(size: int, theta: float, scaling: RotaryScaling, times: float) -> float:
     """Return which pair rotates ``times`` in the original tokens."""
     return size * np.log(scaling.original / (times * 2 * np.pi)) / (2 * np.log(theta))
 
@@ -128,7 +131,7 @@ def rotated(
         wide = apart(style, x.astype(jnp.float32))
         return apart(style, apart(style, rotated(wide, places, rotation)).astype(x.dtype))
     if style is not None and style.eager_rotation:
-        return _rotated_one_by_one(x, places, rotation)
+        return _eagerly_rotated(x, places, rotation)
     sine, cosine = (wave.astype(x.dtype) for wave in places.turns[rotation])
     turning, still = x[..., : rotation[0]], x[..., rotation[0] :]
     first, second = jnp.split(turning, 2, -1)
@@ -136,7 +139,7 @@ def rotated(
     return jnp.concatenate([*parts, still] if still.shape[-1] else parts, -1)
 
 
-def _rotated_one_by_one(x: jax.Array, places: Places, rotation: tuple[int, float]) -> jax.Array:
+def _eagerly_rotated(x: jax.Array, places: Places, rotation: tuple[int, float]) -> jax.Array:
     """Rotate positions by PyTorch's operations, a kernel each.
 
     Source: megatron-core 0.16.1, ``_apply_rotary_pos_emb_bshd`` of

@@ -130,14 +130,14 @@ def _gradients_together(fixed: Weights) -> BeforeLayer:
 
     def before(x: jax.Array, weights: Weights) -> tuple[jax.Array, Weights]:
         trained = {name: leaf for name, leaf in weights.items() if name not in names}
-        x, trained = _held(x, trained)
+        x, trained = _held_back(x, trained)
         return x, {**weights, **trained}
 
     return before
 
 
-_held = jax.custom_vjp(untouched)
-_held.defvjp(
+_held_back = jax.custom_vjp(untouched)
+_held_back.defvjp(
     lambda x, weights: ((x, weights), None),
     lambda _, gradients: jax.lax.optimization_barrier(gradients),
 )

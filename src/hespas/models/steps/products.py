@@ -156,7 +156,7 @@ def product(equation: str, x: jax.Array, weight: Any) -> jax.Array:
     widened by its scales.
     """
     if isinstance(weight, Adapted):
-        return product(equation, x, weight.weight) + _of_adapter(equation, x, weight)
+        return product(equation, x, weight.weight) + _adapter_product(equation, x, weight)
     if isinstance(weight, Frozen):
         return _small_product(equation, x, None, weight.stored)
     if isinstance(weight, Rounded):
@@ -175,7 +175,7 @@ def product(equation: str, x: jax.Array, weight: Any) -> jax.Array:
     return out * (scale * ACTIVATION_SCALE).astype(x.dtype)
 
 
-def _of_adapter(equation: str, x: jax.Array, weight: Adapted) -> jax.Array:
+def _adapter_product(equation: str, x: jax.Array, weight: Adapted) -> jax.Array:
     """Return what an adapter adds to a product.
 
     Dimensions that rows and weights share, as experts are, rows alone have here.
@@ -200,7 +200,7 @@ def grouped_product(x: jax.Array, weight: Any, counts: jax.Array) -> jax.Array:
     """
     if isinstance(weight, Adapted):
         own = grouped_product(x, weight.weight, counts)
-        return own + _of_adapter("re,ef->rf", x, weight)
+        return own + _adapter_product("re,ef->rf", x, weight)
     if not is_stored(weight):
         return lax.ragged_dot(x, weight, counts)
     dimensions = lax.RaggedDotDimensionNumbers(

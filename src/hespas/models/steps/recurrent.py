@@ -48,7 +48,7 @@ def through_state_space(
         key, query = (jnp.repeat(rows[name], repeats, 2) for name in ("state_key", "state_query"))
         value = rows["state_input"] * step[..., None].astype(x.dtype)
         if isinstance(model.run, Decode) and cache is not None:
-            output, states = _token(cache.read("states"), query, key, value, decay)
+            output, states = _one_token(cache.read("states"), query, key, value, decay)
         else:
             output, states = _in_chunks(space, query, key, value, decay)
         cache = None if cache is None else cache.replaced(states=states)
@@ -76,7 +76,7 @@ def _in_chunks(
     """
     length = query.shape[1]
     query, key, value, decay = (
-        _cut(array, min(space.chunk, length)) for array in (query, key, value, decay)
+        _chunked(array, min(space.chunk, length)) for array in (query, key, value, decay)
     )
     total = jnp.cumsum(decay, 2)
     shares = _shares(total)
@@ -98,7 +98,7 @@ def _in_chunks(
     return output.reshape(output.shape[0], -1, *output.shape[3:])[:, :length], last
 
 
-def _token(
+def _one_token(
     states: jax.Array, query: jax.Array, key: jax.Array, value: jax.Array, decay: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     """Apply states to one new token; return both."""
@@ -128,12 +128,12 @@ def through_delta(
         decay = -jnp.exp(weights["delta_decay"].astype(jnp.float32)) * step
         repeats = delta.delta_heads // delta.delta_key_heads
         query, key = (
-            jnp.repeat(_unit(rows[name]), repeats, 2) for name in ("delta_query", "delta_key")
+            jnp.repeat(_unit_rows(rows[name]), repeats, 2) for name in ("delta_query", "delta_key")
         )
         query = query * jnp.asarray(delta.delta_key_size**-0.5, query.dtype)
         value = rows["delta_value"]
         if isinstance(model.run, Decode) and cache is not None:
-            output, states = _corrected_token(
+            output, states = _one_corrected_token(
                 cache.read("states"), (query, key, value), rate, decay
             )
         else:
@@ -147,7 +147,7 @@ def through_delta(
         return product("bshp,hpe->bse", output, weights["delta_output"]), cache
 
 
-def _unit(x: jax.Array) -> jax.Array:
+def _unit_rows(x: jax.Array) -> jax.Array:
     wide = x.astype(jnp.float32)
     return (wide * lax.rsqrt(jnp.sum(wide * wide, -1, keepdims=True) + _SMALLEST)).astype(x.dtype)
 
@@ -164,7 +164,7 @@ def _corrected_chunks(
     length, dtype = arrays[0].shape[1], arrays[0].dtype
     size = min(delta.chunk, length)
     query, key, value, rate, decay = (
-        jnp.moveaxis(_cut(array.astype(jnp.float32), size), 3, 2)
+        jnp.moveaxis(_chunked(array.astype(jnp.float32), size), 3, 2)
         for array in (*arrays, rate, decay)
     )
     total = jnp.cumsum(decay, -1)
@@ -209,7 +209,7 @@ def _inverse(lower: jax.Array) -> jax.Array:
     return inverse
 
 
-def _corrected_token(
+def _one_corrected_token(
     states: jax.Array, arrays: tuple[jax.Array, ...], rate: jax.Array, decay: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     """Apply states that one new token corrects; return both."""
@@ -231,7 +231,7 @@ def _shares(total: jax.Array) -> jax.Array:
     return jnp.exp(jnp.where(jnp.tril(jnp.ones(between.shape[-2:], bool)), between, -jnp.inf))
 
 
-def _cut(x: jax.Array, size: int) -> jax.Array:
+def _chunked(x: jax.Array, size: int) -> jax.Array:
     """Cut (batch, sequence, ..) into (batch, chunks, size, ..), padded."""
     short = -x.shape[1] % size
     padded = jnp.pad(x, ((0, 0), (0, short), *(((0, 0),) * (x.ndim - 2)))) if short else x

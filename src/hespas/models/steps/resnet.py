@@ -180,7 +180,7 @@ def _train_step(
         changed["statistics"] = jax.tree.map(average, statistics)
     with jax.named_scope("optimiser"):
         if scale is not None:
-            changed = _unless_overflown(state, changed, gradients)
+            changed = _without_overflow(state, changed, gradients)
     with jax.named_scope("metrics"):
         accuracy = jnp.mean(jnp.argmax(logits, -1) == labels)
         metrics = {"loss": average(_cross_entropy(logits, labels)), "accuracy": average(accuracy)}
@@ -198,7 +198,7 @@ def _updated(state: State, gradients: Tree) -> dict[str, Any]:
     return dict(state) | {"weights": weights, "momentum": momentum, "step": state["step"] + 1}
 
 
-def _unless_overflown(state: State, changed: dict[str, Any], gradients: Tree) -> dict[str, Any]:
+def _without_overflow(state: State, changed: dict[str, Any], gradients: Tree) -> dict[str, Any]:
     """Keep old weights on overflow; adapt the loss scale."""
     finite = jnp.array(True)
     for leaf in jax.tree.leaves(gradients):

@@ -69,7 +69,7 @@ def through_experts(
         name: _spec(name, PartitionSpec(*map(divides.get, dimensions)), own[name])
         for name, dimensions in shapes.items()
     }
-    rows = divided.spec("batch", _tokens_of(routing), None)
+    rows = divided.spec("batch", _sent_dimension(routing), None)
 
     def routed(weights: Weights, x: jax.Array, sent: jax.Array) -> jax.Array:
         rounded = _in_few_bits(model, weights)
@@ -114,12 +114,12 @@ def _spec(name: str, spec: PartitionSpec, weight: Any) -> Any:
     return stored, PartitionSpec()
 
 
-def _tokens_of(routing: Routing) -> str:
+def _sent_dimension(routing: Routing) -> str:
     """Return the dimension of tokens that a device sends."""
     return "norm_sequence" if "tp" in routing.axes else "sequence"
 
 
-def _of_own_experts(chosen: jax.Array, axes: tuple[str, ...], own: int) -> jax.Array:
+def _own_places(chosen: jax.Array, axes: tuple[str, ...], own: int) -> jax.Array:
     """Return the places of chosen experts among own ones."""
     places = chosen - own * lax.axis_index(axes)
     return jnp.where((places >= 0) & (places < own), places, own)
@@ -170,7 +170,7 @@ class _Experts:
     @property
     def _shared_axes(self) -> tuple[str, ...]:
         """The axes that divide the experts and no tokens."""
-        of_tokens = self.divided.used("batch", _tokens_of(self.routing))
+        of_tokens = self.divided.used("batch", _sent_dimension(self.routing))
         return tuple(
             axis for axis in self.divided.mesh.present(self.routing.axes) if axis not in of_tokens
         )
@@ -195,7 +195,7 @@ class _Experts:
         with jax.named_scope("router"):
             gates, chosen = self._choice(tokens)
             packing = Packing.of(
-                _of_own_experts(chosen, shared, targets) if shared else chosen,
+                _own_places(chosen, shared, targets) if shared else chosen,
                 targets=targets,
                 capacity_percent=self.routing.capacity_percent,
                 parts=parts,
@@ -311,7 +311,7 @@ class _Experts:
             gates = jax.nn.softmax(best, -1)
             if "router_expert_scales" in self.weights:
                 gates = gates * self.weights["router_expert_scales"].astype(jnp.float32)[chosen]
-            return self._scaled(gates), chosen
+            return self._scaled_gates(gates), chosen
         scores = (
             jax.nn.sigmoid(logits) if self.routing.gate == "sigmoid" else jax.nn.softmax(logits, -1)
         )
@@ -319,9 +319,9 @@ class _Experts:
         best = jnp.take_along_axis(scores, chosen, -1)
         if self.routing.style.normalised:
             best = best / jnp.sum(best, -1, keepdims=True)
-        return self._scaled(best), chosen
+        return self._scaled_gates(best), chosen
 
-    def _scaled(self, gates: jax.Array) -> jax.Array:
+    def _scaled_gates(self, gates: jax.Array) -> jax.Array:
         return gates if self.routing.style.scale == 1 else gates * self.routing.style.scale
 
     def _logits(self, tokens: jax.Array) -> jax.Array:
@@ -348,7 +348,7 @@ class _Experts:
         of_groups = scores.reshape(by_group.shape)
         of_chosen = jnp.take_along_axis(of_groups, groups[..., None], 1)
         gates = jnp.take_along_axis(of_chosen, chosen, -1)
-        gates = self._scaled(gates / jnp.sum(gates, (1, 2), keepdims=True))
+        gates = self._scaled_gates(gates / jnp.sum(gates, (1, 2), keepdims=True))
         return gates, groups, chosen
 
     def _products(self, arrived: jax.Array) -> jax.Array:

@@ -80,7 +80,11 @@ def _weights(decoder: Transformer) -> Any:
 
     def stored(name: str, leaf: Any) -> Any:
         part = part_of(name)
-        return leaf if part == "other" else _stored(decoder, name, leaf, getattr(precision, part))
+        return (
+            leaf
+            if part == "other"
+            else _stored_weight(decoder, name, leaf, getattr(precision, part))
+        )
 
     layers = [
         {name: stored(name, leaf) for name, leaf in layer.items()}
@@ -90,7 +94,7 @@ def _weights(decoder: Transformer) -> Any:
     return decoder.of_part(weights_of_model, is_first=has_embedding(run), is_last=has_head(run))
 
 
-def _stored(decoder: Transformer, name: str, leaf: Any, dtype: str) -> Any:
+def _stored_weight(decoder: Transformer, name: str, leaf: Any, dtype: str) -> Any:
     """Return an abstract weight in a format with scales."""
     if dtype not in SCALED:
         return jax.ShapeDtypeStruct(leaf.shape, dtype_named(dtype), sharding=leaf.sharding)

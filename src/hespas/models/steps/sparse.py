@@ -69,7 +69,7 @@ def sparse_training(
             back = model.divided.constrain(gradients[1], None, None, TABLE)
             everyone = model.divided.constrain(batch["rows"], None, None)
             moved = [
-                _moved(own[path], state["squares"][path], numbers, back[:, index])
+                _updated_table(own[path], state["squares"][path], numbers, back[:, index])
                 for index, (path, numbers) in enumerate(
                     zip(tables, _by_table(everyone, sizes), strict=True)
                 )
@@ -83,7 +83,7 @@ def sparse_training(
     return Step(function=function, arguments=(state, model.batch()), mesh=mesh)
 
 
-def _moved(
+def _updated_table(
     table: jax.Array, squares: jax.Array, numbers: jax.Array, gradient: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     """Update the rows ``numbers`` of a table and its squares."""

@@ -95,13 +95,15 @@ class Transformer:
 
     def weights(self, dtype: Any) -> dict[str, Any]:
         """Return the abstract trained weights."""
-        return _picked(self._weights(dtype), is_adapter) if self.is_tuned else self._weights(dtype)
+        return (
+            _selected(self._weights(dtype), is_adapter) if self.is_tuned else self._weights(dtype)
+        )
 
     def frozen_weights(self) -> dict[str, Any]:
         """Return the abstract frozen weights, beside adapters."""
         if not self.is_tuned:
             return {}
-        return _picked(self._weights(self.dtype), lambda name: not is_adapter(name))
+        return _selected(self._weights(self.dtype), lambda name: not is_adapter(name))
 
     @property
     def is_tuned(self) -> bool:
@@ -252,7 +254,7 @@ class Transformer:
         model, places = self.model, self._places(batch)
         weights = self._with_inputs(x, weights, batch)
         layers = {kind: self._rematerialised(kind) for kind in model.kinds}
-        alone = {kind: _behind(before, layer) for kind, layer in layers.items()}
+        alone = {kind: _with_before(before, layer) for kind, layer in layers.items()}
         through = partial(_through, alone, layers)
         if not self.is_looped:
             return through(model.kinds, x, weights[_FIRST], places)[0]
@@ -399,7 +401,7 @@ def joined(weights: Weights, fixed: Weights) -> dict[str, Any]:
     return {**weights, **fixed, **{name: both(weights[name], fixed[name]) for name in layers}}
 
 
-def _picked(weights: Weights, picks: Callable[[str], bool]) -> dict[str, Any]:
+def _selected(weights: Weights, picks: Callable[[str], bool]) -> dict[str, Any]:
     """Return the weights of the names that are picked."""
 
     def of_layers(layers: Any) -> Any:
@@ -414,7 +416,7 @@ def _picked(weights: Weights, picks: Callable[[str], bool]) -> dict[str, Any]:
     }
 
 
-def _behind(before: BeforeLayer, layer: Any) -> Any:
+def _with_before(before: BeforeLayer, layer: Any) -> Any:
     """Return a layer behind ``before``."""
 
     def changed(x: jax.Array, weights: Weights, places: Places) -> jax.Array:
