@@ -11,7 +11,7 @@ from hespas.program.recorded import decode_recorded
 from hespas.sources import torch_step as module
 from hespas.sources.options import ModelOptions, TorchOptions
 from hespas.sources.source import find_source
-from hespas.sources.torch_step import TorchStep, check_packages, kept_step, step_digest
+from hespas.sources.torch_step import TorchStep, check_packages, recorded_step, step_digest
 from hespas.sources.workload import export_cache, read_workload
 from hespas.torch.messages import PINNED
 from torch_steps import TRAIN, needs_torch
@@ -77,11 +77,11 @@ def test_a_recorded_step_is_kept_until_its_files_change(
     monkeypatch.setattr(module, "record_torch", record)
     kept: ContentCache = export_cache(tmp_path / "cache")
     step = find(f"torch:{script}:step")
-    assert [kept_step(step, kept) for _ in range(2)] == [b"one"] * 2
+    assert [recorded_step(step, kept) for _ in range(2)] == [b"one"] * 2
     assert len(recorded) == 1
     script.write_text("two")
-    assert kept_step(step, kept) == b"two"
-    assert kept_step(find(f"torch:{script}:step", settings={"layers": "2"}), kept) == b"two"
+    assert recorded_step(step, kept) == b"two"
+    assert recorded_step(find(f"torch:{script}:step", settings={"layers": "2"}), kept) == b"two"
     assert len(recorded) == 3
 
 
