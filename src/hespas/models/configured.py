@@ -278,10 +278,7 @@ def _check_step(model: LanguageModel | Network | ResNet, name: str, step: str) -
 
 
 def _network_run(model: Network, step: str) -> Learning | Inferring | Reading | Writing:
-    """Return a network's default run.
-
-    Small models are whole on each device.
-    """
+    """Return a network's default run."""
     count = network_parameters(model)
     is_small = count * _TRAINED_BYTES < _DEVICE_BYTES / 2
     if step == "training":

@@ -175,10 +175,7 @@ class Flux:
         return embedding
 
     def _rotations(self, net: Net, text: int, rows: int) -> Any:
-        """Return each row's cosines and sines.
-
-        Text stands at 0, patches in a square.
-        """
+        """Return each row's cosines and sines."""
         ops, side = net.ops, round(rows**0.5)
         column = ops.repeated(ops.places(0, side)[None], side)
         nothing = ops.reshape(column * 0, rows)

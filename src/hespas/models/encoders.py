@@ -99,10 +99,7 @@ class Bert:
 
 
 def _pre_norm_layers(net: Net, tower: Tower, x: Any, names: tuple[str, str, Heads]) -> Any:
-    """Apply pre-norm layers.
-
-    ``names`` are those of both norms, and the heads.
-    """
+    """Apply pre-norm layers."""
     first, second, heads = names
 
     def block(layer: Net, x: Any) -> Any:

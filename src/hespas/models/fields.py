@@ -153,10 +153,7 @@ class Fields:
         self.read |= set(names)
 
     def with_values(self, **values: Any) -> Fields:
-        """Return the fields with some changed.
-
-        Reads count for both.
-        """
+        """Return the fields with some changed."""
         return replace(self, values={**self.values, **values})
 
     def part(self, name: str) -> Fields:

@@ -194,10 +194,7 @@ def kv_bytes_per_token(model: LanguageModel, precision: Precision = UNQUANTISED)
 
 
 def windowed_share(model: LanguageModel) -> float:
-    """Return the share of the cache in windowed layers.
-
-    Layers with chunks count, too.
-    """
+    """Return the share of the cache in windowed layers."""
     caching = _caching(model)
     within = sum(_cached_elements(model, kind) for kind in caching if kind.window or kind.chunk)
     return within / sum(_cached_elements(model, kind) for kind in caching)
@@ -236,10 +233,7 @@ def _working_bytes(model: LanguageModel) -> int:
 
 
 def _clusters(divided: float, everywhere: float) -> dict[str, str]:
-    """Return each part's smallest cluster with enough memory.
-
-    ``divided`` bytes are spread over its devices, ``everywhere`` is on each.
-    """
+    """Return each part's smallest cluster with enough memory."""
     clusters: dict[str, str] = {}
     for part in PARTS:
         capacity = load_device(part).memory_capacity_bytes

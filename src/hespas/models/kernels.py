@@ -1,7 +1,4 @@
-"""The kernels of fused attention, by name.
-
-Their scores never reach memory.
-"""
+"""The kernels of fused attention, by name."""
 
 from __future__ import annotations
 

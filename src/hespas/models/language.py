@@ -188,10 +188,7 @@ class LanguageModel:
 
     @property
     def kinds(self) -> tuple[LayerKind, ...]:
-        """The kind of each layer.
-
-        Attention is within documents where sequences have several.
-        """
+        """The kind of each layer."""
         run = self.run
         first = 0 if isinstance(run, Training) else run.first_layer
         until = first + self.layers
@@ -282,10 +279,7 @@ class LanguageModel:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """The sizes of array dimensions.
-
-        The batch is a round's, over all parts.
-        """
+        """The sizes of array dimensions."""
         sizes = self.sizes_of_layers
         named_sizes = {
             "rounds": self.accumulation,
@@ -539,10 +533,7 @@ def _kinds(layers: int, window: int, global_every: int, dense: int) -> tuple[Lay
 
 
 def shared_kinds(kinds: Iterable[LayerKind]) -> tuple[LayerKind, ...]:
-    """Return the kinds, with equal ones as one object.
-
-    Equal objects are counted fast.
-    """
+    """Return the kinds, with equal ones as one object."""
     shared: dict[LayerKind, LayerKind] = {}
     return tuple(shared.setdefault(kind, kind) for kind in kinds)
 

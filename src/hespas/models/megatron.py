@@ -153,10 +153,7 @@ _ADAPTED_BY_DEFAULT = 32
 
 
 def _adapters(fields: Fields) -> tuple[int, str]:
-    """Return the rank of adapters, and their modules.
-
-    The rank is 0 without adapters.
-    """
+    """Return the rank of adapters, and their modules."""
     is_adapted = any(name.startswith("lora_") for name in fields.values)
     default = _ADAPTED_BY_DEFAULT if is_adapted else 0
     rank = fields.size("lora_dim", "lora_rank", default=default)

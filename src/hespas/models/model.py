@@ -27,10 +27,7 @@ _AXIS = re.compile(r"\s*([A-Za-z_]\w*)\s*=\s*(\d+)\s*")
 
 @frozen
 class MeshAxes:
-    """Named axes of a mesh, with sizes.
-
-    Devices adjacent along the last axis have adjacent numbers.
-    """
+    """Named axes of a mesh, with sizes."""
 
     axes: tuple[tuple[str, int], ...]
 
@@ -51,10 +48,7 @@ class MeshAxes:
         return prod(size for _, size in self.axes)
 
     def size(self, *names: str) -> int:
-        """Return the product of these axes' sizes.
-
-        An absent axis counts 1.
-        """
+        """Return the product of these axes' sizes."""
         sizes = dict(self.axes)
         return prod(sizes.get(name, 1) for name in names)
 

@@ -127,10 +127,7 @@ class Net:
         return y if kind == "rms" else y + self.weight(f"{name}.bias", size)
 
     def convolution(self, name: str, x: Any, channels: int, size: int, **how: int) -> Any:
-        """Return a convolution with windows of ``size``.
-
-        ``x`` has the dimensions of an image or of a sequence.
-        """
+        """Return a convolution with windows of ``size``."""
         window = (("", size),) * (len(x.shape) - 2)
         kernel = self.weight(
             f"{name}.weight", *window, ("", x.shape[-1]), (ROW, channels), kind="kernel"
@@ -181,10 +178,7 @@ class Net:
         *,
         bias: bool = True,
     ) -> Any:
-        """Return two products with an activation between.
-
-        Of three products the second multiplies the activation.
-        """
+        """Return two products with an activation between."""
         first, *more, last = names
         with self.ops.scope("mlp"):
             up = [self.linear(name, x, ("mlp", width), bias=bias) for name in (first, *more)]

@@ -210,10 +210,7 @@ class Network:
 
     @property
     def flops(self) -> float:
-        """The FLOPs of a sample's forward pass.
-
-        Attention is among all tokens.
-        """
+        """The FLOPs of a sample's forward pass."""
         return _counted(self.design, self.run).flops
 
     @property

@@ -96,10 +96,7 @@ def _in_layers(model: LanguageModel, counts: Callable[[str], bool]) -> int:
 def layer_products(
     model: LanguageModel, kind: LayerKind, *, of_adapters_alone: bool = False
 ) -> int:
-    """Return how many weights a token meets in a layer.
-
-    Only chosen experts count.
-    """
+    """Return how many weights a token meets in a layer."""
     sizes, routing = _layer_sizes(model, kind), model.routing
     total = 0
     for name, shape in layer_weights(model, kind).items():

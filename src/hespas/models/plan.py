@@ -105,10 +105,7 @@ def _shortest(
 
 
 def _repetitions(kinds: Sequence[T], begin: int, length: int) -> list[int]:
-    """Return the ends of the repetitions of some layers.
-
-    The first is that of the second repetition.
-    """
+    """Return the ends of the repetitions of some layers."""
     ends: list[int] = []
     end = begin + 2 * length
     while end <= len(kinds) and kinds[end - length : end] == kinds[begin : begin + length]:

@@ -141,10 +141,7 @@ class Arrays:
         return self._over_cache(query, caches.written[path], bias)
 
     def cross(self, path: str, query: jax.Array, keys: Keys, *, scale: float) -> jax.Array:
-        """Return attention to another sequence.
-
-        A cache may have its keys.
-        """
+        """Return attention to another sequence."""
         query, caches, name = (
             query * jnp.asarray(scale, query.dtype),
             self.caches,

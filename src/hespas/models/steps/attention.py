@@ -288,10 +288,7 @@ def _softmax_attention(  # noqa: PLR0917 - the pieces of attention
     mask: jax.Array | None,
     sinks: jax.Array | None = None,
 ) -> jax.Array:
-    """Return softmax(query key^T) value.
-
-    Keys and values are (batch, heads, tokens, head size).
-    """
+    """Return softmax(query key^T) value."""
     batch, length, heads, size = query.shape
     kv_heads = key.shape[1]
     grouped = jnp.reshape(query, (batch, length, kv_heads, heads // kv_heads, size))

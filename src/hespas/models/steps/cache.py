@@ -57,10 +57,7 @@ def cache_shapes(model: LanguageModel, divided: Divided, kind: LayerKind) -> dic
 
 @frozen
 class Cache:
-    """The caches of a layer, by name.
-
-    ``position`` is that of the first new token.
-    """
+    """The caches of a layer, by name."""
 
     arrays: Arrays
     position: jax.Array
@@ -68,10 +65,7 @@ class Cache:
     table: jax.Array | None = None
 
     def written(self, **new: jax.Array) -> Cache:
-        """Return the cache with new tokens.
-
-        They are (batch, heads, new tokens, size).
-        """
+        """Return the cache with new tokens."""
         arrays = {name: self._with_tokens(self.arrays[name], array) for name, array in new.items()}
         return replace(self, arrays={**self.arrays, **arrays})
 

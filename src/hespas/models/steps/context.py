@@ -213,10 +213,7 @@ def _next(sharing: Sharing, array: jax.Array) -> jax.Array:
 
 
 def _to_owners(sharing: Sharing, parts: tuple[jax.Array, ...]) -> jax.Array:
-    """Sum all devices' results for this one.
-
-    Part ``i`` goes ``i`` devices back.
-    """
+    """Sum all devices' results for this one."""
     here = lax.axis_index(sharing.axis)
     stacked = jnp.stack((jnp.zeros_like(parts[0]), *parts))
     by_owner = jnp.take(stacked, (here - jnp.arange(sharing.devices)) % sharing.devices, 0)
@@ -234,10 +231,7 @@ def _queries(array: jax.Array, is_earlier: jax.Array, *, axis: int = 1) -> jax.A
 
 
 def _keys(array: jax.Array, is_earlier: jax.Array) -> jax.Array:
-    """Return the seen blocks of keys or values.
-
-    They are the front block twice, or both.
-    """
+    """Return the seen blocks of keys or values."""
     front, end = jnp.split(array, 2, 1)
     return jnp.concatenate((jnp.where(is_earlier, front, end), front), 0)
 

@@ -65,10 +65,7 @@ class Exchange:
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _sorted(order: tuple[int, ...], chunks: jax.Array) -> jax.Array:
-    """Return chunks in an order, copied by a kernel.
-
-    So are their gradients.
-    """
+    """Return chunks in an order, copied by a kernel."""
     return chunks.at[np.asarray(order)].get(mode="promise_in_bounds", unique_indices=True)
 
 
@@ -92,10 +89,7 @@ def sent_to_experts(exchange: Exchange, dtype: str, x: jax.Array) -> jax.Array:
 
 
 def sent_back(exchange: Exchange, dtype: str, x: jax.Array) -> jax.Array:
-    """Send rows back from experts.
-
-    Their gradients travel in 8 bits for f8.
-    """
+    """Send rows back from experts."""
     return _sent((exchange, False), x) if dtype == "f8" else exchange.back(x)
 
 
@@ -164,10 +158,7 @@ class Packing:
         )
 
     def packed(self, rows: jax.Array) -> jax.Array:
-        """Scatter rows to (targets, places, ...), one per choice.
-
-        Other places are zeros.
-        """
+        """Scatter rows to (targets, places, ...), one per choice."""
         return self._at_places(rows, self._choice_of_place() // self.choices)
 
     def packed_choices(self, values: jax.Array) -> jax.Array:
@@ -183,10 +174,7 @@ class Packing:
         return values[places] * is_filled[..., None].astype(values.dtype)
 
     def unpacked(self, packed: jax.Array) -> jax.Array:
-        """Gather each choice's row from (targets, places, ...).
-
-        Dropped choices have zeros.
-        """
+        """Gather each choice's row from (targets, places, ...)."""
         rank = (
             jnp.zeros_like(self.order)
             .at[self.order]

@@ -63,10 +63,7 @@ def gated(style: Style, gate: jax.Array, up: jax.Array) -> jax.Array:
 
 
 def activated(style: Style, x: jax.Array) -> jax.Array:
-    """Apply the style's activation.
-
-    GELU is by a hyperbolic tangent unless it is exact.
-    """
+    """Apply the style's activation."""
     match style.activation:
         case "gelu" | "exact_gelu":
             activation = jax.nn.gelu(x, approximate=style.activation == "gelu")

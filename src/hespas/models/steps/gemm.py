@@ -33,10 +33,7 @@ def _product(a: jax.Array, b: jax.Array) -> jax.Array:
 
 
 def _scattered(divided: Divided, result: Divided, axes: tuple[str, ...]) -> Any:
-    """Write the reduce-scatter out.
-
-    The partitioner would write an all-reduce and a slice.
-    """
+    """Write the reduce-scatter out."""
 
     def body(a: jax.Array, b: jax.Array) -> jax.Array:
         return jax.lax.psum_scatter(a @ b, axes, scatter_dimension=0, tiled=True)

@@ -142,10 +142,7 @@ class _Layer:
             return query, key, share * jnp.asarray(scale, share.dtype)
 
     def _projected(self, rows: Rows) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Return scaled queries, and the two parts of keys.
-
-        Those are each token's vector, and the positional part.
-        """
+        """Return scaled queries, and the two parts of keys."""
         style, (x, low), rank = self.model.style, rows, self.latent.kv_rank
         query = product("bsr,rhd->bshd", low, self.weights["query_up"])
         size = self.model.sizes_of_layers.head_size

@@ -142,10 +142,7 @@ class Layers:
     def _feed_forward(
         self, kind: LayerKind, x: jax.Array, hidden: jax.Array, weights: Weights
     ) -> jax.Array:
-        """Apply the feed-forward to normalised rows.
-
-        ``x`` are the rows before the norm.
-        """
+        """Apply the feed-forward to normalised rows."""
         run, routing = self.model.run, self.model.routing
         through = partial(self._dense_or_experts, routing if kind.is_routed else None, kind)
         module = "moe" if kind.is_routed and routing is not None else "mlp"
@@ -184,10 +181,7 @@ class Layers:
             return output + shared
 
     def _dense_and_experts(self, x: jax.Array, hidden: jax.Array, weights: Weights) -> jax.Array:
-        """Return the sum of a dense layer and of experts.
-
-        Each is normalised.
-        """
+        """Return the sum of a dense layer and of experts."""
         style = self.model.style
         after_dense, before_experts, after_experts = BESIDE
         dense = normalised(

@@ -16,10 +16,7 @@ from hespas.models.weights import routing_weights
 
 
 def build(settings: Experts) -> Step:
-    """Build the layer's forward pass, or its gradients.
-
-    With ``train`` it has the gradients of its weights.
-    """
+    """Build the layer's forward pass, or its gradients."""
     settings.check()
     model = settings.model
     divided = Divided(mesh=settings.mesh, sizes=model.sizes, axes=model.axes)

@@ -78,10 +78,7 @@ class Places(NamedTuple):
 def turns(
     positions: jax.Array, size: int, theta: float, scaling: RotaryScaling | None = None
 ) -> tuple[jax.Array, jax.Array]:
-    """Return sines and cosines of rotary angles, by ``size``.
-
-    ``positions`` are (batch, sequence).
-    """
+    """Return sines and cosines of rotary angles, by ``size``."""
     if scaling is None:
         periods = theta ** (2 * jnp.arange(0, size // 2, dtype=jnp.float32) / size)
         angles = positions[:, :, None, None] / periods

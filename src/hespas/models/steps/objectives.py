@@ -99,10 +99,7 @@ cross_entropy.defvjp(_loss_forward, _loss_backward)
 
 @jax.custom_vjp
 def eager_cross_entropy(logits: jax.Array, targets: jax.Array) -> jax.Array:
-    """Return each token's loss as eager PyTorch computes it.
-
-    It is in f32.
-    """
+    """Return each token's loss as eager PyTorch computes it."""
     return _eager_forward(logits, targets)[0]
 
 
