@@ -249,7 +249,7 @@ def _fused(
     is_tpu = platform_of(target) == "tpu"
     if of_libraries and is_tpu:
         raise ConfigError(
-            f"{options.compile.words} is of GPUs, and the node is none",
+            f"{options.compile.words} needs a GPU, and the node is a TPU",
             hint=f"give {option('fidelity')} {Fidelity.FUSED.value}",
         )
     device = device_of(options.estimate)

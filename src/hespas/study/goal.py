@@ -190,7 +190,7 @@ def _compare(node: ast.Compare, values: Mapping[str, Value]) -> bool | None:
     for kind, (first, second) in zip(node.ops, pairwise(operands), strict=True):
         is_known = first is not None and second is not None
         if isinstance(kind, _ORDERED) and (isinstance(first, bool) or isinstance(second, bool)):
-            raise TypeError("what is true or false is neither more nor less than something")
+            raise TypeError("true and false have no order")
         results.append(bool(_COMPARISONS[type(kind)](first, second)) if is_known else None)
     return _all(results)
 

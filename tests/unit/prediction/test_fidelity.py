@@ -159,7 +159,7 @@ def test_libraries_combine_no_collectives() -> None:
 def test_libraries_are_those_of_gpus() -> None:
     choice = CompileChoice(fidelity=Fidelity.LIBRARY)
     given = options(compiled=choice, estimate=EstimateOptions(node="TPUv5e"))
-    with pytest.raises(ConfigError, match="fidelity library is of GPUs, and the node is none"):
+    with pytest.raises(ConfigError, match="fidelity library needs a GPU, and the node is a TPU"):
         loading.load(given, source=SOURCE)
     on_gpu = options(compiled=choice, estimate=EstimateOptions(node="H100_80GB"))
     assert loading.load(on_gpu, source=SOURCE).fidelity == "library"

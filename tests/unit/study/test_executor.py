@@ -131,7 +131,8 @@ def test_as_many_run_at_a_time_as_there_is_memory_for() -> None:
         executor._free_bytes = int(2.5e9)  # pyright: ignore[reportPrivateUsage]
         most = 0
         for _ in executor.outcomes([task("wait", number) for number in range(8)]):
-            most = max(most, len(executor._busy()))  # pyright: ignore[reportPrivateUsage]
+            processes = executor._processes  # pyright: ignore[reportPrivateUsage]
+            most = max(most, sum(worker.attempt is not None for worker in processes))
     # The first runs alone; the others, of 1 GB each, two at a time, of which one has just ended.
     assert most == 1
 

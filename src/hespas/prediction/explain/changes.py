@@ -38,7 +38,7 @@ from hespas.simulate.models import simulate_job, simulated_again
 from hespas.simulate.options import Model
 from hespas.simulate.timeline import Timeline
 from hespas.tasks.build import estimated_tasks
-from hespas.tasks.graph import ComputeTask, MemoryTask, TaskGraph, is_host_launch
+from hespas.tasks.graph import ComputeTask, MemoryTask, Task, TaskGraph, is_host_launch
 
 _MUCH = 1e6
 """Stands for infinitely many times as fast: rates have to be finite."""
@@ -219,9 +219,9 @@ class _Step:
         """Yield the step with faster links or launches of hosts."""
         if self.prediction.host_transfer_s:
             tasks = self.prediction.tasks if self.rows is None else self.rows.chains.graph
-            yield self._row(HOST_LINK_DOUBLED, self._of_tasks_s(_with_host_links_doubled(tasks)))
+            yield self._row(HOST_LINK_DOUBLED, self._of_tasks_s(_retimed(tasks, _halved_transfer)))
         if self.prediction.launch_wait_s:
-            tasks = _with_free_launches(self.prediction.tasks)
+            tasks = _retimed(self.prediction.tasks, _free_launch)
             yield self._row(HOST_LAUNCHES_FREE, self._of_tasks_s(tasks))
 
     def devices(self) -> Iterator[Change]:
@@ -364,30 +364,25 @@ def _again(prediction: Prediction, rows: Rows | None) -> Callable[[TaskGraph], T
     choice = model_of(prediction.options.network, system)
 
     @cache
-    def planned() -> Callable[[TaskGraph], Timeline]:
+    def simulation() -> Callable[[TaskGraph], Timeline]:
         return simulated_again(first, system, choice)
 
     def again(tasks: TaskGraph) -> Timeline:
-        return planned()(tasks)
+        return simulation()(tasks)
 
     return again
 
 
-def _with_host_links_doubled(graph: TaskGraph) -> TaskGraph:
-    tasks = [
-        replace(task, duration_ps=task.duration_ps // 2)
-        if isinstance(task, MemoryTask) and task.duration_ps is not None
-        else task
-        for task in graph.tasks
-    ]
-    return replace(graph, tasks=tuple(tasks))
+def _retimed(graph: TaskGraph, change: Callable[[Task], Task]) -> TaskGraph:
+    return replace(graph, tasks=tuple([change(task) for task in graph.tasks]))
 
 
-def _with_free_launches(graph: TaskGraph) -> TaskGraph:
-    tasks = [
-        replace(task, duration_ps=0)
-        if isinstance(task, ComputeTask) and is_host_launch(task)
-        else task
-        for task in graph.tasks
-    ]
-    return replace(graph, tasks=tuple(tasks))
+def _halved_transfer(task: Task) -> Task:
+    if not isinstance(task, MemoryTask) or task.duration_ps is None:
+        return task
+    return replace(task, duration_ps=task.duration_ps // 2)
+
+
+def _free_launch(task: Task) -> Task:
+    is_launch = isinstance(task, ComputeTask) and is_host_launch(task)
+    return replace(task, duration_ps=0) if is_launch else task

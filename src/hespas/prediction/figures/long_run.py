@@ -211,7 +211,7 @@ def _outer_bandwidth(prediction: AnyPrediction) -> float:
     fabric = None if system is None else interconnect_of(system).fabric
     if not isinstance(fabric, Dimensions):
         raise ConfigError(
-            "the bandwidth between nodes is not known, over which copies of checkpoints go",
+            "the bandwidth between nodes is not known, and checkpoints are copied over it",
             hint=f"give another {option('checkpoint_mode')}",
         )
     return fabric.dimensions[-1].bandwidth_bytes_per_s
