@@ -55,7 +55,7 @@ def test_tokens_of_several_devices_are_those_of_the_whole_inputs() -> None:
     assert work_of(divided, FILE) == StepWork()
     whole = GlobalFacts(inputs=types("tensor<16x128xi32>", "tensor<16x128xi32>"))
     assert work_of(replace(divided, global_facts=whole), FILE) == StepWork(
-        tokens=2048, samples=16, what="sequences"
+        tokens=2048, samples=16, sample_name="sequences"
     )
     two = GlobalFacts(inputs=types("tensor<16x128xi32>", "tensor<16x64xi32>"))
     assert work_of(replace(divided, global_facts=two), FILE) == StepWork()
@@ -69,7 +69,7 @@ def test_what_exported_a_step_says_its_tokens() -> None:
     assert work_of(replace(program(), global_facts=padded), FILE) == StepWork(tokens=4096)
     full = replace(stated, inputs=types("tensor<8x512xi32>"))
     assert work_of(replace(program(), global_facts=full), FILE) == StepWork(
-        tokens=4096, samples=8, what="sequences"
+        tokens=4096, samples=8, sample_name="sequences"
     )
 
 
