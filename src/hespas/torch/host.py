@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
-from torch.utils._pytree import tree_leaves
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.weak import WeakIdKeyDictionary
 
 _MOST_ELEMENTS = 2**16
@@ -46,6 +47,50 @@ class Host:
         unpinned = {name: value for name, value in kwargs.items() if name != "pin_memory"}
         with unset_fake_temporarily():
             return func(*args, **unpinned)
+
+
+@dataclass(slots=True)
+class DeviceValues:
+    """The values of device tensors that were copied from the host and not written since."""
+
+    _values: Any = field(default_factory=WeakIdKeyDictionary)
+
+    def note(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
+        """Note a copy to the device, or that an operation writes one."""
+        for tensor in tensors_in(written_arguments(func, args, kwargs)):
+            if isinstance(tensor, FakeTensor):
+                self._values.pop(tensor.untyped_storage(), None)
+        if func is torch.ops.aten._to_copy.default and not isinstance(args[0], FakeTensor):
+            with unset_fake_temporarily():
+                value = torch.empty_strided(result.shape, result.stride(), dtype=result.dtype)
+                value.copy_(args[0])
+            self._values[result.untyped_storage()] = value
+
+    def of(self, tensor: Any) -> Any:
+        """Return a tensor's values on the host; the tensor itself if they are not known."""
+        if not isinstance(tensor, FakeTensor):
+            return tensor
+        value = self._values.get(tensor.untyped_storage())
+        if value is None or value.dtype != tensor.dtype:
+            return tensor
+        with unset_fake_temporarily():
+            return value.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+
+
+class OnHost(TorchDispatchMode):
+    """Lets operations read the values of device tensors, where these are known."""
+
+    def __init__(self, values: DeviceValues) -> None:
+        super().__init__()
+        self._values = values
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: Any = (), kwargs: Any = None
+    ) -> Any:
+        """Call an operation with host tensors in the place of known ones."""
+        del types
+        args, kwargs = tree_map(self._values.of, (args, kwargs or {}))
+        return func(*args, **kwargs)
 
 
 def tensors_in(values: Any) -> Iterator[torch.Tensor]:

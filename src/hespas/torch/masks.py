@@ -12,6 +12,8 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorDeviceMismatchEr
 from torch.nn.attention import flex_attention as flex
 from torch.utils.weak import WeakIdKeyDictionary
 
+from hespas.torch.host import DeviceValues, OnHost
+
 _KEYS_AT_A_TIME = 2**13
 _PAIRS_AT_A_TIME = 2**24
 
@@ -20,9 +22,11 @@ _PAIRS_AT_A_TIME = 2**24
 class BlockMasks:
     """The shares of all pairs that masks leave, by the storages of their indices.
 
-    A mask is a function of positions: it runs on the host, where positions have data.
+    A mask is a function of positions: it runs on the host, where positions have data. It may read
+    tensors of the device whose ``values`` are known.
     """
 
+    values: DeviceValues
     _shares: Any = field(default_factory=WeakIdKeyDictionary)
 
     def install(self) -> None:
@@ -49,9 +53,10 @@ class BlockMasks:
 
     def _note(self, mask: Any) -> None:
         try:
-            share = _computed_share(mask)
+            with OnHost(self.values):
+                share = _computed_share(mask)
         except FakeTensorDeviceMismatchError:
-            # It reads a tensor of the device, which has no data.
+            # It reads a tensor of the device, whose data are not known.
             share = None
         if share is None:
             return

@@ -28,7 +28,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from hespas.errors import UnsupportedError
 from hespas.program.recorded import HostWait, Operation
 from hespas.torch.groups import NAMESPACES, Groups
-from hespas.torch.host import Host, tensors_in, written_arguments
+from hespas.torch.host import DeviceValues, Host, tensors_in, written_arguments
 from hespas.torch.places import Places
 from hespas.torch.script import NO_DATA
 from hespas.torch.tape import Tape
@@ -67,12 +67,13 @@ class Recorder(TorchDispatchMode):
 
     supports_higher_order_operators = True
 
-    def __init__(self, tape: Tape, places: Places, groups: Groups) -> None:
+    def __init__(self, tape: Tape, places: Places, groups: Groups, values: DeviceValues) -> None:
         super().__init__()
         self._tape = tape
         self._places = places
         self._groups = groups
         self._host = Host()
+        self._values = values
         self.paused = 0
         self._dense = 0
         # DTensor finds the shape of a whole result with tensors that no kernel computes.
@@ -125,6 +126,7 @@ class Recorder(TorchDispatchMode):
             result = _shaped(func, args, kwargs)
         except (DataDependentOutputException, DynamicOutputShapeException) as error:
             raise self._without_data(f"{operation_name(func)} needs a tensor's values") from error
+        self._values.note(func, args, kwargs, result)
         self._record(func, args, kwargs, result)
         return result
 

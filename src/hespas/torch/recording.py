@@ -29,6 +29,7 @@ from hespas.program.recorded import RecordedStep, encode_recorded
 from hespas.torch.compiling import forbid_compilation, install_compilation, uncompiled
 from hespas.torch.device import fake_mode, install_fake_gpus
 from hespas.torch.groups import Groups
+from hespas.torch.host import DeviceValues
 from hespas.torch.kernels import TritonKernels
 from hespas.torch.libraries import install_library_choices
 from hespas.torch.masks import BlockMasks
@@ -58,7 +59,8 @@ def record_step(request: StepRequest) -> tuple[bytes, list[str]]:
     tape.place = places.now
     streams = Streams(tape)
     groups = Groups(streams)
-    masks = BlockMasks()
+    values = DeviceValues()
+    masks = BlockMasks(values)
     kernels = TritonKernels(tape, masks)
     properties = install_fake_gpus(request.gpu, streams, count=request.devices_per_host)
     groups.install(rank=request.rank, world_size=request.world_size)
@@ -79,7 +81,7 @@ def record_step(request: StepRequest) -> tuple[bytes, list[str]]:
     _refuse_what_needs_a_gpu(places)
     _refuse_prints(places)
     try:
-        tokens = _run(request, places, groups)
+        tokens = _run(request, places, groups, values)
         compiled = kernels.recorded(tape.calls)
     except (Exception, SystemExit) as error:
         raise in_words(error, user_line(error, root), location=request.module) from error
@@ -101,9 +103,9 @@ def record_step(request: StepRequest) -> tuple[bytes, list[str]]:
     return encode_recorded(step), _user_files()
 
 
-def _run(request: StepRequest, places: Places, groups: Groups) -> int | None:
+def _run(request: StepRequest, places: Places, groups: Groups, values: DeviceValues) -> int | None:
     tape = groups.streams.tape
-    with fake_mode(), Recorder(tape, places, groups):
+    with fake_mode(), Recorder(tape, places, groups, values):
         function = load_function(request.module, request.function)
         location = f"{request.module}:{request.function}"
         arguments = read_arguments(function, request.arguments, location=location)

@@ -14,8 +14,11 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 attention = torch.compile(flex_attention)
 
-def train(window: int = 0, compiled: bool = False, documents: bool = False):
-    numbers = torch.arange(1024, device="cuda") // 256
+def train(window: int = 0, compiled: bool = False, documents: bool = False,
+          known: bool = False, written: bool = False):
+    numbers = (torch.arange(1024, device="cpu" if known else "cuda") // 256).to("cuda")
+    if written:
+        numbers += 1
     def causal(batch, head, query, key):
         return (query >= key) & (query - key < (window or 1024))
     def of_documents(batch, head, query, key):
@@ -52,6 +55,19 @@ def test_a_window_leaves_two_blocks_in_a_row() -> None:
 
 def test_a_mask_of_the_devices_tensors_is_not_counted() -> None:
     assert attended(documents=True) == [None, None]
+
+
+def test_documents_from_the_host_leave_their_blocks() -> None:
+    step = record(FLEX, documents=True, known=True)
+    calls = [call for call in kernel_calls(step) if call.kernel.startswith("triton_tem")]
+    # Four documents of two blocks.
+    assert [call.attended for call in calls] == [4 * 2 * 2 / BLOCKS**2] * 2
+
+
+def test_documents_that_the_device_has_changed_are_not_counted() -> None:
+    step = record(FLEX, documents=True, known=True, written=True)
+    calls = [call for call in kernel_calls(step) if call.kernel.startswith("triton_tem")]
+    assert [call.attended for call in calls] == [None, None]
 
 
 def test_attention_that_is_not_compiled_computes_all_pairs() -> None:

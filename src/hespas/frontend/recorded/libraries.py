@@ -247,7 +247,8 @@ def template_of(call: KernelCall) -> Operation | None:
         raise UnsupportedError(
             "which blocks a mask of FlexAttention leaves depends on tensors that have no data here",
             location=call.place,
-            hint="make the mask by create_block_mask, of positions and numbers alone",
+            hint="make the mask by create_block_mask, of positions and of tensors that the host "
+            "made and copied to the GPU",
         )
     query, key, value, *gradients = arrays
     name = "aten::_scaled_dot_product_flash_attention"
