@@ -181,7 +181,7 @@ def _refuse_extensions(places: Places) -> None:
 
 
 def _refuse_what_needs_a_gpu(places: Places) -> None:
-    """Make captured CUDA graphs an error."""
+    """Make captured CUDA graphs, and several GPUs of one process, errors."""
 
     def refusal(what: str, hint: str) -> Callable[..., None]:
         def refuse(*_arguments: Any, **_options: Any) -> None:
@@ -189,6 +189,10 @@ def _refuse_what_needs_a_gpu(places: Places) -> None:
 
         return refuse
 
+    torch.nn.DataParallel.__init__ = refusal(
+        "DataParallel, which runs several GPUs in one process,",
+        "wrap the model in torch.nn.parallel.DistributedDataParallel",
+    )
     torch.cuda.CUDAGraph.__new__ = refusal(
         "a CUDA graph",
         "call what it captures, and give --cuda-graphs",

@@ -193,6 +193,7 @@ def test_what_is_wrong_with_a_script_is_said_with_its_line(
     [
         ("print(x)", "prints a tensor"),
         ("load_inline(name='mine', cpp_sources='', cuda_sources='')", "extension mine is compiled"),
+        ("torch.nn.DataParallel(torch.nn.Linear(2, 2))", "DataParallel, which runs several GPUs"),
         ("torch.cuda.CUDAGraph()", "a CUDA graph is not recorded"),
     ],
 )
