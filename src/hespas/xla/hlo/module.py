@@ -51,7 +51,7 @@ def _module_of(message: Any) -> Any:
 
 
 def _parse_proto(source: bytes) -> tuple[str, Any] | None:
-    """Return the class and the module of a proto, or None."""
+    """Return a proto's class and module, or None."""
     # Either message may parse as the other: only the right one holds computations.
     for name in ("xla.HloProto", "xla.HloModuleProto"):
         with suppress(DecodeError):

@@ -193,7 +193,9 @@ def read_fields(text: str) -> dict[str, str]:
 
 
 def read_pairs(text: str) -> dict[str, str]:
-    """Read ``name = value`` pairs; a name alone has an empty value.
+    """Read ``name = value`` pairs.
+
+    A name alone has an empty value.
 
     >>> read_pairs("a = [1, 2], b")
     {'a': '[1, 2]', 'b': ''}
