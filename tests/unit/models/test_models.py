@@ -86,6 +86,15 @@ def test_a_network_in_nodes_reduces_gradients_in_two_steps() -> None:
     assert "dense<[[0, 4], [1, 5], [2, 6], [3, 7]]>" in text  # across nodes, of each shard
 
 
+def test_documents_of_steps_like_those_of_maxtext_may_be_short() -> None:
+    options = {"mesh": "fsdp=1", "layers": "1", "sequence": "128", "vocabulary": "256"}
+    text = export_model(
+        "llama3-100m", {**options, "attention": "unfused", "document_length": "64"}
+    ).text.decode()
+    assert "x64x64xbf16" in text
+    assert "x128x128xbf16" not in text
+
+
 _DECODER = {
     "embedding": "64",
     "heads": "2",
