@@ -15,7 +15,7 @@ from hespas.lower.roles import Role
 from hespas.program.attrs import NO_ATTRS, BitcastAttrs, FusionAttrs, InPlace
 from hespas.program.operations.traits import Category
 from hespas.program.program import Alias, Block, Op, Value, values_read
-from hespas.program.rewrite import Renaming, copied_op, fresh, plain_op
+from hespas.program.rewrite import Renaming, copied_op, fresh, plain_op, renamed_op
 from hespas.program.types import TensorType
 
 
@@ -217,6 +217,30 @@ def _overwritten(op: Op) -> Iterator[int]:
         body = op.regions[1]
         pairs = zip(body.arguments, body.operations[-1].operands, strict=True)
         yield from (index for index, (argument, value) in enumerate(pairs) if argument is not value)
+
+
+def with_equal_once(operations: Sequence[Op], outputs: Sequence[Value]) -> list[Op]:
+    """Return kernels, equal ones of the same operands once.
+
+    What is fused into each of its readers may make two of them equal. Outputs have arrays of their
+    own.
+    """
+    written = set(outputs)
+    first: dict[Hashable, list[Op]] = {}
+    renaming: Renaming = {}
+    distinct: list[Op] = []
+    for original in operations:
+        op = renamed_op(original, renaming) if renaming else original
+        if op.kind == "fusion" and op.operands and written.isdisjoint(op.results):
+            types = tuple([result.type for result in op.results])
+            alike = first.setdefault((op.operands, types), [])
+            same = next((earlier for earlier in alike if _key(earlier) == _key(op)), None)
+            if same is not None:
+                renaming.update(zip(op.results, same.results, strict=True))
+                continue
+            alike.append(op)
+        distinct.append(op)
+    return distinct
 
 
 def with_equal_together(operations: Sequence[Op], names: Names) -> list[Op]:

@@ -32,6 +32,7 @@ from hespas.lower.build import (
     built,
     kept_arguments,
     with_copies,
+    with_equal_once,
     with_equal_together,
 )
 from hespas.lower.group import grouped
@@ -309,7 +310,8 @@ class _Fuser:
         grouping = grouped(block)
         outputs = block.operations[-1].operands
         nodes = nodes_of(grouping, outputs)
-        return in_order(built(grouping, nodes, self.names), [node.rank for node in nodes])
+        ops = in_order(built(grouping, nodes, self.names), [node.rank for node in nodes])
+        return with_equal_once(ops, outputs)
 
     def _of_library(self, block: Block) -> list[Op]:
         needed = block.operations[-1].operands

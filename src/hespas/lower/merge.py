@@ -276,6 +276,8 @@ class _Graph:
         """
         if not _is_alike(node, user):
             return False
+        if len(node.after) == 1 and not self._is_of_many(node, user):
+            return False
         if node.group is not None and not self.grouping.apart.isdisjoint(node.group.roots):
             return False
         operations, roles = self.grouping.operations, self.grouping.roles
@@ -286,6 +288,14 @@ class _Graph:
             for result in operations[root].results
         }
         return closed.isdisjoint(user.reads)
+
+    def _is_of_many(self, node: Node, user: Node) -> bool:
+        """Return whether results leave the block, or the user is several kernels."""
+        if user.group is not None and len(user.group.roots) > 1:
+            return True
+        operations = self.grouping.operations
+        roots = node.group.roots if node.group else ()
+        return any(not self.results.isdisjoint(operations[root].results) for root in roots)
 
     def _read_apart(self, first: Node, second: Node, read: Value) -> bool:
         """Return whether two kernels read separate parts of a value.

@@ -20,7 +20,8 @@ from hespas.program.attrs import CompareAttrs, ConstantAttrs, DimensionsAttrs, S
 from hespas.program.operations.traits import Category
 from hespas.program.program import Block, Op, Value, size_of, values_read
 from hespas.program.rewrite import live, plain_op, renamed_op
-from hespas.program.types import TensorType, Type
+from hespas.program.text import structure_key
+from hespas.program.types import NumberKind, TensorType, Type
 
 _SHARED = (
     Category.ELEMENTWISE,
@@ -44,6 +45,7 @@ _FOLDED: Mapping[str, Callable[..., float]] = {
 }
 """What is done with numbers that are known before, as in a variance without a correction."""
 _SMALL = 1 << 24
+_HALVES = frozenset({"bf16", "f16"})
 
 
 @dataclass(slots=True, kw_only=True)
@@ -179,7 +181,13 @@ class _Walk:
         if len(op.results) != 1 or not op.operands:
             return None
         value, after = op.operands[0], op.results[0].type
-        return value if op.kind == "copy" or (value.type == after and _keeps(op)) else None
+        if op.kind == "copy" or (value.type == after and _keeps(op)):
+            return value
+        before = self.outer.producer.get(value)
+        if op.kind != "convert" or before is None or before.kind != "convert":
+            return None
+        (source,) = before.operands
+        return source if source.type == after and _is_lossless(after, value.type) else None
 
 
 def _without_reduction(op: Op) -> Op:
@@ -208,14 +216,36 @@ def _keeps(op: Op) -> bool:
             return False
 
 
+def _is_lossless(narrow: Type, wide: Type) -> bool:
+    if not isinstance(narrow, TensorType) or not isinstance(wide, TensorType):
+        return False
+    if {narrow.element.kind, wide.element.kind} != {NumberKind.FLOAT}:
+        return False
+    names = narrow.element.name, wide.element.name
+    return (names[0] in _HALVES and names[1] in ("f32", "f64")) or names == ("f32", "f64")
+
+
 def _key(op: Op) -> Hashable | None:
     """Return a key that equal computations share; None if that is open."""
     types = tuple([_type(result.type) for result in op.results])
     if op.traits.category in _SHARED and not op.regions:
         attributes = tuple([pair for pair in op.attributes if pair[0] not in _LAYOUT_NAMES])
         return (op.kind, op.operands, types, attributes)
+    if op.kind == "reduce" and all(map(_is_closed, op.regions)):
+        bodies = [structure_key(it.operations, it.operations[-1].operands) for it in op.regions]
+        return (op.kind, op.operands, types, op.attrs, *bodies)
     return None
 
 
 def _type(kind: Type) -> object:
     return (kind.element.name, kind.shape) if isinstance(kind, TensorType) else str(kind)
+
+
+def _is_closed(block: Block) -> bool:
+    """Return whether a block reads nothing from around it."""
+    local = set(block.arguments)
+    for op in block.operations:
+        if not local.issuperset(values_read(op)):
+            return False
+        local.update(op.results)
+    return True

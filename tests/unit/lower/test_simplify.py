@@ -40,6 +40,15 @@ def test_what_changes_nothing_is_dropped() -> None:
     assert kinds(vector_main(body)) == ["tanh"]
 
 
+def test_a_wider_type_and_back_is_nothing_but_a_narrower_one_rounds() -> None:
+    wide, narrow = "tensor<8xf64>", "tensor<8xbf16>"
+    body = f"""%b = stablehlo.convert %a : ({VECTOR}) -> {wide}
+    %c = stablehlo.convert %b : ({wide}) -> {VECTOR}
+    %d = stablehlo.convert %c : ({VECTOR}) -> {narrow}
+    %r = stablehlo.convert %d : ({narrow}) -> {VECTOR}"""
+    assert kinds(vector_main(body)) == ["convert", "convert"]
+
+
 def test_a_reduction_of_one_element_each_is_a_reshape() -> None:
     column = "tensor<8x1xf32>"
     body = f"""%z = stablehlo.constant dense<0.0> : tensor<f32>
