@@ -123,7 +123,7 @@ def _program(step: RecordedStep, name: str) -> Program:
         compiled_for=step.target,
         compiler_versions=step.versions,
         global_facts=GlobalFacts(mesh=mesh, tokens=step.tokens),
-        warnings=(*_missing_forward_passes(step), *_uncompiled(step)),
+        warnings=(*_missing_forward_passes(step), *_uncompiled(step), *_separate(step)),
     )
 
 
@@ -154,6 +154,17 @@ def _uncompiled(step: RecordedStep) -> Iterator[str]:
         yield (
             f"torch.compile left {', '.join(step.uncompiled)} as written, for a graph breaks in a "
             "loop there: compile the modules that are called in the loop"
+        )
+
+
+def _separate(step: RecordedStep) -> Iterator[str]:
+    """Warn if several devices train without communication."""
+    if step.world_size == 1 or any(isinstance(call, CollectiveCall) for call in step.calls):
+        return
+    if any(storage.role == "gradient" for storage in step.storages):
+        yield (
+            f"nothing is communicated: each of {step.world_size} devices trains a model of its "
+            "own. DistributedDataParallel or fully_shard make it one"
         )
 
 

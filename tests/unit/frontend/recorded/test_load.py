@@ -190,6 +190,14 @@ def test_what_torch_compile_left_as_written_is_a_warning() -> None:
     assert "torch.compile left train.py:7 forward as written" in warning
 
 
+def test_devices_that_train_without_communication_are_a_warning() -> None:
+    step = Recorder()
+    step.tensor(4096, role="gradient")
+    (warning,) = loaded(step.step()).warnings
+    assert "each of 8 devices trains a model of its own" in warning
+    assert not loaded(sharded_layers()).warnings
+
+
 def test_a_launch_takes_the_mean_of_those_that_were_measured() -> None:
     measured = Path("validation/measurements/launches-H100_80GB_HBM3.csv").read_text().splitlines()
     rows = csv.DictReader(line for line in measured if not line.startswith("#"))
