@@ -51,6 +51,7 @@ def install_fake_gpus(gpu: GpuDescription, streams: Streams, *, count: int) -> S
     torch.Tensor.is_pinned = lambda self, device=None: False
     torch.cuda.default_generators = tuple(_Generator() for _ in range(count))
     torch.version.cuda = torch.version.cuda or _CUDA_VERSION
+    torch._C._get_accelerator = lambda check=None: torch.device("cuda")
     torch._C._cuda_getCurrentRawStream = lambda device: 0
     torch._C._cuda_isCurrentStreamCapturing = lambda: False
     torch._C._cuda_cudaCachingAllocator_is_enabled = lambda: True

@@ -222,3 +222,32 @@ def test_fsdps_first_version_sends_as_much_as_the_second() -> None:
     waits = [call for call in first.calls if isinstance(call, HostWait)]
     assert waits
     assert all(call.event is not None for call in waits)
+
+
+_OUTER = """
+import torch
+from torch import nn
+from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy
+
+def train(strategy):
+    strategy = ShardingStrategy[strategy]
+    blocks = [nn.Linear(256, 256, device="cuda") for _ in range(3)]
+    parts = [FullyShardedDataParallel(block, sharding_strategy=strategy) for block in blocks]
+    net = FullyShardedDataParallel(nn.Sequential(*parts), sharding_strategy=strategy)
+    return lambda: net(torch.randn(64, 256, device="cuda")).sum().backward()
+"""
+
+
+@pytest.mark.parametrize(
+    ("strategy", "kinds"),
+    [
+        ("FULL_SHARD", {"all_gather": 6, "reduce_scatter": 3}),
+        ("SHARD_GRAD_OP", {"all_gather": 3, "reduce_scatter": 3}),
+        ("NO_SHARD", {"all_reduce": 3}),
+    ],
+)
+def test_an_outer_module_of_wrapped_ones_has_no_weights_of_its_own(
+    strategy: str, kinds: dict[str, int]
+) -> None:
+    calls = collectives(record(_OUTER, devices=_RANKS, strategy=strategy))
+    assert Counter(call.kind for call in calls) == kinds
