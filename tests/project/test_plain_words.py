@@ -6,6 +6,7 @@ ordinary meaning (place, room, way, kind) is not forbidden.
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 
@@ -29,6 +30,10 @@ IN_SOURCE = (
     *("meeting", "mend", "wiring", "wirings", "wished"),
 )
 """Old names that are gone from the source, in names, docstrings and comments alike."""
+
+
+RIDDLES_OF_VARIABLES = frozenset({"asked", "at", "held", "made", "rest", "taken", "these", "those"})
+"""A variable is a noun of its content: operand, offset, kernel, path."""
 
 
 def lines_with(words: tuple[str, ...], text: str) -> list[str]:
@@ -57,6 +62,18 @@ def test_an_old_name_is_gone_from_the_source(word: str) -> None:
         if (lines := lines_with((word,), path.read_text()))
     }
     assert not found
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_variables_are_nouns_of_their_content(path: Path) -> None:
+    stored = {
+        node.id
+        for function in ast.walk(ast.parse(path.read_text()))
+        if isinstance(function, ast.FunctionDef)
+        for node in ast.walk(function)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+    }
+    assert stored.isdisjoint(RIDDLES_OF_VARIABLES)
 
 
 def test_names_that_hold_a_word_are_found() -> None:
