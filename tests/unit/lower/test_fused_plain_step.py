@@ -1,5 +1,9 @@
 """A training step as people write it in JAX, without a library of models."""
 
+# JAX's own types are only partly known.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownLambdaType=false, reportUnknownArgumentType=false
+
 from __future__ import annotations
 
 from pathlib import Path
