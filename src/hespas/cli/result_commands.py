@@ -112,7 +112,7 @@ def report(
 
 def _page(results: Sequence[Path]) -> Page:
     from hespas.report.compare import read_report  # noqa: PLC0415 - as above
-    from hespas.report.page.comparison import NamedReport, comparison_page  # noqa: PLC0415
+    from hespas.report.page.comparison import NamedReport, comparison_page  # noqa: PLC0415 - as above
     from hespas.report.page.serving import (  # noqa: PLC0415
         is_served,
         serving_page,

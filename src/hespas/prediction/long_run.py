@@ -152,10 +152,10 @@ def _lemons(hazards: Hazards) -> int:
 class _Batch:
     """Seeds that are played at once.
 
-    Arrays have an entry or row for each seed. ``ran_s`` is the time that it has run, ``since_s``
-    the time since its last restart began, of which starting and loading take ``start_s`` and
-    ``load_s``. ``speed`` is the share of the nodes that train, and
-    ``grows_s`` when more of them are back.
+    Arrays have an entry or row for each seed. ``ran_s`` is the time that a run has taken,
+    ``since_s`` the time since its last restart began. A restart takes ``start_s`` to start and
+    ``load_s`` to load. ``speed`` is the share of the nodes that train; at ``grows_s`` more nodes
+    are back.
     """
 
     run: LongRun

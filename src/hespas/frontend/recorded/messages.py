@@ -42,19 +42,19 @@ def exchanges(calls: Iterable[Call]) -> Mapping[int, Exchange | None]:
     Of its two messages the later one has it, the other None. Pairs stand together: with a kernel or
     a collective between them, a message has no partner, and is not in the result.
     """
-    found: dict[int, Exchange | None] = {}
+    exchange_of: dict[int, Exchange | None] = {}
     for messages in _runs(calls):
         waiting: dict[_Key, deque[CollectiveCall]] = {}
         for call in messages:
-            others = waiting.setdefault(_key(call), deque())
-            if not others or others[0].kind == call.kind:
-                others.append(call)
+            unpaired = waiting.setdefault(_key(call), deque())
+            if not unpaired or unpaired[0].kind == call.kind:
+                unpaired.append(call)
                 continue
-            other = others.popleft()
-            send, receive = (call, other) if call.kind == "send" else (other, call)
-            found[id(other)] = None
-            found[id(call)] = Exchange(send=send, receive=receive)
-    return found
+            partner = unpaired.popleft()
+            send, receive = (call, partner) if call.kind == "send" else (partner, call)
+            exchange_of[id(partner)] = None
+            exchange_of[id(call)] = Exchange(send=send, receive=receive)
+    return exchange_of
 
 
 def _runs(calls: Iterable[Call]) -> Iterator[list[CollectiveCall]]:

@@ -1,4 +1,4 @@
-"""Training steps with tables, of which some rows change.
+"""Train recommenders whose tables change in a few rows.
 
 Products are trained by AdamW, rows by Adagrad, whose state is as large as the tables. Each device
 has some columns of all tables; what it looks up for all samples goes to the devices that have them

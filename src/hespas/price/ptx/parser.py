@@ -234,7 +234,7 @@ class BasicBlock(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Flow(msgspec.Struct, frozen=True, kw_only=True):
-    """A kernel's basic blocks, of which only loops lead back.
+    """The control flow of a kernel: only loops lead back.
 
     ``loops`` maps the head of each loop to its blocks. ``followed`` are the registers that
     addresses, guards and branches depend on.

@@ -240,7 +240,7 @@ def _concatenated(parts: list[_Loads]) -> _Loads:
 def _joined(loads: _Loads, bandwidths: Reals) -> tuple[_Loads, Reals]:
     """Return loads and bandwidths with equally crossed links joined.
 
-    The links are numbered anew.
+    The result numbers its links from 0.
     """
     numbers = equal_targets(bandwidths.view(np.int64), loads.edges)
     _, first = np.unique(numbers, return_index=True)
