@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields as dataclass_fields
 from dataclasses import is_dataclass
 from enum import Enum
+from functools import cache
 from math import isfinite
 from pathlib import Path
 from types import UnionType
@@ -34,6 +35,7 @@ _T = TypeVar("_T")
 _PLACED = re.compile(r"(?P<what>.*?)(?: - at (?P<of_key>`key` in )?`\$(?P<path>.*)`)?", re.DOTALL)
 _STEP = re.compile(r"\.(?P<key>[^.\[\]]+)|\[(?P<index>\d+|\.\.\.)\]")
 _QUOTED = re.compile(r"`([^`]*)`")
+_SCIENTIFIC = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)[eE][-+]?[0-9]+$")
 _WORDS = {
     "`float`": "a number",
     "`int`": "an integer",
@@ -108,10 +110,21 @@ def _explain(complaint: str, root: _Spot, location: str) -> ConfigError:
         return ConfigError(complaint, location=location)
     spot = _follow(parts["path"] or "", root)
     if parts["of_key"]:
-        return ConfigError(
-            f"a key of {spot.path} is not a string", location=location, hint="quote it"
-        )
+        return _explain_key(spot, location)
     message, hint = _verdict(parts["what"], spot)
+    return ConfigError(message, location=location, hint=hint)
+
+
+def _explain_key(spot: _Spot, location: str) -> ConfigError:
+    """Return the error of a mapping that has an impossible key."""
+    keys = [key for key in cast("Mapping[object, object]", spot.value) if isinstance(key, str)]
+    form = next(iter(get_args(_container(spot.form))), str)
+    wrong = next((key for key in keys if not _fits(key, form)), None)
+    if wrong is None:
+        message, hint = f"a key of {spot.path} is not a string", "quote it"
+    else:
+        message = f"unknown key {wrong!r} in {spot.path}"
+        hint = suggestion(wrong, _choices(form))
     return ConfigError(message, location=location, hint=hint)
 
 
@@ -272,15 +285,14 @@ def _refuse_half_characters(text: str, value: object, location: str) -> None:
 def read_yaml(path: Path) -> object:
     """Read the value of a YAML file, plain types only.
 
-    Raises `ConfigError` at ``file:line:column`` for malformed YAML, and for a top-level key
-    given twice.
+    Numbers like 2e-5 count as in YAML 1.2; PyYAML takes them for text. Raises `ConfigError` at
+    ``file:line:column`` for malformed YAML, and for a key given twice.
     """
     import yaml  # noqa: PLC0415 - yaml takes 28 ms to import
 
     text = read_text(path)
     try:
-        # LibYAML's parser, if PyYAML was built with it, takes a tenth of the time.
-        root, value = _load_yaml(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        root, value = _load_yaml(text)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         location = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else str(path)
@@ -288,8 +300,8 @@ def read_yaml(path: Path) -> object:
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         first_line = str(error).partition("\n")[0]
         raise ConfigError(f"malformed YAML: {first_line}", location=str(path)) from None
-    if isinstance(root, yaml.MappingNode):
-        _refuse_duplicates([str(key.value) for key, _ in root.value], str(path))
+    for keys in _keys(root):
+        _refuse_duplicates(keys, str(path))
     return value
 
 
@@ -322,17 +334,44 @@ def preset_path(
     return path
 
 
-def _load_yaml(text: str, kind: Any) -> tuple[Any, object]:
+@cache
+def _yaml_loader() -> Any:
+    import yaml  # noqa: PLC0415 - as above
+
+    # LibYAML's parser, if PyYAML was built with it, takes a tenth of the time.
+    parser: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    loader: Any = type("Loader", (parser,), {})
+    loader.add_implicit_resolver("tag:yaml.org,2002:float", _SCIENTIFIC, [*"+-.0123456789"])
+    return loader
+
+
+def _load_yaml(text: str) -> tuple[Any, object]:
     """Return the root node and value of a YAML text.
 
     The root of an empty text is None.
     """
-    loader = kind(text)
+    loader = _yaml_loader()(text)
     try:
         root = loader.get_single_node()
         return root, None if root is None else loader.construct_document(root)
     finally:
         loader.dispose()
+
+
+def _keys(root: Any) -> Iterator[list[str]]:
+    """Yield the keys of each mapping below a YAML node."""
+    waiting, seen = [root], set[int]()
+    while waiting:
+        node = waiting.pop()
+        if node is None or id(node) in seen or node.id == "scalar":
+            continue
+        # Aliases lead to the same node.
+        seen.add(id(node))
+        if node.id == "mapping":
+            yield [str(key.value) for key, _ in node.value if key.value != "<<"]
+            waiting += [value for _, value in node.value]
+        else:
+            waiting += node.value
 
 
 def _refuse_duplicates(keys: list[str], location: str) -> None:

@@ -1,10 +1,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
-from hespas.base.decode import read_json, read_yaml
+from hespas.base.decode import decode, read_json, read_yaml
 from hespas.errors import ConfigError
 
 
@@ -91,3 +92,34 @@ def test_yaml_refuses_what_is_not_plain(tmp_path: Path, text: str) -> None:
 def test_yaml_refuses_a_key_given_twice(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="the key 'latency' is given twice; keep one"):
         read_yaml(_write(tmp_path, "latency: [1]\nlatency: [2]\n", "n.yml"))
+
+
+def test_yaml_refuses_a_key_given_twice_anywhere(tmp_path: Path) -> None:
+    text = "a:\n- {share: 0.1, factor: 1.1, share: 0.2}\n"
+    with pytest.raises(ConfigError, match="the key 'share' is given twice; keep one"):
+        read_yaml(_write(tmp_path, text, "n.yml"))
+
+
+def test_yaml_takes_aliases_and_merges(tmp_path: Path) -> None:
+    text = "a: &one {x: 1}\nb: &two {y: 2}\nc: {<<: *one, <<: *two}\nd: *one\n"
+    value = read_yaml(_write(tmp_path, text, "n.yml"))
+    assert value == {"a": {"x": 1}, "b": {"y": 2}, "c": {"x": 1, "y": 2}, "d": {"x": 1}}
+
+
+@pytest.mark.parametrize("text", ["2e-5", "2E-5", "+2e-05", "2.e-5", ".2e-4", "0.2e-4"])
+def test_yaml_takes_powers_of_ten_as_numbers(tmp_path: Path, text: str) -> None:
+    assert read_yaml(_write(tmp_path, f"latency: {text}\n", "n.yml")) == {"latency": 2e-5}
+
+
+@pytest.mark.parametrize("text", ["'2e-5'", "2e-5s", "e5", "12e"])
+def test_yaml_keeps_other_words(tmp_path: Path, text: str) -> None:
+    assert read_yaml(_write(tmp_path, f"a: {text}\n", "n.yml")) == {"a": text.strip("'")}
+
+
+def test_an_unknown_key_of_a_mapping_is_named() -> None:
+    form = dict[Literal["all_reduce", "all_gather"], str]
+    with pytest.raises(ConfigError) as caught:
+        decode({"allreduce": "ring"}, form, location="n.json")
+    assert str(caught.value) == (
+        "n.json: unknown key 'allreduce' in $; did you mean 'all_reduce'?"
+    )
