@@ -144,9 +144,9 @@ def calibrate(
     """Fit presets to measurements, report the fit, and write a preset of one's own.
 
     The directory that --output names is then a node for --node (where --gemm, --profile or
-    --steps were given), its link.json a link (where --nccl was), its variation.json a variation
-    for --variation (where --ranks was), and with --system a system for --system too. --serving
-    stands alone: DIR is then what hespas serve takes as --step-factors.
+    --steps were given), a variation for --variation (where --ranks was), its link.json a link
+    (where --nccl was), and with --system a system for --system too. --serving stands alone: DIR is
+    then what hespas serve takes as --step-factors.
     """
     measured = flags.built(_Measurements, values)
     served = {name: values[name] for name in _OF_SERVING}

@@ -202,6 +202,7 @@ def read_cluster(name: str | Path) -> Cluster:
         for device in _numbers(entry.devices, location):
             scales[device] = scales.get(device, 1.0) * scale
             delays[device] = delays.get(device, 0.0) + entry.delay_s
+    _refuse_no_effect(file, location)
     return Cluster(
         source=location,
         compute_scales={device: scale for device, scale in scales.items() if scale != 1.0},
@@ -217,11 +218,36 @@ def read_cluster(name: str | Path) -> Cluster:
     )  # fmt: skip
 
 
+def _refuse_no_effect(file: _ClusterFile, location: str) -> None:
+    """Refuse entries that change nothing, and node types of no device."""
+    for index, entry in enumerate(file.devices):
+        if entry.node_type is None and entry.compute_scale == 1 and not entry.delay_s:
+            raise ConfigError(
+                f"$.devices[{index}] changes nothing",
+                location=location,
+                hint="give compute_scale, delay_s or node_type",
+            )
+    for index, link in enumerate(file.links):
+        if link == LinkOverride(link=link.link):
+            raise ConfigError(
+                f"$.links[{index}] changes nothing",
+                location=location,
+                hint="give bandwidth_scale, bandwidth_bytes_per_s or extra_latency_s",
+            )
+    used = {entry.node_type for entry in file.devices}
+    unused = next((name for name in file.node_types if name not in used), None)
+    if unused is not None:
+        message, hint = f"no device has the node type {unused!r}", "name it in devices, or drop it"
+        raise ConfigError(message, location=location, hint=hint)
+
+
 def _numbers(entry: int | str | list[int], location: str) -> tuple[int, ...]:
     """Return devices of ``3``, ``[0, 1]`` or ``"0-3, 7"``, ascending."""
     if isinstance(entry, int):
         return (entry,)
     if isinstance(entry, list):
+        if not entry:
+            raise ConfigError("a list of devices is empty", location=location, hint="name devices")
         return tuple(sorted(set(entry)))
     devices: set[int] = set()
     for part in entry.split(","):
@@ -234,5 +260,9 @@ def _numbers(entry: int | str | list[int], location: str) -> tuple[int, ...]:
                 message = f"the devices are {entry[:60]!r}"
                 hint = f"give numbers below {MOST_DEVICES}"
                 raise ConfigError(message, location=location, hint=hint)
+        if int(last or first) < int(first):
+            message = f"the devices are {entry!r}, and {part.strip()} is none"
+            hint = f'write "{last}-{first}"'
+            raise ConfigError(message, location=location, hint=hint)
         devices.update(range(int(first), int(last or first) + 1))
     return tuple(sorted(devices))

@@ -22,6 +22,7 @@ from hespas.base.figures import (
     Positive,
     Text,
 )
+from hespas.base.suggest import suggestion
 from hespas.errors import HardwareError
 from hespas.hardware.interconnect import (
     Dimension,
@@ -64,7 +65,7 @@ class _DragonflyFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     local_link: Text | LinkParameters
     global_link: Text | LinkParameters
     routing: DragonflyRouting = DragonflyRouting.MINIMAL
-    seed: CountOrZero = 0
+    seed: CountOrZero | None = None
 
 
 class _LeafSpineFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -76,7 +77,7 @@ class _LeafSpineFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     device_link: Text | LinkParameters
     oversubscription: Positive = 1.0
     routing: Routing = Routing.ECMP
-    seed: CountOrZero = 0
+    seed: CountOrZero | None = None
 
 
 class _EdgeFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -125,6 +126,8 @@ def read_interconnect(path: Path, *, name: str) -> Interconnect:
         message = f"the network has {fabric.device_count} devices"
         hint = f"describe at most {MOST_DEVICES}"
         raise HardwareError(message, location=str(path), hint=hint)
+    if isinstance(fabric, Dimensions):
+        _check_algorithms(file, len(fabric.dimensions), str(path))
     return Interconnect(
         name=name,
         fabric=fabric,
@@ -138,6 +141,16 @@ def read_interconnect(path: Path, *, name: str) -> Interconnect:
     )
 
 
+def _check_algorithms(file: _NetworkFile, dimensions: int, location: str) -> None:
+    for kind, names in file.algorithms.items():
+        if isinstance(names, tuple) and len(names) not in {1, dimensions}:
+            raise HardwareError(
+                f"{kind} has {len(names)} algorithms, and the network {dimensions} dimensions",
+                location=location,
+                hint="give one, or one for each dimension",
+            )
+
+
 def _fabric(file: _NetworkFile, path: Path) -> Fabric:
     forms = (file.dimensions, file.dragonfly, file.leaf_spine, file.graph, file.machine)
     networks = [form for form in forms if form is not None]
@@ -149,6 +162,8 @@ def _fabric(file: _NetworkFile, path: Path) -> Fabric:
             case list() as entries:
                 return Dimensions(dimensions=tuple([_dimension(entry, path) for entry in entries]))
             case _DragonflyFile() as dragonfly:
+                if dragonfly.routing is DragonflyRouting.MINIMAL:
+                    _refuse_seed(dragonfly.seed, "valiant")
                 return Dragonfly(
                     groups=dragonfly.groups,
                     routers_per_group=dragonfly.routers_per_group,
@@ -157,7 +172,7 @@ def _fabric(file: _NetworkFile, path: Path) -> Fabric:
                     local_link=_link(dragonfly.local_link, path)[1],
                     global_link=_link(dragonfly.global_link, path)[1],
                     routing=dragonfly.routing,
-                    seed=dragonfly.seed,
+                    seed=dragonfly.seed or 0,
                 )
             case _LeafSpineFile() as leaf_spine:
                 return _leaf_spine(leaf_spine, path)
@@ -208,6 +223,8 @@ def _dimension(file: _DimensionFile, path: Path) -> Dimension:
         message = "routing and seed have no effect without spines"
         raise HardwareError(message, location=str(path), hint="add spines: 8")
     is_hashed = file.routing in {None, Routing.ECMP}
+    if not is_hashed:
+        _refuse_seed(file.seed, "ecmp")
     return Dimension(
         shape=file.topology,
         size=file.size,
@@ -220,12 +237,25 @@ def _dimension(file: _DimensionFile, path: Path) -> Dimension:
     )
 
 
+def _refuse_seed(seed: int | None, routing: str) -> None:
+    """Refuse a seed where no hash chooses a path."""
+    if seed is not None:
+        raise HardwareError(
+            f"seed is {seed}, and no hash chooses the path of a message",
+            hint=f"drop it, or give routing: {routing}",
+        )
+
+
 def _link(entry: str | LinkParameters, path: Path) -> tuple[Link | None, LinkParameters]:
     """Return the link that an entry names, and its parameters."""
     if isinstance(entry, LinkParameters):
         check_protocols(entry, str(path))
         return None, entry
-    link = load_link(entry if entry in link_names() else path.parent / entry)
+    named, presets = path.parent / entry, link_names()
+    if entry not in presets and not named.suffix and not named.exists():
+        message = f"no link preset or file is named {entry!r}"
+        raise HardwareError(message, location=str(path), hint=suggestion(entry, presets))
+    link = load_link(entry if entry in presets else named)
     if link.parameters is None:
         hint = "add the key link to its file"
         raise HardwareError(f"the link {entry} has no parameters", location=str(path), hint=hint)

@@ -174,8 +174,9 @@ def _slice_of_count(part: str, count: int, generation: str) -> System:
         nearest = [size for size in sizes if size < count][-1:]
         nearest += [size for size in sizes if size > count][:1]
         hint = f"give {' or '.join(map(str, nearest))}"
-        if nearest[-1] < count and count % most_devices == 0:
-            hint += f", or several slices: {count // most_devices}x{most_devices}x{part}"
+        if nearest[-1] < count:
+            slice_size = next(size for size in reversed(sizes) if count % size == 0)
+            hint += f", or several slices: {count // slice_size}x{slice_size}x{part}"
         raise DeviceCountError(f"no slice of {part} has {count} devices", hint=hint)
     return _slice_of_shape(part, shape, generation)
 

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 PRESETS = PRESETS_DIRECTORY / "variation"
 NONE = "none"
+CALIBRATED = "variation.json"
+"""The file in a directory of ``hespas calibrate``."""
 _REACH = 9.0
 """Deviations to which the normal distribution is tabulated: 1e-19 lies beyond."""
 _POINTS = 4001
@@ -65,12 +67,16 @@ EQUAL = Variation(source=NONE)
 def read_variation(name: str | Path) -> Variation:
     """Return the variation of a preset, a file or ``none``.
 
+    A directory is one that ``hespas calibrate --ranks`` wrote.
+
     >>> read_variation("GPU_SC22").sigma
     0.0148
     """
     if str(name) == NONE:
         return EQUAL
     path = preset_path(name, PRESETS, option_name="variation", other_names=(NONE,))
+    if path.is_dir():
+        path = path / CALIBRATED
     return decode(read_document(path), Variation, location=str(name))
 
 
@@ -80,9 +86,12 @@ class Slowest:
     def __init__(self, *, sigma: float, slow: SlowDevices | None = None) -> None:
         import numpy as np  # noqa: PLC0415 - few clusters vary
 
-        slowest_factor = 1.0 if slow is None else slow.factor
+        # Points lie dense about each kind of device, however far apart the kinds are.
         reach = _REACH * sigma
-        factors = np.linspace(1.0 - reach, slowest_factor * (1.0 + reach), _POINTS)
+        kinds = [1.0] if slow is None else [1.0, slow.factor]
+        near = [kind * np.linspace(1.0 - reach, 1.0 + reach, _POINTS) for kind in kinds]
+        between = np.linspace(1.0 - reach, kinds[-1] * (1.0 + reach), _POINTS)
+        factors = np.unique(np.concatenate([*near, between]))
 
         def slower(typical: float) -> Floats:
             """Return the share of devices slower than each factor."""

@@ -20,6 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hespas.base.frozen import frozen
+from hespas.base.units import DAY_S
+from hespas.errors import ConfigError, option
 from hespas.prediction.goodput import LongRun
 from hespas.prediction.hazards import Cause, Hazards
 
@@ -28,6 +30,8 @@ Flags: TypeAlias = NDArray[np.bool_]
 CATEGORIES = ("productive", "saving", "lost", "starting", "loading", "waiting")
 _BATCH_CELLS = 4_000_000
 """Cells of the largest array of a batch of seeds: nodes that differ, or nodes in repair."""
+_MOST_CELLS, _LEAST_CELLS = 100_000_000, 300
+"""Interruptions of all seeds that are played at most, and seeds that take as long as one."""
 
 
 @frozen
@@ -112,6 +116,22 @@ def best_spares(
             high -= third
     best = max(range(low, high + 1), key=worth)
     return best, goodput(best)
+
+
+def check_playable(hazards: Hazards, *, run_s: float, seeds: int) -> None:
+    """Refuse runs of too many failures to play.
+
+    Raises `ConfigError`.
+    """
+    peak = 1.0 if hazards.infant is None else hazards.infant.factor
+    failures = peak * run_s / hazards.interval_s
+    # An event of all seeds takes as long as one of some hundred.
+    if failures * max(seeds, _LEAST_CELLS) > _MOST_CELLS:
+        raise ConfigError(
+            f"{seeds:,} runs of {run_s / DAY_S:,.4g} days with about {failures:,.3g} interruptions "
+            "each are too long to play",
+            hint=f"give fewer {option('run_days')} or {option('run_seeds')}",
+        )
 
 
 def _validation_s(run: LongRun, causes: Sequence[Cause]) -> float:

@@ -345,10 +345,9 @@ def _simulate_sharing(job: Job, system: System, choice: ModelChoice) -> Timeline
         f"network: {jobs.count} jobs share {shared.device_count} devices ({jobs.placement.value}), "
         "and run the same step from the same moment on"
     )
-    by_itself = (
-        f"network: alone on the same devices, {job.graphs[0].name} takes "
-        f"{format_time(alone.step_time_s)} rather than {format_time(contended.step_time_s)}"
-    )
+    times = format_time(alone.step_time_s), format_time(contended.step_time_s)
+    verdict = "as long" if times[0] == times[1] else f"{times[0]} rather than {times[1]}"
+    by_itself = f"network: alone on the same devices, {job.graphs[0].name} takes {verdict}"
     return replace(contended, assumptions=(sharing, by_itself, *contended.assumptions))
 
 

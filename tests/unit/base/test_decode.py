@@ -120,6 +120,4 @@ def test_an_unknown_key_of_a_mapping_is_named() -> None:
     form = dict[Literal["all_reduce", "all_gather"], str]
     with pytest.raises(ConfigError) as caught:
         decode({"allreduce": "ring"}, form, location="n.json")
-    assert str(caught.value) == (
-        "n.json: unknown key 'allreduce' in $; did you mean 'all_reduce'?"
-    )
+    assert str(caught.value) == ("n.json: unknown key 'allreduce' in $; did you mean 'all_reduce'?")

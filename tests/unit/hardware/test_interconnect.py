@@ -63,11 +63,16 @@ def test_dimensions_and_their_links(tmp_path: Path) -> None:
     assert (second.shape, second.leaf_size, second.oversubscription) == (Shape.FAT_TREE, 4, 2)
 
 
-def test_a_dragonfly(tmp_path: Path) -> None:
-    links = dict.fromkeys(("device_link", "local_link", "global_link"), WIRE)
-    wire = {"groups": 3, "routers_per_group": 2, "devices_per_router": 2, **links}
+DRAGONFLY: dict[str, object] = {
+    "groups": 3,
+    "routers_per_group": 2,
+    "devices_per_router": 2,
+    **dict.fromkeys(("device_link", "local_link", "global_link"), WIRE),
+}
 
-    system = load_system(_write(tmp_path, dragonfly=wire))
+
+def test_a_dragonfly(tmp_path: Path) -> None:
+    system = load_system(_write(tmp_path, dragonfly=DRAGONFLY))
 
     assert isinstance(interconnect_of(system).fabric, Dragonfly)
     assert system.device_count == 12
@@ -103,6 +108,12 @@ GRAPH: dict[str, object] = {"devices": ["a", "b"], "links": []}
         ({"dimensions": [{**SWITCH, "leaf_size": 2}]}, "belong together"),
         ({"dimensions": [{**SWITCH, "topology": "fat_tree", "leaf_size": 3}]}, "don't divide"),
         ({"dimensions": [{**SWITCH, "oversubscription": 2}]}, "oversubscription is 2"),
+        ({"dimensions": [{**SWITCH, "link": "NVLink4"}]}, "is named 'NVLink4'; did you mean"),
+        (
+            {"dimensions": [SWITCH, SWITCH], "algorithms": {"all_reduce": ["ring"] * 3}},
+            "all_reduce has 3 algorithms, and the network 2 dimensions",
+        ),
+        ({"dragonfly": {**DRAGONFLY, "seed": 1}}, "drop it, or give routing: valiant"),
         ({"graph": {"devices": ["a", "a"], "links": []}}, "listed twice"),
         ({"graph": {**GRAPH, "links": [{"from": "a", "to": "c", **WIRE}]}}, "from 'a' to 'c'"),
     ],

@@ -37,6 +37,11 @@ def ends(fabric: Interconnect, transfers: Sequence[Transfer]) -> float:
     return max(simulate_transfers(fabric, transfers))
 
 
+def test_a_seed_without_a_hash_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(HardwareError, match="drop it, or give routing: ecmp"):
+        network(tmp_path, routing="spraying", seed=3)
+
+
 def test_spraying_has_no_collisions(tmp_path: Path) -> None:
     assert ends(network(tmp_path, routing="spraying"), ACROSS) == pytest.approx(0.1)
 

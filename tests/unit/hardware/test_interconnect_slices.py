@@ -87,6 +87,7 @@ def test_narrow_slices_of_two_axes_take_one_loop() -> None:
         ("4x8xH100_80GB", "8xH100_80GB is no slice of TPUs"),
         ("2x2x256xTPUv5e", "2x256xTPUv5e is no slice of TPUs"),
         ("512xTPUv5e", "give 256, or several slices: 2x256xTPUv5e"),
+        ("8960xTPUv5p", "give 8192, or several slices: 35x256xTPUv5p"),
         ("0x256xTPUv5e", "the device count is 0; give 1 to"),
         ("99999999x256xTPUv5e", "the device count is"),
     ],

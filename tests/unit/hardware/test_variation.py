@@ -16,6 +16,16 @@ def test_every_preset_is_read(name: str) -> None:
     assert read_variation(name) != EQUAL
 
 
+def test_a_directory_of_a_calibration_is_read(tmp_path: Path) -> None:
+    (tmp_path / "variation.json").write_text('{"source": "x", "sigma": 0.01}')
+    assert read_variation(tmp_path).sigma == 0.01
+
+
+def test_a_few_very_slow_devices_leave_the_others_as_they_are() -> None:
+    rare = Slowest(sigma=0.001, slow=SlowDevices(share=1e-9, factor=100))
+    assert rare.mean(64) == pytest.approx(Slowest(sigma=0.001).mean(64), abs=1e-5)
+
+
 def test_none_is_no_variation() -> None:
     assert read_variation("none") == EQUAL
 

@@ -1,6 +1,7 @@
 """Read ranks' computing times as a variation of devices.
 
-The input is a CSV with the columns ``rank``, ``step``, ``seconds``. The time is that in which a
+The input is a CSV with the columns ``rank``, ``step``, and ``seconds`` or a time with another unit.
+The time is that in which a
 rank computes, without waiting for others: with the wait, all ranks of a synchronous step take
 equally long. Deviations are robust: the distance of the quartiles over 1.349, that of a normal
 distribution. Ranks beyond five deviations are few slow devices rather than its tail.
@@ -13,20 +14,26 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean, median, quantiles
 
+import msgspec
+
 from hespas.base.table import read_table
 from hespas.errors import MeasurementError
+from hespas.evidence.calibrate.samples import STEP_TIME, STEP_UNITS, time_column
 from hespas.hardware.variation import SlowDevices, Variation
 
-_HEADER = ("rank", "step", "seconds")
+_HEADER = "rank,step,seconds"
 _QUARTILES = 1.349
 _SLOW = 5.0
 _LEAST_RANKS, _LEAST_STEPS = 8, 4
+_LEAST_DEVIATION = 1e-3
+"""Ranks that differ less wait for each other."""
 
 
 def read_ranks(path: Path) -> Variation:
     """Return the variation of the ranks that a CSV lists.
 
-    Raises `MeasurementError` for fewer than 8 ranks, and for ranks with fewer than 4 steps.
+    Raises `MeasurementError` for fewer than 8 ranks, for ranks with fewer than 4 steps, for ranks
+    that take equally long, and for ranks that differ too much to be of one kind.
     """
     by_rank = _times(path)
     medians = {rank: median(times.values()) for rank, times in by_rank.items()}
@@ -44,18 +51,39 @@ def read_ranks(path: Path) -> Variation:
         _deviation([time / medians[rank] / step_medians[step] for step, time in times.items()])
         for rank, times in by_rank.items()
     )
-    steps = len(step_medians)
-    return Variation(
-        source=f"{path.name}: {len(factors)} ranks, {steps} steps",
+    if max(deviation, jitter) < _LEAST_DEVIATION:
+        raise MeasurementError(
+            f"the ranks of a step differ by {100 * max(deviation, jitter):.2g} %, as they do where "
+            "each waits for the slowest",
+            location=str(path),
+            hint="give the time in which a rank computes, without waiting for others",
+        )
+    found = Variation(
+        source=f"{path.name}: {len(factors)} ranks, {len(step_medians)} steps",
         device_sigma=deviation,
         step_sigma=jitter,
         slow=SlowDevices(share=len(slow) / len(factors), factor=mean(slow)) if slow else None,
     )
+    try:
+        return msgspec.convert(msgspec.to_builtins(found), Variation)
+    except msgspec.ValidationError:
+        raise MeasurementError(
+            f"ranks differ by {100 * deviation:.0f} %, and steps of one by {100 * jitter:.0f} %",
+            location=str(path),
+            hint="give ranks that compute the same, such as those of one stage of a pipeline",
+        ) from None
 
 
 def _times(path: Path) -> dict[str, dict[str, float]]:
     by_rank: dict[str, dict[str, float]] = defaultdict(dict)
-    table = read_table(path, needed=_HEADER, renamed=str.lower, error=MeasurementError)
+    table = read_table(
+        path,
+        needed=("rank", "step"),
+        header=_HEADER,
+        renamed=str.lower,
+        error=MeasurementError,
+    )
+    time, unit_s = time_column(table, STEP_TIME, STEP_UNITS, hint=f"write {_HEADER}")
     for line in table.lines:
         rank, step = line.text("rank"), line.text("step")
         if step in by_rank[rank]:
@@ -64,11 +92,13 @@ def _times(path: Path) -> dict[str, dict[str, float]]:
                 location=line.location,
                 hint="keep one",
             )
-        by_rank[rank][step] = line.amount("seconds")
+        by_rank[rank][step] = line.amount(time) * unit_s
     short_rank = next((rank for rank, own in by_rank.items() if len(own) < _LEAST_STEPS), None)
     if len(by_rank) < _LEAST_RANKS or short_rank is not None:
         count = (
-            f"{len(by_rank)} ranks" if short_rank is None else f"rank {short_rank} has few steps"
+            f"the number of ranks is {len(by_rank)}"
+            if short_rank is None
+            else f"rank {short_rank} has few steps"
         )
         raise MeasurementError(
             f"{count}: too little to say how much ranks differ",

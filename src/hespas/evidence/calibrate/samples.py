@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Generator, Hashable, Iterable, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,6 +23,12 @@ DISAGREEMENT = 1.2
 
 FAR = 100.0
 """A time this many times the expected one was written in another unit."""
+
+STEP_UNITS = {"seconds": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "milliseconds": 1e-3}
+STEP_TIME = re.compile(
+    r"(?:(?:step|step_time|time|latency)[ _]*)?[\[(]?(seconds|s|milliseconds|ms|us)[\])]?"
+)
+"""Columns that have the time of a step."""
 
 _UNLIKELY = 3.0
 """A factor that is this far from 1, either way, is reported as doubtful."""

@@ -6,7 +6,6 @@ name the file of a compiled program's kernels.
 
 from __future__ import annotations
 
-import re
 from dataclasses import field, replace
 from pathlib import Path
 from typing import Protocol
@@ -17,6 +16,8 @@ from hespas.base.units import format_time
 from hespas.errors import MeasurementError
 from hespas.evidence.calibrate.factors import SMALLEST_FACTOR, Group, scaled
 from hespas.evidence.calibrate.samples import (
+    STEP_TIME,
+    STEP_UNITS,
     Case,
     at_line,
     check_agreement,
@@ -42,10 +43,6 @@ from hespas.price.ptx.kernels import KernelPricer
 from hespas.program.program import Program
 from hespas.tasks.build import estimated_tasks
 
-_UNITS = {"seconds": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "milliseconds": 1e-3}
-_TIME = re.compile(
-    r"(?:(?:step|step_time|time|latency)[ _]*)?[\[(]?(seconds|s|milliseconds|ms|us)[\])]?"
-)
 _HEADER = "workload,seconds"
 _NAME = "all"
 _HINT = "correct the unit in the header, or give the program, node and system that were measured"
@@ -156,7 +153,7 @@ def _steps(path: Path) -> list[_Step]:
         renamed=str.lower,
         error=MeasurementError,
     )
-    time, unit_s = time_column(table, _TIME, _UNITS, hint=f"write {_HEADER}")
+    time, unit_s = time_column(table, STEP_TIME, STEP_UNITS, hint=f"write {_HEADER}")
     steps: list[_Step] = []
     for line in table.lines:
         kernels = line.text("kernels")

@@ -81,7 +81,9 @@ def goodput_report(
         tokens_per_day=tokens_per_day,
         steps_per_day=steps_per_day,
         days=days,
-        usd=None if days is None or price is None else 24 * days * price * devices,
+        usd=None
+        if days is None or price is None
+        else 24 * days * price * _paid_devices(prediction, hazards),
         assumptions=assumed,
         played=None
         if options.run_days is None
@@ -106,9 +108,7 @@ def _hazards(
         assumed.append(f"a device fails every {hours} hours: {rate.source}")
     if options.run_days is None:
         return None
-    device = prediction.device
-    host = None if device is None or device.power is None else device.power.host
-    size = None if host is None else host.devices
+    size = _node_devices(prediction)
     if options.hazards is not None:
         assumed.append(f"what fails: {options.hazards.source}")
         return hazards_of(options.hazards, devices=devices, node_devices=size)
@@ -116,6 +116,20 @@ def _hazards(
         raise AssertionError("failure_interval has one without hazards")
     cause = Cause(name="a device", interval_s=rate.device_interval_s / devices)
     return Hazards(causes=(cause,), nodes=-(-devices // (size or devices)))
+
+
+def _node_devices(prediction: AnyPrediction) -> int | None:
+    """Return the devices of a node, if they are known."""
+    device = prediction.device
+    host = None if device is None or device.power is None else device.power.host
+    return None if host is None else host.devices
+
+
+def _paid_devices(prediction: AnyPrediction, hazards: Hazards | None) -> float:
+    """Return the number of devices that are paid, spares included."""
+    devices, spares = prediction.devices, prediction.options.long_run.spare_nodes or 0
+    nodes = -(-devices // (_node_devices(prediction) or devices))
+    return devices * (1 + spares / (nodes if hazards is None else hazards.nodes))
 
 
 def _long_run(
@@ -227,16 +241,19 @@ def _played(
 ) -> PlayedReport | None:
     """Play the run, and search for the best spares."""
     # Few ask for runs that are played, which need NumPy.
-    from hespas.prediction.long_run import CATEGORIES, best_spares, played  # noqa: PLC0415
-
-    options, devices, step_s = (
-        prediction.options.long_run,
-        prediction.devices,
-        prediction.step_time_s,
+    from hespas.prediction.long_run import (  # noqa: PLC0415
+        CATEGORIES,
+        best_spares,
+        check_playable,
+        played,
     )
+
+    options, devices = prediction.options.long_run, prediction.devices
+    step_s = prediction.step_time_s
     if options.run_days is None or hazards is None:
         return None
     run_s = options.run_days * DAY_S
+    check_playable(hazards, run_s=run_s, seeds=options.run_seeds)
     runs = played(run, hazards, run_s=run_s, seeds=options.run_seeds, seed=options.run_seed)
     tokens, price = prediction.work.tokens, options.device_hour_usd
     trained_s = runs.seconds["productive"] + runs.seconds["lost"]
@@ -248,8 +265,6 @@ def _played(
     if hazards.nodes > 1 and any(cause.nodes for cause in hazards.causes):
         seeds = min(options.run_seeds, _SEARCH_SEEDS)
         spares = best_spares(run, hazards, run_s=run_s, seeds=seeds, seed=options.run_seed)
-    # Spares are paid too.
-    paid_devices = devices * (1 + (options.spare_nodes or 0) / hazards.nodes)
     return PlayedReport(
         days=options.run_days,
         seeds=options.run_seeds,
@@ -262,7 +277,9 @@ def _played(
         if tokens is None
         else _quantiles(tokens * runs.goodput * (DAY_S / step_s)),
         energy_j=None if energy is None else _quantiles(energy),
-        usd=None if price is None else 24 * options.run_days * price * paid_devices,
+        usd=None
+        if price is None
+        else 24 * options.run_days * price * _paid_devices(prediction, hazards),
         best_interval_s=_best_interval_s(step_s, run.failure_interval_s, run.save_s, run.behind_s),
         best_spare_nodes=None if spares is None else spares[0],
         best_spare_goodput=None if spares is None else spares[1],

@@ -72,7 +72,9 @@ def variation_report(prediction: AnyPrediction) -> VariationReport:
     low, middle, high = np.quantile(added, (0.05, 0.5, 0.95))
     axes = Counter(_axes(longer, slowest, stages))
     axes.update(jitter)
-    expected_s, tokens = equal_s + float(added.mean()), prediction.work.tokens
+    # A device that waits for no other is as fast on average: what is left is rounding.
+    waiting_s = max(0.0, float(added.mean()))
+    expected_s, tokens = equal_s + waiting_s, prediction.work.tokens
     return VariationReport(
         source=variation.source,
         draws=draws,
@@ -81,10 +83,10 @@ def variation_report(prediction: AnyPrediction) -> VariationReport:
         p5_s=equal_s + float(low),
         p50_s=equal_s + float(middle),
         p95_s=equal_s + float(high),
-        waiting_s=float(added.mean()),
+        waiting_s=waiting_s,
         waiting_by_axis_s={name: time_s for name, time_s in axes.items() if time_s > 0},
         jitter_s=jitter_s,
-        without_slowest_s=equal_s + float(less.max(axis=1).mean()) + jitter_s,
+        without_slowest_s=equal_s + max(0.0, float(less.max(axis=1).mean()) + jitter_s),
         tokens_per_s=None if tokens is None else tokens / expected_s,
     )
 

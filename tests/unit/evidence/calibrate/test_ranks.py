@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 
@@ -42,9 +43,10 @@ def test_few_slow_ranks_are_told_from_the_others(tmp_path: Path) -> None:
 BAD = [
     ("rank,seconds\n0,1", "no column 'step'"),
     ("rank,step,seconds\n0,1,1\n0,1,2", "step 1 of rank 0 is there twice"),
-    ("rank,step,seconds\n0,1", "2 cells under 3 columns"),
+    ("rank,step,seconds\n0,1", "seconds is ''"),
     ("rank,step,seconds\n0,1,nothing", "seconds is 'nothing'"),
     ("rank,step,seconds\n0,1,1", "few steps"),
+    ("rank,step\n0,1", "doesn't name one time with its unit; write rank,step,seconds"),
 ]
 
 
@@ -57,5 +59,34 @@ def test_what_says_too_little_is_refused(tmp_path: Path, text: str, message: str
 
 
 def test_few_ranks_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(MeasurementError, match="7 ranks: too little"):
+    with pytest.raises(MeasurementError, match="the number of ranks is 7: too little"):
         read_ranks(written(tmp_path, ranks=7))
+
+
+def of_factors(directory: Path, factors: Sequence[float], header: str = "seconds") -> Path:
+    """Write the steps of ranks, all of which slow down and speed up together."""
+    lines = [f"rank,step,{header}"]
+    for rank, factor in enumerate(factors):
+        lines += [f"{rank},{step},{(2.0 + 0.1 * (step % 3)) * factor}" for step in range(10)]
+    path = directory / "ranks.csv"
+    path.write_text("\n".join(lines))
+    return path
+
+
+@pytest.mark.parametrize("header", ["ms", "Step_Time_ms", "time (us)"])
+def test_times_of_any_unit_are_read(tmp_path: Path, header: str) -> None:
+    factors = [1.0 + 0.001 * rank for rank in range(20)]
+    seconds = read_ranks(of_factors(tmp_path, factors))
+    assert read_ranks(of_factors(tmp_path, factors, header)).device_sigma == pytest.approx(
+        seconds.device_sigma
+    )
+
+
+def test_ranks_that_wait_for_each_other_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(MeasurementError, match="differ by 0 %, as they do where each waits"):
+        read_ranks(of_factors(tmp_path, [1.0] * 16))
+
+
+def test_ranks_that_compute_something_else_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(MeasurementError, match="such as those of one stage of a pipeline"):
+        read_ranks(of_factors(tmp_path, [1.0, 4.0] * 8))

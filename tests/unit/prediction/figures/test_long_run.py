@@ -58,6 +58,18 @@ def test_a_run_takes_as_long_as_its_tokens() -> None:
     assert report.usd == pytest.approx(report.days * 24 * 2.0 * 4)
 
 
+def test_spares_are_paid() -> None:
+    """A node of eight stands by for the one of four devices that trains."""
+    one = found(train_tokens=1e12, device_hour_usd=2.0, spare_nodes=1)
+    assert one.days is not None
+    assert one.usd == pytest.approx(one.days * 24 * 2.0 * 8)
+
+
+def test_runs_that_would_be_played_for_hours_are_refused() -> None:
+    with pytest.raises(HespasError, match="interruptions each are too long to play; give fewer"):
+        found(run_days=1e9)
+
+
 def test_a_checkpoint_is_what_a_step_hands_to_the_next() -> None:
     """Weights and both moments of AdamW of 134.1 M parameters, and two counters."""
     prediction = hespas.predict(LLAMA, "H100_80GB", "H100_80GB_4GPU", fidelity="exported")
