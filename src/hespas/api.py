@@ -136,7 +136,7 @@ def _chosen(
     from hespas.errors import ConfigError
     from hespas.hardware.device import Device
     from hespas.hardware.system import System
-    from hespas.prediction.megatron import with_arguments
+    from hespas.prediction.frameworks import with_framework
     from hespas.prediction.options import PredictOptions
 
     cluster, method = overrides.get("cluster"), overrides.get("method")
@@ -160,7 +160,7 @@ def _chosen(
     for name in ("imperfect", "variation"):
         if isinstance(changes.get(name), Path):
             changes[name] = str(changes[name])
-    chosen = with_arguments(overridden(base, {**changes, "file": workload, "system": system}))
+    chosen = with_framework(overridden(base, {**changes, "file": workload, "system": system}))
     return replace(
         chosen,
         compile=chosen.compile if compiler is None else replace(chosen.compile, options=compiler),

@@ -126,6 +126,16 @@ def test_one_stage_is_no_pipeline(name: str, number: int, forward: int, backward
     assert times.bubble == 0
 
 
+@given(NAMES, st.integers(1, 24), st.integers(0, 10**6))
+def test_one_stage_waits_for_its_weights_alone(name: str, number: int, ready_ps: int) -> None:
+    schedule = schedule_named(name, stages=1, micro_batches=number)
+    ready = {(0, chunk): ready_ps for chunk in range(schedule.chunks)}
+    times = timed(schedule, replace(equal(schedule), ready_ps=ready))
+    assert times.held_ps == (ready_ps,)
+    assert times.bubble == 0
+    assert times.finish_ps == ready_ps + times.busy_ps(0)
+
+
 @given(NAMES, STAGES, ROUNDS, st.data())
 def test_longer_passes_and_messages_end_no_step_earlier(
     name: str, stages: int, rounds: int, data: st.DataObject

@@ -233,11 +233,12 @@ def requested(flag_values: Mapping[str, Any], config_file: Path | None = None) -
     check_effects([raw, configured], [field for field in all_options if field.name in flag_values])
     values = joined([_parsed_values(PredictOptions, raw), configured], all_options)
     options = build(PredictOptions, values)
-    if not str(options.program.file or "").startswith(ARGUMENTS_PREFIX):
+    program = options.program
+    if program.model.software is None and not str(program.file or "").startswith(ARGUMENTS_PREFIX):
         return options
-    from hespas.prediction.megatron import with_arguments  # noqa: PLC0415 - few runs have one
+    from hespas.prediction.frameworks import with_framework  # noqa: PLC0415 - few runs have one
 
-    return with_arguments(options)
+    return with_framework(options)
 
 
 def with_imperfections(flag_values: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -402,9 +402,10 @@ def search(
 ) -> Answer | int:
     """Find the mesh of MODEL that fits and makes most tokens/s per device.
 
-    Unless they are given, all meshes of the model's axes are searched (pipe, context and sequence
-    only where --mesh names them), what the backward pass computes again, and how many sequences are
-    computed at a time. With --serve, layouts of replicas are ranked by the rate that they serve.
+    Unless they are given, all meshes of the model's axes are searched (context and sequence only
+    where --mesh names them; pipe there or with --software), what the backward pass computes again,
+    and how many sequences are computed at a time. With --serve, layouts of replicas are ranked by
+    the rate that they serve.
     """
     if serves:
         all_given = {"output": output, "compile": compiled, **flag_values}

@@ -23,7 +23,9 @@ from hespas.models.weights import (
 )
 
 Arrays = tuple[tuple[str, ...], ...]
-_KEEPS_PRODUCTS = "minimal_with_context"
+_ELEMENTWISE = "elementwise"
+_KEEPS_PRODUCTS = frozenset({"minimal_with_context", _ELEMENTWISE})
+"""What the backward pass computes again, so that what products make is kept."""
 _PROJECTIONS = (
     ("batch", "sequence", "heads", "head_size"),
     ("batch", "sequence", "kv_heads", "head_size"),
@@ -169,8 +171,8 @@ def least_kept_bytes(model: LanguageModel) -> int:
     """Return the least bytes that a layer keeps per micro-batch.
 
     It is what goes into the layer, and what ``remat`` keeps beside: query, key, value, and the
-    products before the activation; of a layer that keeps everything, or where layers differ,
-    nothing more than its input. What experts keep is `least_routed_bytes`.
+    products before the activation, or all operands of products; of a layer that keeps everything,
+    or where layers differ, nothing more than its input. What experts keep is `least_routed_bytes`.
 
     >>> from hespas.models.catalogue import model_named
     >>> settings = model_named("llama3-8b").settings
@@ -191,7 +193,7 @@ def least_routed_bytes(model: LanguageModel) -> int:
     True
     """
     run, routing = model.run, model.routing
-    if routing is None or not isinstance(run, Training) or run.remat != _KEEPS_PRODUCTS:
+    if routing is None or not isinstance(run, Training) or run.remat not in _KEEPS_PRODUCTS:
         return 0
     width, row = (("batch", "sequence", name) for name in ("expert_mlp", "expert_row"))
     arrays = (row, width, width) if model.style.gated else (row, width)
@@ -211,13 +213,22 @@ def _arrays(model: LanguageModel) -> Arrays:
     into, run = ("batch", "norm_sequence", "row"), model.run
     is_plain = all(kind.mixer == "attention" and kind.feeds_forward for kind in model.kinds)
     is_even = not any(kind.head_size or kind.kv_heads or kind.mlp for kind in model.kinds)
-    if not isinstance(run, Training) or run.remat != _KEEPS_PRODUCTS or not (is_plain and is_even):
+    if (
+        not isinstance(run, Training)
+        or run.remat not in _KEEPS_PRODUCTS
+        or not (is_plain and is_even)
+    ):
         return (into,)
     arrays: Arrays = (into, *(_PROJECTIONS if model.latent is None else _LATENT))
+    keeps_operands = run.remat == _ELEMENTWISE
+    if keeps_operands and model.style.before_mlp == "yes":
+        # What both norms make goes into products.
+        arrays = (*arrays, into, into)
     if model.routing is not None and not model.routing.shared_width:
         return arrays
     width = ("batch", "sequence", "mlp" if model.routing is None else "shared_mlp")
-    return (*arrays, width, width) if model.style.gated else (*arrays, width)
+    widths = 1 + model.style.gated + keeps_operands
+    return (*arrays, *(width for _ in range(widths)))
 
 
 def local_elements(

@@ -31,6 +31,7 @@ class Software:
     kernels of modules: PyTorch calls what a module has for a pass, and then the next one's.
     ``copies_shards`` says that weights are copied out of a gathered buffer, and gradients into one.
     ``scaled_whole`` are types of products whose operands are rounded by one scale each.
+    ``full_remat`` is how its backward pass computes whole layers again.
     """
 
     title: str
@@ -39,6 +40,7 @@ class Software:
     on_hopper: Mapping[str, str] = field(default_factory=dict[str, str])
     of_slow_experts: Mapping[str, str] = field(default_factory=dict[str, str])
     of_scaled_rotation: Mapping[str, str] = field(default_factory=dict[str, str])
+    full_remat: str = "full"
     runs_by_module: bool = False
     copies_shards: bool = False
     scaled_whole: frozenset[str] = frozenset()

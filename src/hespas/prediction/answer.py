@@ -177,6 +177,12 @@ class PipelinePrediction:
         """Return when the last pass of a stage ends."""
         return max(end for _, end in self.times.passes[stage].values())
 
+    @property
+    def norm_ps(self) -> int:
+        """How long all devices sum the norm of gradients, at the end."""
+        sums = (end for stage in self.stages for _, (_, end) in stage.sums)
+        return self.stages[0].update[0] - max([self.times.finish_ps, *sums])
+
     def waiting_ps(self, stage: int) -> int:
         """Return how long a stage waits before its last pass."""
         return self.ends_ps(stage) - self.times.busy_ps(stage)

@@ -28,6 +28,7 @@ from hespas.prediction.machines import system_of
 from hespas.prediction.options import PredictOptions
 from hespas.prediction.workload import source_of
 from hespas.sources.source import ModelSource, platform_of
+from hespas.tasks.pipelining.options import DEFAULT, Overlap
 
 _WIDTH = 90
 
@@ -69,6 +70,10 @@ class _Step:
     parts: int
     remat: str
     product_dtype: str
+    divides_rows: bool
+    schedule: str
+    chunks: int
+    hidden: frozenset[Overlap]
 
     def size(self, *names: str) -> int:
         return prod(self.axes.get(name, 1) for name in names)
@@ -123,10 +128,13 @@ _AXES: Mapping[Trainer, tuple[str, ...]] = {
 
 
 def _step(options: PredictOptions) -> _Step:
-    system = system_of(options.network)
+    system, schedule, chunks = system_of(options.network), "", 1
+    hidden = frozenset[Overlap]()
     if options.is_pipeline:
         cut = cut_of(options)
         source, mesh, system = cut.source, cut.mesh, cut.system
+        schedule, chunks = options.pipeline.schedule or DEFAULT, cut.schedule.chunks
+        hidden = frozenset(filter(options.pipeline.hides, Overlap))
     else:
         source = source_of(options, system)
         if not isinstance(source, ModelSource):
@@ -148,6 +156,10 @@ def _step(options: PredictOptions) -> _Step:
         parts=settings.parts,
         remat=settings.run.remat,
         product_dtype=settings.run.product_dtype,
+        divides_rows=settings.run.sequence_parallel,
+        schedule=schedule,
+        chunks=chunks,
+        hidden=hidden,
     )
 
 
@@ -263,6 +275,16 @@ def _torchtitan(step: _Step) -> tuple[list[str], list[str]]:
     return words, notes
 
 
+_MEGATRON_OVERLAP = (
+    (Overlap.GRADIENTS, "--overlap-grad-reduce", ("data", "fsdp")),
+    (Overlap.PARAMETERS, "--overlap-param-gather", ("fsdp",)),
+    (Overlap.TP, "--tp-comm-overlap", ("tp",)),
+    (Overlap.EXPERTS, "--moe-shared-expert-overlap", ("expert",)),
+    (Overlap.EXCHANGES, "--overlap-moe-expert-parallel-comm", ("expert",)),
+)
+"""What a flag hides, and the axes that it concerns."""
+
+
 def _megatron(step: _Step) -> tuple[list[str], list[str]]:
     notes = [f"MODEL_ARGS are the sizes of {step.model} (--num-layers, --hidden-size, ..)"]
     degrees = {
@@ -278,22 +300,41 @@ def _megatron(step: _Step) -> tuple[list[str], list[str]]:
         f"--global-batch-size {step.batch * step.parts}",
         f"--seq-length {step.sequence}",
     ]
+    if step.schedule.startswith("interleaved"):
+        words.append(f"--num-virtual-stages-per-pipeline-rank {step.chunks}")
+    elif step.schedule not in {"", DEFAULT} and step.size(PIPE) > 1:
+        notes.append(f"schedule {step.schedule} is left out: Megatron-LM runs 1f1b")
     if step.size("tp") > 1:
         words.append("--sequence-parallel")
+    if step.size("tp") > 1 and not step.divides_rows:
         notes.append("tokens between products are divided too (--sequence-parallel)")
     if step.size("fsdp") > 1:
         words.append("--use-distributed-optimizer")
+    words += [
+        flag
+        for overlap, flag, axes in _MEGATRON_OVERLAP
+        if overlap in step.hidden and step.size(*axes) > 1
+    ]
+    if step.size("fsdp") > 1 and PIPE not in step.axes:
         notes.append("states are divided, weights are not, as fsdp divides them: memory differs")
-    match step.remat:
+    recomputation = _megatron_recomputation(step.remat)
+    if recomputation is None:
+        notes.append(f"recomputation {step.remat!r} is left out: Megatron-LM has others")
+    return [*words, *(recomputation or [])], notes
+
+
+def _megatron_recomputation(remat: str) -> list[str] | None:
+    """Return the flags that compute results again; None where none do."""
+    match remat:
         case "whole":
-            words.append("--recompute-granularity full")
+            full = "--recompute-granularity full --recompute-method uniform"
+            return [full, "--recompute-num-layers 1"]
         case "core_attention":
-            words.append("--recompute-granularity selective")
+            return ["--recompute-granularity selective"]
         case modules if set(modules.split("+")).issubset(MODULES):
-            words.append("--recompute-granularity selective")
-            words.append(f"--recompute-modules {modules.replace('+', ' ')}")
+            named = modules.replace("+", " ")
+            return ["--recompute-granularity selective", f"--recompute-modules {named}"]
         case "none" | "elementwise":
-            pass
+            return []
         case _:
-            notes.append(f"recomputation {step.remat!r} is left out: Megatron-LM has others")
-    return words, notes
+            return None

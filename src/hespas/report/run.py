@@ -325,11 +325,11 @@ def stage_lines(report: RunReport) -> list[str]:
     equal = "" if ideal is None else f", {100 * ideal:.1f} % if all equal"
     sequences = "sequence" if pipeline.micro_batch == 1 else "sequences"
     head = ("stage", "layers", "forward", "backward", "computes", "exposed", "waits", "memory")
-    title = (
-        f"Pipeline: {len(pipeline.stages)} stages, {pipeline.schedule}, {pipeline.micro_batches} "
-        f"micro-batches of {pipeline.micro_batch} {sequences}; "
-        f"bubble {100 * pipeline.bubble:.1f} %{equal}"
-    )
+    work = f"{pipeline.micro_batches} micro-batches of {pipeline.micro_batch} {sequences}"
+    stages = f"{len(pipeline.stages)} stages, {pipeline.schedule}"
+    title = f"Pipeline: {stages}, {work}; bubble {100 * pipeline.bubble:.1f} %{equal}"
+    if len(pipeline.stages) == 1:
+        title = f"One stage: {work}"
     return [
         title,
         _stage_line((*head, "in flight")),

@@ -97,8 +97,8 @@ class ModelOptions:
         default=False,
     )
     software: str | None = declare(
-        help="The framework whose kernels and recomputation a training step has, with "
-        f"{option('fidelity')} library: {', '.join(SOFTWARE)}.",
+        help="The framework whose kernels of libraries and recomputation a training step has: "
+        f"{', '.join(SOFTWARE)}.",
         metavar="NAME",
         parse=parse_software,
     )

@@ -37,8 +37,9 @@ class Entry:
 
     ``inputs`` is a digest of everything that decides its prediction: the program, the cluster, the
     device and every option. ``compiles`` says whether a compiler of its part is installed,
-    ``is_model`` whether its program is a model of the zoo, ``is_served`` whether an engine's
-    kernels run it, ``runs_operations`` whether its operations run on this machine to be timed.
+    ``is_model`` whether its program is a model of the zoo, ``is_of_libraries`` whether kernels of
+    an engine or a framework run it, ``runs_operations`` whether its operations run on this machine
+    to be timed.
     ``part`` names the device, None if it has no name. ``expected`` orders the predictions.
     """
 
@@ -53,7 +54,7 @@ class Entry:
     inputs: str
     compiles: bool
     is_model: bool
-    is_served: bool
+    is_of_libraries: bool
     runs_operations: bool
 
     def key(self, phase: Phase) -> str:
@@ -131,7 +132,7 @@ def entry_of(number: int, candidate: Candidate) -> Entry:
         inputs=_inputs(options, device, source, cut),
         compiles=compiler_of(part) is not None,
         is_model=model is not None,
-        is_served=cut is None and options.compile.requested is Fidelity.LIBRARY,
+        is_of_libraries=options.compile.requested is Fidelity.LIBRARY,
         runs_operations=method is not None
         and method_named(method).device_use is not DeviceUse.NEEDED,
     )

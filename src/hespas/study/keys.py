@@ -21,7 +21,7 @@ from hespas.prediction.options import PredictOptions
 
 Scalar = str | int | float | bool
 """One value of a key."""
-WORKLOAD, CLUSTER, MESH, SETTINGS = "model", "cluster", "mesh", "set"
+WORKLOAD, CLUSTER, MESH, SETTINGS, SOFTWARE = "model", "cluster", "mesh", "set", "software"
 _RENAMED = {"mlir_file": WORKLOAD, "model": "network_model"}
 _OWN = frozenset(
     {

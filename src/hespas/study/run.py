@@ -220,7 +220,7 @@ def _phase_and_status(run: _Run, number: int) -> _PhaseAndStatus:
             return Phase.EXPORTED, Status.DONE
         case _ if not entry.is_model:
             return Phase.AS_FOUND, Status.DONE
-        case _ if entry.is_served:
+        case _ if entry.is_of_libraries:
             return Phase.LIBRARY, Status.DONE
         case _:
             return Phase.SCREEN, Status.SCREENED if entry.compiles else Status.DONE

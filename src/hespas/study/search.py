@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from typing import cast
 
 import yaml
 
@@ -16,8 +17,9 @@ from hespas.models.catalogue import find_model
 from hespas.models.configured import STEPS
 from hespas.models.model import Model
 from hespas.models.part import PIPE
+from hespas.models.software import software_named
 from hespas.sources.source import platform_of, unknown_workload
-from hespas.study.keys import CLUSTER, MESH, WORKLOAD
+from hespas.study.keys import CLUSTER, MESH, SETTINGS, SOFTWARE, WORKLOAD
 from hespas.study.space import candidates_of, system_named
 from hespas.study.study import AUTO, Study, listed, study_of
 
@@ -33,11 +35,18 @@ _ON_REQUEST = frozenset({"context", "sequence"})
 """Axes for long sequences, which are searched only if they are named."""
 
 
-def searched_axes(model: Model) -> tuple[list[str], list[str]]:
-    """Return the mesh axes searched by default, and on request."""
+def searched_axes(model: Model, *, has_software: bool = False) -> tuple[list[str], list[str]]:
+    """Return the mesh axes searched by default, and on request.
+
+    A framework's runs have stages, one or several, whose states are divided along ``fsdp``.
+    """
     searched = [axis for axis in model.axes if axis not in _ON_REQUEST]
     request_axes = [axis for axis in model.axes if axis in _ON_REQUEST]
-    return searched, [*request_axes, PIPE] if model.can_be_cut else request_axes
+    if not model.can_be_cut:
+        return searched, request_axes
+    if has_software:
+        return [PIPE, *(axis for axis in searched if axis != "data")], ["data", *request_axes]
+    return searched, [*request_axes, PIPE]
 
 
 def _title(searched: Sequence[str], on_request: Sequence[str]) -> str:
@@ -61,6 +70,16 @@ def _device_batch(study_keys: Mapping[str, object], known_options: Collection[st
     return max(size for size in sizes if isinstance(size, int))
 
 
+def _recomputed(study_keys: Mapping[str, object]) -> list[str]:
+    """Return what backward passes compute again: a framework's choice, or everything."""
+    frameworks = [software_named(str(name)) for name in listed(study_keys.get(SOFTWARE, []))]
+    if not frameworks:
+        return ["minimal_with_context", "full"]
+    own = (framework.settings["remat"] for framework in frameworks)
+    every = (framework.full_remat for framework in frameworks)
+    return list(dict.fromkeys([*own, *every]))
+
+
 def search_study(keys: Mapping[str, object], *, compiled: int | None = None) -> Study:
     """Return the study that finds a model's best mesh.
 
@@ -77,14 +96,18 @@ def search_study(keys: Mapping[str, object], *, compiled: int | None = None) -> 
         raise unknown_workload(model, step)
     if known_model is None:
         raise ConfigError(f"{model} has no mesh to search", hint="name a model: hespas models")
-    title = ""
+    title, has_software = "", SOFTWARE in study_keys
     if MESH not in study_keys:
-        searched, other_axes = searched_axes(known_model)
+        searched, other_axes = searched_axes(known_model, has_software=has_software)
         study_keys[MESH] = dict.fromkeys(searched, AUTO)
         title = _title(searched, other_axes)
     has = known_model.options()
     if "remat" in has:
-        study_keys.setdefault("remat", ["minimal_with_context", "full"])
+        study_keys.setdefault("remat", _recomputed(study_keys))
+    if has_software and "sequence_parallel" in has:
+        # Frameworks divide rows between products over the devices of tensor parallelism, too.
+        given = cast("Mapping[str, object]", study_keys.get(SETTINGS, {}))
+        study_keys[SETTINGS] = {"sequence_parallel": True, **given}
     systems = [system_named(str(cluster)) for cluster in listed(study_keys[CLUSTER])]
     accumulates, is_inference = "accumulation" in has, "cache_dtype" in has
     if accumulates and not _HOW_ACCUMULATED & set(study_keys):
@@ -94,7 +117,8 @@ def search_study(keys: Mapping[str, object], *, compiled: int | None = None) -> 
         batch = devices * _device_batch(study_keys, has)
         study_keys["global_batch"] = batch
         title = "; ".join(filter(None, [title, f"{batch:,} sequences a step (--global-batch)"]))
-    if not is_inference and all(platform_of(system.part) == "cuda" for system in systems):
+    has_compiler = not (is_inference or has_software)
+    if has_compiler and all(platform_of(system.part) == "cuda" for system in systems):
         study_keys[SLOP_OPTION] = FULL
     goal = "tokens_per_s_per_device" if "sequence" in has else "samples_per_s"
     return study_of(

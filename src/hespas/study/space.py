@@ -28,13 +28,14 @@ from hespas.hardware.sized import find_system
 from hespas.hardware.system import System
 from hespas.models.model import MeshAxes
 from hespas.models.part import PIPE
-from hespas.prediction.megatron import with_arguments
+from hespas.prediction.frameworks import with_framework
 from hespas.prediction.options import PredictOptions
 from hespas.study.goal import Goal, Value
 from hespas.study.keys import (
     CLUSTER,
     MESH,
     SETTINGS,
+    SOFTWARE,
     Scalar,
     canonical,
     known_keys,
@@ -73,16 +74,19 @@ class Candidate:
     def options(self) -> PredictOptions:
         """Return the options of its prediction, without axes of 1.
 
-        Raises `ConfigError` for options that exclude each other.
+        One stage of a framework has states of its own, and is kept. Raises `ConfigError` for
+        options that exclude each other.
         """
         options = known_keys()
         values = {options[key].name: option_value(key, value) for key, value in self.values.items()}
         if self.mesh is not None:
-            axes = tuple((name, size) for name, size in self.mesh if size > 1) or self.mesh[:1]
+            kept = {PIPE} if SOFTWARE in self.values else set[str]()
+            axes = tuple(axis for axis in self.mesh if axis[1] > 1 or axis[0] in kept)
+            axes = axes or self.mesh[:1]
             values[MESH] = MeshAxes(axes=axes)
         if self.settings:
             values[SETTINGS] = {name: scalar_text(value) for name, value in self.settings.items()}
-        return with_arguments(build(PredictOptions, values))
+        return with_framework(build(PredictOptions, values))
 
     def fields(self) -> dict[str, Value]:
         """Return the constraint fields that need no prediction."""
@@ -180,9 +184,10 @@ def _combinations(study: Study) -> Iterator[Candidate]:
             named_settings = dict(zip(study.settings, settings, strict=True))
             for mesh in _meshes(study, values):
                 stages = None if mesh is None else dict(mesh).get(PIPE)
-                # Options of a pipeline's schedule have no effect on one stage.
+                # Options of a pipeline have no effect on one stage, but for a framework's.
+                is_one = stages == 1 and SOFTWARE not in values
                 of_one = {key: value for key, value in values.items() if key not in _OF_STAGES}
-                used = of_one if stages == 1 else values
+                used = of_one if is_one else values
                 yield Candidate(values=used, settings=named_settings, mesh=mesh)
 
 

@@ -34,6 +34,7 @@ from hespas.study.goal import (
 from hespas.study.keys import (
     MESH,
     SETTINGS,
+    SOFTWARE,
     WORKLOAD,
     Scalar,
     key_schema,
@@ -52,7 +53,8 @@ class StudyFidelity(Enum):
     """The fidelity at which candidates are predicted.
 
     ``AUTO`` screens all by a model of the compiler and compiles the best, if a compiler is
-    installed; ``COMPILED`` compiles all, ``FUSED`` and ``EXPORTED`` none.
+    installed; ``COMPILED`` compiles all, ``FUSED`` and ``EXPORTED`` none. Candidates with
+    ``software`` have its libraries' kernels, and are not compiled.
     """
 
     AUTO = "auto"
@@ -138,6 +140,12 @@ class Study:
                 option_value(key, value, location=self.location)
         for key, values in (*self.search.items(), *self.settings.items()):
             _check_values(key, values, self.location)
+        if SOFTWARE in self.search and self.fidelity is not StudyFidelity.AUTO:
+            raise ConfigError(
+                f"software names kernels of libraries, and fidelity is {self.fidelity.value}",
+                location=self.location,
+                hint="drop one of them",
+            )
         if self.sampling is not None and self.budget.evaluations is None:
             raise ConfigError(
                 "the study is sampled, and nothing says how many candidates are predicted",

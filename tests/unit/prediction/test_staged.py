@@ -107,6 +107,11 @@ def test_weights_are_gathered_a_layer_at_a_time() -> None:
     each, pass_ps = gathered // layers, (ends - begins) // layers
     for layer in range(layers):
         assert begins + layer * pass_ps >= (layer + 1) * each - layers
+    report = run_report(predict_pipeline(one))
+    exposed = {row.kind: row.exposed_s for row in report.communication}
+    assert exposed["weights"] * 1e12 == pytest.approx(begins)
+    assert "idle" not in exposed
+    assert "One stage: " in run_text(report)
 
 
 def test_libraries_read_and_write_sums_beside_their_products() -> None:

@@ -122,6 +122,26 @@ def test_megatron_reads_back_as_the_same_step(tmp_path: Path, keys: dict[str, An
     assert layout.micro_batch == keys.get("micro_batch", 1)
 
 
+def test_a_predicted_step_of_megatron_reads_back_whole(tmp_path: Path) -> None:
+    keys = {"software": "megatron", "micro_batch": 1, "batch": 16, "remat": "whole"}
+    settings = {"sequence_parallel": True}
+    mesh = {"pipe": 4, "fsdp": 4, "tp": 4}
+    launch = launched(Trainer.MEGATRON, mesh=mesh, schedule="interleaved:5", set=settings, **keys)
+    assert "differs" not in launch.text
+    assert "divided" not in launch.text
+    file = tmp_path / "args.sh"
+    file.write_text(launch.command.replace("$MODEL_ARGS", SIZES))
+    layout = read_arguments(file).layout
+    assert (layout.stages, layout.tensor, layout.chunks) == (4, 4, 5)
+    assert layout.divides_states
+    assert layout.sequence_parallel
+    assert layout.remat == "whole"
+    hidden = {name for name, is_on in layout.overlap.items() if is_on}
+    assert hidden == {"tp", "gradients", "parameters", "messages", "accumulation"}
+    one = launched(Trainer.MEGATRON, mesh={"pipe": 1, "fsdp": 64}, set=settings, **keys)
+    assert "memory differs" not in one.text
+
+
 def test_what_is_left_out_is_said() -> None:
     launch = launched(Trainer.MEGATRON, mesh={"fsdp": 64})
     assert "'minimal_with_context' is left out" in launch.text

@@ -136,6 +136,46 @@ def test_no_bound_exceeds_what_is_predicted_of_a_pipeline(changes: dict[str, Any
     assert 0 < least.time_s <= prediction.step_time_s
 
 
+FRAMEWORKS: list[dict[str, Any]] = [
+    {"mesh": "pipe=1,fsdp=8"},
+    {"mesh": "pipe=2,fsdp=2,tp=2", "micro_batch": 1, "set": {"layers": 4}},
+    {"mesh": "pipe=1,fsdp=2,tp=4", "micro_batch": 2, "remat": "full"},
+    {"mesh": "pipe=1,fsdp=2,tp=4", "set": {"layers": 2, "sequence_parallel": True}},
+    {"mesh": "pipe=2,fsdp=4", "model": "gpt3-1.3b", "micro_batch": 1},
+    {**EXPERTS, "mesh": "pipe=1,expert=8", "micro_batch": 1},
+    {
+        "model": "deepseek-v3",
+        "mesh": "pipe=2,expert=4",
+        "micro_batch": 1,
+        "set": {"layers": 4, "experts": 8},
+    },
+    {"mesh": "fsdp=8", "software": "torchtitan"},
+    {"mesh": "fsdp=8", "software": "torchtitan", "remat": "elementwise"},
+]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        *FRAMEWORKS[:2],
+        *(pytest.param(case, marks=pytest.mark.rest) for case in FRAMEWORKS[2:]),
+    ],
+    ids=str,
+)
+def test_no_bound_exceeds_what_a_framework_takes(changes: dict[str, Any]) -> None:
+    given = {**SMALL, "model": "llama3-500m", "software": "megatron", **changes}
+    (candidate,) = candidates_of(study_of(given))
+    options = candidate.options()
+    if not options.is_pipeline:
+        check(checks.checked(options))
+        return
+    cut = cutting.cut_of(options)
+    least = pipeline_bounds(cut, machines.device_of(cut.options.estimate))
+    prediction = staged.predict_pipeline(options)
+    assert 0.4 * prediction.peak_memory_bytes < least.memory_bytes <= prediction.peak_memory_bytes
+    assert 0 < least.time_s <= prediction.step_time_s
+
+
 def test_the_bound_of_a_pipeline_has_its_messages() -> None:
     given: dict[str, Any] = {"model": "Qwen/Qwen3-30B-A3B", "cluster": "64xH100_80GB"}
     given |= {"mesh": "pipe=2,expert=32", "global_batch": 64, "micro_batch": 1, "remat": "full"}

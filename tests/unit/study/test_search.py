@@ -7,7 +7,13 @@ from pathlib import Path
 import pytest
 
 from hespas.errors import HespasError
+from hespas.study.executor import ExecutorOptions, executor_of
+from hespas.study.rows import Status
+from hespas.study.run import run_study
 from hespas.study.search import search_directory, search_study
+from hespas.study.space import candidates_of
+from hespas.study.store import opened
+from hespas.study.study import study_of
 
 
 def test_the_same_search_goes_on_and_another_is_new(tmp_path: Path) -> None:
@@ -30,3 +36,34 @@ def test_an_unknown_model_has_near_names() -> None:
     with pytest.raises(HespasError) as raised:
         search_study({"model": "llama3-9b", "cluster": "8xH100_80GB"})
     assert "llama3-8b" in raised.value.hint
+
+
+def test_a_framework_s_search_has_its_stages_and_recomputation() -> None:
+    keys = {"model": "llama3-8b", "cluster": "8xH100_80GB", "software": "megatron"}
+    study = search_study({**keys, "set": {"layers": 16}})
+    assert [axis.name for axis in study.meshes[0]] == ["pipe", "fsdp", "tp"]
+    assert study.search["remat"] == ("elementwise", "whole")
+    assert study.settings == {"sequence_parallel": (True,), "layers": (16,)}
+    assert "xla_gpu_memory_limit_slop_factor" not in study.search
+    titan = search_study({**keys, "software": "torchtitan"})
+    assert titan.search["remat"] == ("alternate_products", "full")
+
+
+def test_a_framework_s_single_stage_is_a_stage(tmp_path: Path) -> None:
+    keys = {"model": "llama3-500m", "cluster": "2xH100_80GB", "software": "megatron"}
+    study = search_study({**keys, "micro_batch": 1, "remat": "whole", "set": {"layers": 2}})
+    first = candidates_of(study)[0].options()
+    assert str(first.program.model.mesh) == "pipe=1,tp=2"
+    assert first.is_pipeline
+    executor = executor_of(ExecutorOptions(workers=1))
+    with opened(tmp_path) as store, executor as local:
+        rows = run_study(study, store, local, lambda _rows: None)
+    assert [(row.status, row.reason) for row in rows] == [(Status.DONE, "")] * 3
+    assert {row.fidelity for row in rows} == {"library"}
+
+
+@pytest.mark.parametrize("fidelity", ["fused", "compiled", "exported"])
+def test_a_framework_s_kernels_are_those_of_libraries(fidelity: str) -> None:
+    keys = {"model": "llama3-8b", "cluster": "8xH100_80GB", "software": "megatron"}
+    with pytest.raises(HespasError, match="software names kernels of libraries"):
+        study_of({**keys, "fidelity": fidelity})

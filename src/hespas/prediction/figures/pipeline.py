@@ -199,7 +199,7 @@ def _around(prediction: PipelinePrediction) -> Iterator[CommunicationRow]:
     gathered_ps = sum(end - start for _, (start, end) in times.gathers)
     if gathered_ps:
         size = sum(cost.footprint.weight_bytes for cost in costs) / devices
-        row = _row("weights", axis, devices, (gathered_ps, 0))
+        row = _row("weights", axis, devices, (gathered_ps, prediction.times.held_ps[stage]))
         yield msgspec.structs.replace(row, count=len(times.gathers), bytes=size)
     summed_ps = sum(end - start for _, (start, end) in times.sums)
     if summed_ps:
@@ -207,6 +207,9 @@ def _around(prediction: PipelinePrediction) -> Iterator[CommunicationRow]:
         size = float(sum(cost.footprint.gradient_bytes for cost in costs))
         row = _row("gradients", axis, devices, (summed_ps, late_ps))
         yield msgspec.structs.replace(row, count=len(times.sums), bytes=size)
+    norm_ps = prediction.norm_ps
+    if norm_ps:
+        yield _row("norm", "+".join(cut.mesh.names), cut.mesh.device_count, (norm_ps, norm_ps))
     sent = prediction.messages(stage)
     if sent:
         row = _row("messages", PIPE, cut.stages, (sent * prediction.message_ps, 0))

@@ -41,12 +41,14 @@ class Times:
     """The start and end of each pass, in ps.
 
     Of two passes side by side, the backward one has the first part of the time that both take.
-    ``hidden_ps`` is the saving of each against running alone.
+    ``hidden_ps`` is the saving of each against running alone. ``held_ps`` is each stage's time in
+    which weights alone keep it waiting.
     """
 
     schedule: Schedule
     passes: tuple[Mapping[Action, Interval], ...]
     hidden_ps: tuple[Mapping[Action, int], ...]
+    held_ps: tuple[int, ...]
 
     @property
     def finish_ps(self) -> int:
@@ -59,9 +61,9 @@ class Times:
 
     @property
     def bubble(self) -> float:
-        """The share of all stages' time without a pass."""
+        """The share of all stages' time without a pass, waits for weights aside."""
         total = self.finish_ps * self.schedule.stages
-        busy = sum(map(self.busy_ps, range(self.schedule.stages)))
+        busy = sum(map(self.busy_ps, range(self.schedule.stages))) + sum(self.held_ps)
         return 1 - busy / total if total else 0.0
 
 
@@ -81,7 +83,12 @@ def timed(schedule: Schedule, durations: Durations) -> Times:
     clock.run()
     if clock.done < sum(map(len, schedule.order)):
         check_schedule(schedule)
-    return Times(schedule=schedule, passes=tuple(clock.passes), hidden_ps=tuple(clock.hidden_ps))
+    return Times(
+        schedule=schedule,
+        passes=tuple(clock.passes),
+        hidden_ps=tuple(clock.hidden_ps),
+        held_ps=tuple(clock.held_ps),
+    )
 
 
 @dataclass(slots=True, kw_only=True)
@@ -99,6 +106,7 @@ class _Clock:
     free_ps: list[int] = field(default_factory=list[int])
     passes: list[dict[Action, Interval]] = field(default_factory=list[dict[Action, Interval]])
     hidden_ps: list[dict[Action, int]] = field(default_factory=list[dict[Action, int]])
+    held_ps: list[int] = field(default_factory=list[int])
     ends_ps: dict[tuple[int, Action], int] = field(default_factory=dict[tuple[int, Action], int])
     queue: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
     queued: set[int] = field(default_factory=set[int])
@@ -109,6 +117,7 @@ class _Clock:
         stages = range(self.schedule.stages)
         self.place = [0] * len(stages)
         self.free_ps = [0] * len(stages)
+        self.held_ps = [0] * len(stages)
         self.passes = [{} for _ in stages]
         self.hidden_ps = [{} for _ in stages]
         for stage in stages:
@@ -130,25 +139,32 @@ class _Clock:
         if stage in self.queued:
             return
         action = self._next(stage)
-        ready = None if action is None else self._ready(stage, action)
-        if ready is not None:
-            heapq.heappush(self.queue, (max(self.free_ps[stage], ready), stage))
-            self.queued.add(stage)
+        arrived = None if action is None else self._arrived(stage, action)
+        if action is None or arrived is None:
+            return
+        startable = max(self.free_ps[stage], arrived)
+        start = max(startable, self._weights_ready(stage, action))
+        self.held_ps[stage] += start - startable
+        heapq.heappush(self.queue, (start, stage))
+        self.queued.add(stage)
 
     def _next(self, stage: int, *, behind: int = 0) -> Action | None:
         order, position = self.schedule.order[stage], self.place[stage] + behind
         return order[position] if position < len(order) else None
 
-    def _ready(self, stage: int, action: Action) -> int | None:
+    def _weights_ready(self, stage: int, action: Action) -> int:
+        return self.durations.ready_ps.get((stage, action.chunk), 0)
+
+    def _arrived(self, stage: int, action: Action) -> int | None:
         """Return when a pass's inputs have arrived, if known."""
-        ready = self.durations.ready_ps.get((stage, action.chunk), 0)
+        arrived = 0
         for source, waited in self.schedule.inputs(stage, action):
             end = self.ends_ps.get((source, waited))
             if end is None:
                 return None
             sent = 0 if source == stage else self.durations.message_ps(source, stage)
-            ready = max(ready, end + sent)
-        return ready
+            arrived = max(arrived, end + sent)
+        return arrived
 
     def _start(self, stage: int, start: int) -> list[Action]:
         """Run a stage's next pass, and one beside it."""
@@ -185,8 +201,11 @@ class _Clock:
             return start, {}
         if (action.kind, next_action.kind) != (Pass.BACKWARD, Pass.FORWARD):
             return start, {}
-        ready = self._ready(stage, next_action)
+        arrived = self._arrived(stage, next_action)
+        if arrived is None:
+            return start, {}
+        ready = max(arrived, self._weights_ready(stage, next_action))
         shorter = self.durations.hidden(stage, action, next_action)
-        if ready is None or ready - start >= sum(shorter):
+        if ready - start >= sum(shorter):
             return start, {}
         return max(start, ready), dict(zip((action, next_action), shorter, strict=True))

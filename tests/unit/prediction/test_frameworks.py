@@ -9,8 +9,14 @@ import pytest
 from hespas.errors import ConfigError, DeviceCountError
 from hespas.models.model import parse_mesh
 from hespas.prediction.figures.step import run_report
-from hespas.prediction.megatron import with_arguments
-from hespas.prediction.options import Fidelity, NetworkOptions, PredictOptions, ProgramOptions
+from hespas.prediction.frameworks import with_framework
+from hespas.prediction.options import (
+    CompileChoice,
+    Fidelity,
+    NetworkOptions,
+    PredictOptions,
+    ProgramOptions,
+)
 from hespas.prediction.staged import predict_pipeline
 from hespas.sources.options import ModelOptions
 
@@ -35,7 +41,7 @@ def options(directory: Path, cluster: str | None = "8xH100_80GB", *, more: str =
 
 
 def test_the_arguments_become_options(tmp_path: Path) -> None:
-    made = with_arguments(options(tmp_path))
+    made = with_framework(options(tmp_path))
     assert made.program.model.mesh == parse_mesh("pipe=2,fsdp=2,tp=2")
     assert made.program.model.global_batch == 8
     assert made.program.model.settings == {"sequence_parallel": "true"}
@@ -51,7 +57,7 @@ def test_experts_have_products_in_8_bits_and_devices_of_tensor_parallelism(tmp_p
         "--num-experts 8 --expert-model-parallel-size 4 --expert-tensor-parallel-size 1 "
         "--fp8-format hybrid --grad-reduce-in-bf16"
     )
-    made = with_arguments(options(tmp_path, more=more))
+    made = with_framework(options(tmp_path, more=more))
     assert made.program.model.mesh == parse_mesh("pipe=2,expert=2,tp=2")
     assert made.program.model.settings == {
         "sequence_parallel": "true",
@@ -70,7 +76,7 @@ def test_layers_of_stages_come_from_the_file(tmp_path: Path) -> None:
     (tmp_path / "uneven.sh").write_text(text + more)
     file = Path(f"megatron:{tmp_path / 'uneven.sh'}")
     given = options(tmp_path)
-    made = with_arguments(PredictOptions(program=ProgramOptions(file=file), network=given.network))
+    made = with_framework(PredictOptions(program=ProgramOptions(file=file), network=given.network))
     assert made.pipeline.stage_layers == (2, 4)
 
 
@@ -79,7 +85,7 @@ def test_a_step_with_experts_over_tensor_parallel_devices_is_predicted(tmp_path:
     more = "--num-experts 8 --expert-model-parallel-size 4 --moe-ffn-hidden-size 256 "
     divided, whole = (
         predict_pipeline(
-            with_arguments(options(tmp_path, cluster="16xH100_80GB", more=more + last))
+            with_framework(options(tmp_path, cluster="16xH100_80GB", more=more + last))
         )
         for last in ("", "--expert-tensor-parallel-size 1")
     )
@@ -94,7 +100,7 @@ def test_a_step_with_experts_over_tensor_parallel_devices_is_predicted(tmp_path:
 
 def test_options_beside_the_file_stand(tmp_path: Path) -> None:
     model = ModelOptions(mesh=parse_mesh("pipe=4,tp=2"), sequence=256)
-    made = with_arguments(options(tmp_path, model=model))
+    made = with_framework(options(tmp_path, model=model))
     assert made.program.model.mesh == parse_mesh("pipe=4,tp=2")
     assert made.program.model.sequence == 256
 
@@ -104,22 +110,41 @@ def test_states_that_are_not_divided_lie_on_all_data_parallel_devices(tmp_path: 
     (tmp_path / "plain.sh").write_text(text)
     given = options(tmp_path)
     file = Path(f"megatron:{tmp_path / 'plain.sh'}")
-    made = with_arguments(PredictOptions(program=ProgramOptions(file=file), network=given.network))
+    made = with_framework(PredictOptions(program=ProgramOptions(file=file), network=given.network))
     assert made.program.model.mesh == parse_mesh("pipe=2,data=2,tp=2")
 
 
 def test_a_run_needs_a_cluster_that_its_layout_divides(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="on a cluster"):
-        with_arguments(options(tmp_path, None))
+        with_framework(options(tmp_path, None))
     with pytest.raises(DeviceCountError, match="tensor x pipeline x context = 4"):
-        with_arguments(options(tmp_path, "6xH100_80GB"))
+        with_framework(options(tmp_path, "6xH100_80GB"))
     experts = "--num-experts 8 --expert-model-parallel-size 4"
     with pytest.raises(ConfigError, match=r"not divided by experts over 4; give .* multiple of 16"):
-        with_arguments(options(tmp_path, more=experts))
+        with_framework(options(tmp_path, more=experts))
 
 
 def test_a_run_is_predicted(tmp_path: Path) -> None:
-    predicted = predict_pipeline(with_arguments(options(tmp_path)))
+    predicted = predict_pipeline(with_framework(options(tmp_path)))
     assert predicted.fidelity == "library"
     assert predicted.step_time_s > 0
     assert predicted.cut.schedule.chunks == 2
+
+
+def with_software(fidelity: Fidelity) -> PredictOptions:
+    return PredictOptions(
+        program=ProgramOptions(file=Path("llama3-8b"), model=ModelOptions(software="megatron")),
+        network=NetworkOptions(cluster="8xH100_80GB"),
+        compile=CompileChoice(fidelity=fidelity),
+    )
+
+
+def test_a_framework_s_name_means_kernels_of_libraries() -> None:
+    assert with_framework(with_software(Fidelity.AUTO)).compile.requested is Fidelity.LIBRARY
+    assert with_framework(PredictOptions()).compile.requested is Fidelity.AUTO
+
+
+@pytest.mark.parametrize("fidelity", [Fidelity.FUSED, Fidelity.COMPILED, Fidelity.EXPORTED])
+def test_no_compiler_makes_kernels_of_a_framework(fidelity: Fidelity) -> None:
+    with pytest.raises(ConfigError, match="names kernels of libraries"):
+        with_framework(with_software(fidelity))

@@ -1,6 +1,6 @@
-"""Options of a run of Megatron-LM, from its arguments.
+"""Options that follow from a framework: its name, or Megatron-LM's arguments.
 
-The user's own options go before those of the file. This module imports little, as all commands
+The user's own options go before those of a file. This module imports little, as all commands
 import it.
 """
 
@@ -20,12 +20,29 @@ if TYPE_CHECKING:
     from hespas.models.megatron_layout import Layout
 
 
-def with_arguments(options: PredictOptions) -> PredictOptions:
-    """Apply a Megatron-LM arguments file, if one is named.
+def with_framework(options: PredictOptions) -> PredictOptions:
+    """Apply what a framework's name or arguments decide.
 
-    Raises `ConfigError` for a file that can't be read, and for a cluster that its layout does not
+    A step with a framework's kernels has those of libraries. Raises `ConfigError` for a step with
+    others, for a file of arguments that can't be read, and for a cluster that its layout does not
     fit.
     """
+    options = _with_arguments(options)
+    software = options.program.model.software
+    requested = options.compile.requested
+    if software is None or requested is Fidelity.LIBRARY:
+        return options
+    if requested is Fidelity.AUTO:
+        return overridden(options, {"fidelity": Fidelity.LIBRARY})
+    raise ConfigError(
+        f"{option('software')} {software} names kernels of libraries, and "
+        f"{options.compile.words} makes others",
+        hint=f"drop one, or give {option('fidelity')} library",
+    )
+
+
+def _with_arguments(options: PredictOptions) -> PredictOptions:
+    """Apply a Megatron-LM arguments file, if one is named."""
     text = str(options.program.file or "")
     if not text.startswith(ARGUMENTS_PREFIX) or options.program.model.part is not None:
         return options
