@@ -6,6 +6,7 @@ import logging
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from hashlib import sha256
 from math import prod
 from pathlib import Path
@@ -34,6 +35,7 @@ from hespas.hardware.system import System
 from hespas.models.software import software_named
 from hespas.prediction.checks import check_effects
 from hespas.prediction.fidelity import Plan, fallen_back, planned
+from hespas.prediction.kept import loaded_once
 from hespas.prediction.machines import compiled_directory, device_of, made_directory
 from hespas.prediction.options import (
     NOT_COMPILED_AGAIN,
@@ -98,7 +100,8 @@ def load(
     content = workload.content
     plan = _plan_of(content, options, system)
     try:
-        loaded = _loaded(content, plan, options, system)
+        load_planned = partial(_loaded, content, plan, options, system)
+        loaded = loaded_once(load_planned, content, plan, options, system)
     except HespasError as error:
         error.location = error.location or str(file)
         raise

@@ -26,7 +26,7 @@ from hespas.base.version import __version__, installed_version
 from hespas.errors import ExtraMissingError, ProgramError, ToolError
 from hespas.frontend.load import read_source
 from hespas.models.model import MeshAxes
-from hespas.models.part import Part
+from hespas.models.part import Part, PartProgram
 from hespas.sources.exported import (
     Answer,
     Exported,
@@ -71,10 +71,11 @@ def export_cache(directory: Path) -> ContentCache:
 def read_workload(source: Source, *, cache: ContentCache | None) -> Workload:
     """Return the program of a workload.
 
-    Models that differ in ``data`` and ``fsdp`` of their meshes alone are exported once. Functions
-    are exported each time: their names say nothing of what they do. Raises `ProgramError` for a
-    file that can't be read and for a function that fails, `ConfigError` for settings of a model
-    that do not fit, and `ToolError` if the exporting process fails.
+    Models that differ in ``data`` and ``fsdp`` of their meshes alone are exported once, and so are
+    parts of equal micro-batches. Functions are exported each time: their names say nothing of what
+    they do. Raises `ProgramError` for a file that can't be read and for a function that fails,
+    `ConfigError` for settings of a model that do not fit, and `ToolError` if the exporting process
+    fails.
     """
 
     def exported() -> Workload:
@@ -110,7 +111,8 @@ def _model_workload(source: ModelSource, cache: ContentCache | None) -> Workload
 
     shared_workload = _cached_workload(cache, model_key(reduced_source), exported)
     text = shared_workload.content
-    if reduced_source is not source:
+    is_sized = source.part is None or source.part.program is PartProgram.UPDATE
+    if is_sized and reduced_source is not source:
         text = on_mesh(text, source.mesh, name=source.name)
     return replace(shared_workload, content=text, notes=(*source.notes, *shared_workload.notes))
 
@@ -245,6 +247,7 @@ def _export_apart(request: Request, artifact: bytes = b"") -> Exported:
 
 
 _MESH = re.compile(rb"^ *sdy\.mesh @mesh = .*$", re.MULTILINE)
+_PARTITIONS = re.compile(rb"mhlo\.num_partitions = \d+")
 _DECLARED = re.compile(rb'"(\w+)"=\d+')
 _NAMES = re.compile(rb'\{("\w+"(?:, "\w+")*)\}')
 """Axes that divide a dimension, or that a computation is manual over."""
@@ -269,6 +272,8 @@ def on_mesh(text: bytes, mesh: MeshAxes, *, name: str) -> bytes:
         changed, count = sizes.subn(rb"\g<1>%d" % size, changed)
         if not count:
             raise ProgramError(f"its mesh has no axis {axis}", location=name)
+    counted = b"mhlo.num_partitions = %d" % mesh.device_count
+    text = _PARTITIONS.sub(counted, text, count=1)
     absent = set(_DECLARED.findall(changed)) - {axis.encode() for axis in mesh.names}
     for axis in absent:
         changed = _without_item(rb'"%b"=\d+' % axis, changed)

@@ -26,7 +26,7 @@ from hespas.models.language import MTP_NOTE, LanguageModel
 from hespas.models.model import TYPE_BYTES, MeshAxes, Model
 from hespas.models.network_model import Learning, Network
 from hespas.models.parameters import parameters, trained_parameters
-from hespas.models.part import PIPE, REDUCED
+from hespas.models.part import PIPE, REDUCED, SHARED, Part, PartProgram
 from hespas.models.recommender import Dlrm
 from hespas.models.runs import Decode, Prefill, Training
 from hespas.models.software import software_named
@@ -453,11 +453,47 @@ def same_but_for_sizes(source: ModelSource) -> ModelSource:
     'data.fsdp.tp=8,tp=2'
     """
     settings, mesh = source.settings, source.mesh
+    if source.part is not None:
+        return _of_one_share(source)
     is_decoder = isinstance(settings, LanguageModel)
-    if source.part is not None or not is_decoder or not set(REDUCED) <= set(mesh.names):
+    if not is_decoder or not set(REDUCED) <= set(mesh.names):
         return source
     if isinstance(settings.run, Training) and settings.run.zero in {1, 2}:
         return source  # Each data-parallel device has gradients of its own.
     other_axes = (f"{name}={size}" for name, size in mesh.axes if name not in REDUCED)
     mesh_text = ",".join((f"{'.'.join(mesh.names)}={mesh.size(*REDUCED)}", *other_axes))
     return replace(source, texts={**source.texts, "mesh": mesh_text})
+
+
+def _of_one_share(source: ModelSource) -> ModelSource:
+    """Return the source of a part's program with one data-parallel device.
+
+    A part's program has a micro-batch of one of them; the part's own mesh divides its arrays.
+    """
+    settings = source.settings
+    is_training = isinstance(settings, LanguageModel) and isinstance(settings.run, Training)
+    if not is_training or settings.run.zero:
+        return source
+    kept = [(name, size) for name, size in settings.mesh.axes if name not in REDUCED]
+    changed = {
+        "mesh": str(MeshAxes(axes=tuple(kept) or ((REDUCED[0], 1),))),
+        "batch": str(settings.batch // settings.accumulation),
+        "accumulation": "1",
+    }
+    part = _with_any_shares(source.part, settings)
+    return replace(source, texts={**source.texts, **changed}, part=part)
+
+
+def _with_any_shares(part: Part | None, settings: LanguageModel) -> Part | None:
+    """Return a part whose update divides arrays over as many axes.
+
+    Only the mesh says over how many devices, where they divide every width evenly.
+    """
+    if part is None or part.program is not PartProgram.UPDATE:
+        return part
+    ranks = () if settings.latent is None else (settings.latent.query_rank, settings.latent.kv_rank)
+    widths = (settings.sizes_of_layers.embedding, *ranks)
+    if any(width % part.mesh.device_count for width in widths):
+        return part
+    axes = ((name, min(size, 2) if name in SHARED else size) for name, size in part.mesh.axes)
+    return replace(part, mesh=MeshAxes(axes=tuple(axes)))

@@ -10,7 +10,7 @@ from hespas.base.cache import ContentCache
 from hespas.base.process import stay
 from hespas.errors import ConfigError, ProgramError
 from hespas.models.model import MeshAxes, parse_mesh
-from hespas.models.part import Part
+from hespas.models.part import Part, PartProgram
 from hespas.sources.function import export_model
 from hespas.sources.options import ModelOptions
 from hespas.sources.source import ModelSource, find_source
@@ -110,18 +110,101 @@ def test_programs_of_other_sizes_are_others() -> None:
     assert texts[-1] == "fsdp=8"
 
 
-def test_programs_of_other_models_and_of_parts_have_a_mesh_of_their_own() -> None:
+def test_programs_of_other_models_have_a_mesh_of_their_own() -> None:
     resnet = find_source("resnet18", ModelOptions(mesh=parse_mesh("data=2,fsdp=2")), devices=4)
     assert isinstance(resnet, ModelSource)
     assert same_but_for_sizes(resnet) is resnet
     for zero in ("1", "2"):
         own = source("gpt3-13b", "data=4,fsdp=2,tp=2", {"zero": zero})
         assert same_but_for_sizes(own) is own
-    mesh = parse_mesh("data=2,fsdp=2")
-    options = ModelOptions(part=Part(layers=2, mesh=mesh))
-    staged = find_source("llama3-8b", options, devices=4)
-    assert isinstance(staged, ModelSource)
-    assert same_but_for_sizes(staged) is staged
+
+
+def part_of(
+    model: str, program: PartProgram, mesh: str, own: str, more: dict[str, str] | None = None
+) -> ModelSource:
+    """Return a part's program on devices that share its arrays, ``own``."""
+    part = Part(layers=2, is_first=True, is_last=True, mesh=parse_mesh(own), program=program)
+    options = ModelOptions(
+        mesh=parse_mesh(mesh), part=part, settings={"layers": "4", "batch": "4", **(more or {})}
+    )
+    found = find_source(model, options, devices=parse_mesh(mesh).device_count)
+    assert isinstance(found, ModelSource)
+    return found
+
+
+PARTS: list[tuple[str, PartProgram, tuple[str, str], tuple[str, str]]] = [
+    ("llama3-8b", PartProgram.BOTH, ("data=4,tp=2", "tp=2"), ("fsdp=2,tp=2", "tp=2")),
+    ("llama3-8b", PartProgram.INPUTS, ("data=4", "tp=1"), ("data=2,fsdp=2", "tp=1")),
+    ("llama3-8b", PartProgram.UPDATE, ("fsdp=4", "fsdp=4"), ("data=2,fsdp=2", "fsdp=2")),
+    (
+        "llama3-8b",
+        PartProgram.UPDATE,
+        ("fsdp=16,tp=2", "fsdp=16,tp=2"),
+        ("fsdp=8,tp=2", "fsdp=8,tp=2"),
+    ),
+    (
+        "deepseek-v3",
+        PartProgram.UPDATE,
+        ("fsdp=4,expert=2", "fsdp=4,expert=2"),
+        ("fsdp=2,expert=2", "fsdp=2,expert=2"),
+    ),
+    (
+        "mixtral-8x7b",
+        PartProgram.BOTH,
+        ("data=4,expert=2", "expert=2"),
+        ("fsdp=2,expert=2", "expert=2"),
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("model", "program", "one", "other"),
+    [
+        *PARTS[:1],
+        *PARTS[2:4],
+        *(pytest.param(*case, marks=pytest.mark.rest) for case in PARTS[1:2] + PARTS[4:]),
+    ],
+)
+def test_a_part_of_one_mesh_is_that_of_another(
+    model: str, program: PartProgram, one: tuple[str, str], other: tuple[str, str]
+) -> None:
+    first, second = (
+        part_of(model, program, *one),
+        part_of(model, program, *other, {"accumulation": "4", "batch": "16"}),
+    )
+    reduced = [same_but_for_sizes(each) for each in (first, second)]
+    assert reduced[0].texts == reduced[1].texts
+    assert reduced[0].part == reduced[1].part
+    exported = [export_model(model, each.texts, part=each.part).text for each in (first, second)]
+    if first.part != second.part:
+        assert exported[0] != exported[1]
+        exported[0] = on_mesh(exported[0], second.mesh, name=model)
+    assert exported[0] == exported[1]
+
+
+@pytest.mark.parametrize("own", [("fsdp=4", "fsdp=2"), ("fsdp=2", "fsdp=4"), ("tp=1", "tp=1")])
+def test_alike_parts_are_exported_once(
+    kept: ContentCache, monkeypatch: pytest.MonkeyPatch, own: tuple[str, str]
+) -> None:
+    first, second = (part_of("llama3-8b", PartProgram.UPDATE, "data=2", mesh) for mesh in own)
+    stay(stays=True)
+    try:
+        read_workload(first, cache=kept)
+        with monkeypatch.context() as patched:
+            patched.setattr("hespas.sources.function.export_model", None)
+            derived = read_workload(second, cache=kept)
+        assert derived == read_workload(second, cache=None)
+    finally:
+        stay(stays=False)
+
+
+def test_updates_that_widths_do_not_allow_are_others() -> None:
+    meshes = ("fsdp=4", "fsdp=3")
+    parts = [
+        same_but_for_sizes(part_of("llama3-8b", PartProgram.UPDATE, "data=1", mesh)).part
+        for mesh in meshes
+    ]
+    assert [str(part.mesh) for part in parts if part] == ["fsdp=2", "fsdp=3"]
 
 
 def test_alike_programs_are_exported_once(
