@@ -471,8 +471,9 @@ def _of_one_share(source: ModelSource) -> ModelSource:
     A part's program has a micro-batch of one of them; the part's own mesh divides its arrays.
     """
     settings = source.settings
-    is_training = isinstance(settings, LanguageModel) and isinstance(settings.run, Training)
-    if not is_training or settings.run.zero:
+    if not isinstance(settings, LanguageModel):
+        return source
+    if not isinstance(settings.run, Training) or settings.run.zero:
         return source
     kept = [(name, size) for name, size in settings.mesh.axes if name not in REDUCED]
     changed = {

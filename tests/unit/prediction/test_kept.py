@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from hespas.base.process import stay
+from hespas.lower import fused as lowering
 from hespas.models.model import parse_mesh
 from hespas.prediction import loading
 from hespas.prediction.options import (
@@ -35,13 +37,13 @@ def staying() -> Iterator[None]:
 @pytest.fixture
 def fusions(monkeypatch: pytest.MonkeyPatch) -> list[Program]:
     """Return a list that grows by each program that is fused."""
-    fused, made = loading._fused, list[Program]()
+    fused, made = lowering.fused, list[Program]()
 
-    def counted(program: Program, *arguments: object, of_libraries: bool) -> Program:
+    def counted(program: Program, *arguments: Any, **named: Any) -> Program:
         made.append(program)
-        return fused(program, *arguments, of_libraries=of_libraries)  # pyright: ignore
+        return fused(program, *arguments, **named)
 
-    monkeypatch.setattr(loading, "_fused", counted)
+    monkeypatch.setattr(lowering, "fused", counted)
     return made
 
 
