@@ -143,6 +143,13 @@ def _check_sizes(model: LanguageModel) -> None:
         "latent attention has no biases here",
         "leave them out: attention_bias false, or Megatron's add_bias_linear false",
     )
+    for kind in set(model.kinds):
+        turning, head = model.rotation(kind)[0], kind.head_size or model.head_sizes[0]
+        _refuse(
+            turning % 2 != 0 or turning > head,
+            f"{turning} of the {head} numbers of a head turn with their position, in pairs",
+            "give an even number, and no more than a head has",
+        )
     heads, kv_heads = model.sizes_of_layers.heads, model.sizes_of_layers.kv_heads
     _refuse(
         model.latent is not None and kv_heads not in {0, heads},

@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -108,7 +108,9 @@ def read_configuration(path: Path) -> Configuration:
     """
     file = path / FILE if path.is_dir() else path
     try:
-        values: Any = json.loads(file.read_bytes())
+        values: Any = json.loads(
+            file.read_bytes(), object_pairs_hook=partial(_without_repeats, str(file))
+        )
     except OSError as error:
         raise ConfigError(f"there is no {FILE}", location=str(path)) from error
     except ValueError as error:
@@ -118,6 +120,19 @@ def read_configuration(path: Path) -> Configuration:
     if not isinstance(values, dict):
         raise ConfigError("a configuration is a JSON object", location=str(file))
     return configured(cast("dict[str, Any]", values), location=str(file), name=path.name)
+
+
+def _without_repeats(location: str, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object; raise `ConfigError` where a field has two values."""
+    values: dict[str, Any] = {}
+    for name, value in pairs:
+        if values.setdefault(name, value) != value:
+            raise ConfigError(
+                f"{name} is given twice, as {values[name]!r} and as {value!r}",
+                location=location,
+                hint="keep one",
+            )
+    return values
 
 
 def configured(values: Mapping[str, Any], *, location: str, name: str) -> Configuration:
@@ -164,7 +179,8 @@ def configured(values: Mapping[str, Any], *, location: str, name: str) -> Config
 def _language_part(fields: Fields) -> tuple[Fields, str]:
     """Return the fields of the language model, and its ``model_type``.
 
-    transformers writes of a part the fields alone that differ from its class' defaults.
+    transformers writes of a part the fields alone that differ from its class' defaults; of a whole
+    file, sizes are there, and others may not be.
     """
     family, part = fields.text("model_type"), fields
     while name := next((name for name in _PARTS if part.values.get(name) is not None), None):
@@ -175,9 +191,10 @@ def _language_part(fields: Fields) -> tuple[Fields, str]:
         values |= {key: value for key, value in own.items() if value is not None}
         part = replace(inner, values=values)
         family = part.text("model_type", default=family)
-    if part is not fields:
-        part = replace(part, defaults=_defaults().get(family.removesuffix("_text"), {}))
-    return part, family
+    known = _defaults().get(family.removesuffix("_text"), {})
+    if part is fields:
+        return replace(part, fallbacks=known), family
+    return replace(part, defaults=known), family
 
 
 def _reading_notes(fields: Fields, part: Fields) -> list[str]:
@@ -185,12 +202,14 @@ def _reading_notes(fields: Fields, part: Fields) -> list[str]:
 
     ``part`` are the fields of the language model, after they were read.
     """
-    is_wrapped = part is not fields or any(fields.values.get(name) for name in _BESIDE)
-    notes = [LEFT_OUT] if is_wrapped else []
+    is_inside = part.values is not fields.values
+    has_beside = any(fields.values.get(name) for name in _BESIDE)
+    notes = [LEFT_OUT] if is_inside or has_beside else []
+    known = {**part.fallbacks, **part.defaults}
     assumed = [
-        f"{name} = {json.dumps(part.defaults[name])}"
+        f"{name} = {json.dumps(known[name])}"
         for name in sorted(part.assumed)
-        if part.defaults[name] is not False
+        if known[name] is not False
     ]
     if assumed:
         notes.append(
@@ -299,7 +318,9 @@ def _runnable(model: LanguageModel) -> LanguageModel:
     kinds, routing = model.pattern, model.routing
     tokens = min(model.sequence, model.style.learned_positions or model.sequence)
     model = replace(model, run=replace(model.run, sequence=tokens))
-    if routing is not None:
+    if not any(kind.is_routed for kind in kinds):
+        model = replace(model, routing=None)
+    elif routing is not None:
         dense = next((index for index, kind in enumerate(kinds) if kind.is_routed), len(kinds))
         plain = replace(model, pattern=(), routing=replace(routing, dense_layers=dense))
         if plain.kinds == kinds:

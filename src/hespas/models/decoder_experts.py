@@ -51,14 +51,36 @@ def deepseek_experts(gate: Literal["softmax", "sigmoid"] = "sigmoid", **style: A
         "normalised": flag("norm_topk_prob", default=is_sigmoid),
         "scale": number("routed_scaling_factor"),
     }
-    return experts(
-        ignore=("n_group", "topk_group", "topk_method", "enable_moe_fp32_combine"),
+    read = experts(
+        ignore=("topk_method", "enable_moe_fp32_combine"),
         experts=size("n_routed_experts", "num_local_experts", "num_experts"),
         expert_mlp=_WIDTH,
         shared_experts=_size_or_0("n_shared_experts", "num_shared_experts"),
         gate=gate,
         style=own | style,
     )
+
+    def checked(fields: Fields, sizes: Sizes) -> Routing:
+        routing: Routing = read(fields, sizes)
+        _check_groups(fields, routing)
+        return routing
+
+    return checked
+
+
+def _check_groups(fields: Fields, routing: Routing) -> None:
+    """Raise `ConfigError` for groups that have too few experts."""
+    groups = fields.size("n_group", default=1)
+    chosen = fields.size("topk_group", default=groups)
+    among = chosen * routing.experts // groups
+    if routing.experts % groups or chosen > groups or routing.chosen > among:
+        raise ConfigError(
+            f"{routing.chosen} of {routing.experts} experts are chosen in {chosen} of {groups} "
+            "groups (topk_group of n_group), which cannot be",
+            location=fields.location,
+            hint="give groups that divide the experts, and as many chosen groups as hold the "
+            "chosen experts",
+        )
 
 
 def where_given(names: Sequence[str], part: Part) -> Part:
@@ -141,8 +163,8 @@ def mamba_of(fields: Fields, sizes: Sizes) -> StateSpace:
     heads = fields.size("mamba_n_heads", default=128)
     inner = fields.size("mamba_expand", default=2) * sizes.embedding
     head = inner // heads
-    if fields.given("mamba_d_head") != "auto":
-        head = fields.size("mamba_d_head", default=head)
+    if fields.given("mamba_d_head") not in (None, "auto"):
+        head = fields.size("mamba_d_head")
     return states_of(fields, heads, head, state=256, groups=1, chunk=256)
 
 

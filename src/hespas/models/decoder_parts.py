@@ -24,6 +24,15 @@ _ROPE_TYPES = (
     # Images have rows and columns; tokens of text turn as by default.
     "mrope",
 )
+_ROPE_FACTS = (
+    *("factor", "long_factor", "short_factor", "long_mscale", "short_mscale", "finetuned", "alpha"),
+    *("mscale", "mscale_all_dim", "attention_factor", "truncate", "beta_fast", "beta_slow"),
+    *("low_freq_factor", "high_freq_factor", "attn_factor", "extrapolation_factor"),
+    *("original_max_position_embeddings", "max_position_embeddings", "llama_4_scaling_beta"),
+    *("mrope_section", "mrope_interleaved", "xdrope_section", "rope_type", "type"),
+    *("rope_theta", "partial_rotary_factor"),
+)
+"""What is said of how positions turn: some types read it, and others do without."""
 ACTIVATIONS: dict[str, Activation] = {
     "silu": "silu",
     "swish": "silu",
@@ -53,9 +62,12 @@ def sizes_of(fields: Fields, **changed: Any) -> Sizes:
     """
     embedding = fields.size("hidden_size", "n_embd", "n_embed", "d_model")
     heads = fields.size("num_attention_heads", "n_head", "n_heads")
-    head_size = fields.size("head_dim", "attention_head_dim", default=embedding // heads)
-    is_given = "head_size" in changed or fields.given("head_dim") is not None
-    if not is_given and embedding % heads and heads > 1:
+    head_size, names = embedding // heads, ("head_dim", "attention_head_dim")
+    fields.ignore(*names)
+    if "head_size" not in changed:
+        head_size = fields.size(*names, default=head_size)
+    is_computed = "head_size" not in changed and head_size == embedding // heads
+    if is_computed and fields.given(*names) is None and embedding % heads and heads > 1:
         raise ConfigError(
             f"hidden_size = {embedding} is not divided by num_attention_heads = {heads}",
             location=fields.location,
@@ -81,20 +93,25 @@ def sized(**changed: Any) -> Callable[[Fields], Sizes]:
 
 def style_of(fields: Fields, **facts: Any) -> Style:
     """Return the shared style, with a family's own facts."""
-    names = ("hidden_act", "hidden_activation", "mlp_hidden_act", "activation_function")
-    epsilons = ("rms_norm_eps", "norm_eps", "layer_norm_eps", "layernorm_epsilon")
     rope = rope_of(fields)
     shared: dict[str, Any] = {
-        "activation": activation_named(fields, *names, default="silu"),
-        "epsilon": fields.number(*epsilons, "layer_norm_epsilon", default=1e-5),
-        "tied": fields.flag("tie_word_embeddings"),
+        "activation": activation(*_ACTIVATION, default="silu"),
+        "epsilon": number(*_EPSILON, default=1e-5),
+        "tied": flag("tie_word_embeddings"),
         "rotary_scaling": rope.scaling,
-        "attention_biases": "all" if fields.flag("attention_bias") else "none",
-        "mlp_biases": fields.flag("mlp_bias"),
+        "attention_biases": biases_if("attention_bias"),
+        "mlp_biases": flag("mlp_bias"),
     }
     if rope.share != 1:
         shared["rotary_size"] = int(sizes_of(fields).head_size * rope.share)
-    return Style(**(shared | read_facts(fields, facts)))
+    fields.ignore(*_ACTIVATION, *_EPSILON, "tie_word_embeddings", "attention_bias", "mlp_bias")
+    return Style(**read_facts(fields, shared | facts))
+
+
+_ACTIVATION = ("hidden_act", "hidden_activation", "mlp_hidden_act", "activation_function")
+_EPSILON = (
+    *("rms_norm_eps", "norm_eps", "layer_norm_eps", "layernorm_epsilon", "layer_norm_epsilon"),
+)
 
 
 def family(
@@ -174,19 +191,36 @@ class _Rope:
 
 def rope_of(fields: Fields, layer_type: str = "") -> _Rope:
     """Return rotary positions, or those of a layer type."""
-    share = fields.number("partial_rotary_factor", default=1.0)
-    theta = fields.number("rope_theta", default=10000.0)
+    share = fields.positive("partial_rotary_factor", default=1.0)
+    theta = fields.positive("rope_theta", default=10000.0)
     scaling: RotaryScaling | None = None
+    said = {name: fields.values.get(name) for name in ("rope_theta", "partial_rotary_factor")}
     for name in ("rope_scaling", "rope_parameters"):
         part = fields.part(name)
         if layer_type in part.values:
             part = part.part(layer_type)
+        elif not any(isinstance(value, dict) for value in part.values.values()):
+            _check_agrees(said, part)
+            said |= part.values
         if not part.values or isinstance(next(iter(part.values.values())), dict):
             continue
-        theta = part.number("rope_theta", default=theta)
-        share = part.number("partial_rotary_factor", default=share)
+        theta = part.positive("rope_theta", default=theta)
+        share = part.positive("partial_rotary_factor", default=share)
         scaling = _scaling(fields, part)
+        part.ignore(*_ROPE_FACTS)
+        part.check_read()
     return _Rope(theta=round(theta), share=share, scaling=scaling)
+
+
+def _check_agrees(said: Mapping[str, Any], part: Fields) -> None:
+    """Raise `ConfigError` where a part says otherwise what was said before."""
+    for name, value in part.values.items():
+        if value is not None and said.get(name) not in (None, value):
+            raise ConfigError(
+                f"{name} is {value!r}, and {said[name]!r} in another place of the file",
+                location=part.location,
+                hint="keep one",
+            )
 
 
 def _scaling(fields: Fields, part: Fields) -> RotaryScaling | None:
@@ -201,7 +235,7 @@ def _scaling(fields: Fields, part: Fields) -> RotaryScaling | None:
     if kind not in {"linear", "llama3", "yarn"}:
         return None
     longest = fields.size("max_position_embeddings", default=4096)
-    factor = part.number("factor")
+    factor = part.positive("factor")
     slow, fast = ("low_freq_factor", "high_freq_factor")
     if kind == "yarn":
         slow, fast = ("beta_slow", "beta_fast")

@@ -421,7 +421,6 @@ def hunyuan(fields: Fields) -> LanguageModel:
         sizes=sizes,
         kinds=alike(fields, sizes, is_routed=has_experts),
         parts={"routing": routing} if has_experts else {},
-        tied=TIED,
         norms_of_heads=is_normed,
         norms_after_rotation=is_normed,
     )

@@ -34,6 +34,7 @@ class Fields:
     """A configuration's fields; which were read or change nothing.
 
     A field that is not given has that of ``defaults``, and is ``assumed`` once it was asked for.
+    One whose reader can do without it has that of ``fallbacks``.
     """
 
     values: Mapping[str, Any]
@@ -41,6 +42,7 @@ class Fields:
     read: set[str] = field(default_factory=set)
     ignored: re.Pattern[str] = IGNORED
     defaults: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    fallbacks: Mapping[str, Any] = field(default_factory=dict[str, Any])
     assumed: set[str] = field(default_factory=set)
 
     def given(self, *names: str) -> Any:
@@ -64,9 +66,18 @@ class Fields:
                 )
         return next(iter(values.values()), None)
 
+    def _given_or_fallback(self, names: tuple[str, ...], default: Any) -> Any:
+        value = self.given(*names)
+        fallback = next((name for name in names if name in self.fallbacks), None)
+        if fallback is None or default is MISSING or set(names) & set(self.values):
+            return value
+        if self.fallbacks[fallback] != default:
+            self.assumed.add(fallback)
+        return self.fallbacks[fallback]
+
     def number(self, *names: str, default: Any = MISSING) -> float:
         """Return a number."""
-        value = self.given(*names)
+        value = self._given_or_fallback(names, default)
         if value is None and default is not MISSING:
             return default
         if isinstance(value, bool) or not isinstance(value, int | float):
@@ -75,7 +86,7 @@ class Fields:
             raise self._type_error(names, value, "a finite number")
         return float(value)
 
-    def positive(self, *names: str, default: float) -> float:
+    def positive(self, *names: str, default: Any = MISSING) -> float:
         """Return a number above 0."""
         value = self.number(*names, default=default)
         if value <= 0:
@@ -84,7 +95,7 @@ class Fields:
 
     def size(self, *names: str, default: Any = MISSING, least: int = 1) -> int:
         """Return a whole number of ``least`` or more."""
-        value = self.given(*names)
+        value = self._given_or_fallback(names, default)
         if value is None and default is not MISSING:
             return default
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 2**31:
@@ -102,7 +113,7 @@ class Fields:
 
     def flag(self, *names: str, default: bool = False) -> bool:
         """Return a truth value."""
-        value = self.given(*names)
+        value = self._given_or_fallback(names, default)
         if value is None:
             return default
         if not isinstance(value, bool):
@@ -111,7 +122,7 @@ class Fields:
 
     def text(self, *names: str, default: str = "") -> str:
         """Return a text."""
-        value = self.given(*names)
+        value = self._given_or_fallback(names, default)
         if value is None:
             return default
         if not isinstance(value, str):

@@ -223,15 +223,14 @@ def feed_forward_weights(style: Style, width: str, prefix: str = "", *, merged: 
 
     Where products are ``merged``, the gate and what it multiplies are one.
     """
+    inner: Shapes = {"up": (width,)}
+    if style.gated:
+        inner = {"gate_up": ("two", width)} if merged else {**inner, "gate": (width,)}
     weights: Shapes = {f"{prefix}down": (width, "embedding")}
-    if style.gated and merged:
-        weights[f"{prefix}gate_up"] = ("embedding", "two", width)
-    else:
-        weights[f"{prefix}up"] = ("embedding", width)
-        if style.gated:
-            weights[f"{prefix}gate"] = ("embedding", width)
+    weights |= {f"{prefix}{name}": ("embedding", *shape) for name, shape in inner.items()}
     if style.mlp_biases:
-        weights |= {f"{prefix}up_bias": (width,), f"{prefix}down_bias": ("norm",)}
+        weights |= {f"{prefix}{name}_bias": shape for name, shape in inner.items()}
+        weights[f"{prefix}down_bias"] = ("norm",)
     return weights
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import astuple, replace
 from functools import cache
+from math import gcd
 from pathlib import Path
 from typing import Any
 
@@ -170,8 +171,13 @@ def _one_stage(mesh: MeshAxes) -> MeshAxes:
 
 
 def _fill_first_axis(mesh: MeshAxes, devices: int, *, model: str) -> MeshAxes:
-    """Return a mesh whose first axis fills all devices."""
-    (first, _), *other_axes = mesh.axes
+    """Return a mesh whose first axis fills all devices.
+
+    Experts are divided over fewer devices where theirs do not fit.
+    """
+    (first, _), *other_axes = (
+        (name, gcd(size, devices) if name == "expert" else size) for name, size in mesh.axes
+    )
     other_size = MeshAxes(axes=tuple(other_axes)).device_count if other_axes else 1
     if devices % other_size:
         raise DeviceCountError(

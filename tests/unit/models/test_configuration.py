@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,10 @@ from hespas.models.architecture import LayerKind
 from hespas.models.configuration import SHIPPED, Configuration, configured, read_configuration
 from hespas.models.configured import configuration_of, configured_model, published
 from hespas.models.language import LanguageModel
+from hespas.models.model import MeshAxes
 from hespas.models.network_model import steps_of
 from hespas.models.parameters import active_parameters, parameters
-from hespas.models.runs import Decode
+from hespas.models.runs import Decode, Prefill, Training
 
 QWEN = json.loads((SHIPPED / "Qwen" / "Qwen3-8B.json").read_bytes())
 DEFAULTS = SHIPPED.parent / "decoder_defaults.json"
@@ -129,6 +131,19 @@ def test_fields_of_tokenizers_change_nothing() -> None:
         ({"text_config": []}, "text_config"),
         ({"quantization_config": {"quant_method": "sieve"}}, "sieve"),
         ({"layer_types": ["wavy_attention"] * 36}, "wavy_attention"),
+        ({"rope_theta": -1}, "rope_theta is -1"),
+        ({"head_dim": 127}, "127 of the 127 numbers of a head turn with their position, in pairs"),
+        ({"partial_rotary_factor": 1.5}, "192 of the 128 numbers"),
+        ({"rope_scaling": {"type": "linear", "factor": 0}}, "factor is 0"),
+        ({"rope_scaling": {"type": "yarn", "factor": 4, "beta": 2}}, "beta = 2"),
+        ({"rope_parameters": {"rope_theta": 500.0}}, "rope_theta is 500.0, and 1000000 in another"),
+        (
+            {
+                "rope_scaling": {"rope_type": "linear", "factor": 2},
+                "rope_parameters": {"rope_type": "linear", "factor": 4},
+            },
+            "factor is 4, and 2 in another place",
+        ),
     ],
 )
 def test_what_does_not_fit_is_named(changed: dict[str, Any], said: str) -> None:
@@ -194,6 +209,63 @@ def test_two_spellings_that_disagree_are_refused() -> None:
     gpt = json.loads((SHIPPED / "openai" / "gpt-oss-20b.json").read_bytes())
     with pytest.raises(ConfigError, match="mean the same"):
         read({**gpt, "experts_per_token": 3})
+
+
+def test_a_field_that_is_given_twice_is_refused(tmp_path: Path) -> None:
+    text = json.dumps(QWEN)
+    (tmp_path / "config.json").write_text(f'{text[:-1]}, "hidden_size": 8}}')
+    with pytest.raises(ConfigError, match="hidden_size is given twice, as 4096 and as 8"):
+        read_configuration(tmp_path)
+    (tmp_path / "config.json").write_text(f'{text[:-1]}, "hidden_size": 4096}}')
+    assert read_configuration(tmp_path).model == read(QWEN).model
+
+
+def test_fields_that_are_not_given_are_those_of_the_library() -> None:
+    """As transformers 5.24 builds them."""
+    sizes = {"hidden_size": 512, "intermediate_size": 1408, "num_hidden_layers": 4}
+    heads = {"num_attention_heads": 8, "num_key_value_heads": 2, "vocab_size": 10000}
+    ernie = read({**sizes, **heads, "model_type": "ernie4_5", "use_bias": True})
+    assert isinstance(ernie.model, LanguageModel)
+    assert parameters(ernie.model) == 19_039_744
+    assert any("head_dim = 128" in note for note in ernie.notes)
+    jais = read({**sizes, **heads, "model_type": "jais2"}).model
+    assert isinstance(jais, LanguageModel)
+    assert parameters(jais) == 18_650_624
+    bamba = {"mamba_n_heads": 16, "mamba_d_state": 64, "attn_layer_indices": [1]}
+    states = read({**sizes, **heads, **bamba, "model_type": "bamba"}).model
+    assert isinstance(states, LanguageModel)
+    assert parameters(states) == 24_510_992
+    hunyuan = read({**sizes, **heads, "model_type": "hunyuan_v1_dense", "head_dim": 64}).model
+    assert isinstance(hunyuan, LanguageModel)
+    assert parameters(hunyuan) == 21_517_312
+
+
+MESH = MeshAxes(axes=(("data", 1),))
+
+
+@pytest.mark.parametrize("run", [Training(mesh=MESH), Prefill(mesh=MESH)])
+def test_gates_have_biases_where_dense_layers_have(run: Training | Prefill) -> None:
+    names = ("hidden_size", "intermediate_size", "num_attention_heads", "vocab_size")
+    values = {name: QWEN[name] for name in (*names, "num_hidden_layers")} | {"model_type": "llama"}
+    plain, biased = read(values).model, read({**values, "mlp_bias": True}).model
+    assert isinstance(plain, LanguageModel)
+    assert isinstance(biased, LanguageModel)
+    counts = [parameters(replace(model, run=run)) for model in (plain, biased)]
+    assert counts[1] - counts[0] == 36 * (2 * 12288 + 4096)
+
+
+@pytest.mark.parametrize("groups", [{"n_group": 5}, {"n_group": 8, "topk_group": 9}])
+def test_groups_that_cannot_hold_experts_are_refused(groups: dict[str, int]) -> None:
+    values = json.loads((SHIPPED / "deepseek-ai" / "DeepSeek-V3.json").read_bytes())
+    with pytest.raises(ConfigError, match=r"topk_group of n_group"):
+        read({**values, **groups})
+
+
+def test_a_model_whose_layers_are_all_dense_has_no_experts() -> None:
+    values = json.loads((SHIPPED / "deepseek-ai" / "DeepSeek-V3.json").read_bytes())
+    model = read({**values, "first_k_dense_replace": 61}).model
+    assert isinstance(model, LanguageModel)
+    assert model.routing is None
 
 
 def test_fewer_experts_than_a_token_chooses_are_refused() -> None:

@@ -81,6 +81,7 @@ def test_options_of_models_have_no_effect_on_other_programs(tmp_path: Path) -> N
         ("llama2-7b", 32, "data=8,fsdp=4"),
         ("moe", 4, "expert=4"),
         ("gemm", 1, "x=1"),
+        ("Qwen/Qwen3-30B-A3B", 4, "fsdp=1,expert=4"),
         ("llama3-8b", None, "fsdp=4"),
     ],
 )

@@ -23,26 +23,28 @@ def feed_forward(
     """Return what the dense layer makes of (batch, sequence, embedding)."""
     width = "shared_mlp" if prefix else "mlp"
     if f"{prefix}gate_up" in weights:
-        both = product("bse,egf->bsgf", x, weights[f"{prefix}gate_up"])
+        both = _biased("bse,egf->bsgf", x, weights, f"{prefix}gate_up")
         both = checkpoint_name(both, "mlp_up")
         inner = gated(style, both[:, :, 0], both[:, :, 1])
     else:
         inner = _inner_rows(style, x, weights, prefix)
     inner = divided.constrain(inner, "batch", "sequence", width)
     inner = checkpoint_name(inner, "mlp_inner")
-    down = product("bsf,fe->bse", inner, weights[f"{prefix}down"])
-    return down + weights[f"{prefix}down_bias"].astype(down.dtype) if style.mlp_biases else down
+    return _biased("bsf,fe->bse", inner, weights, f"{prefix}down")
 
 
 def _inner_rows(style: Style, x: jax.Array, weights: Weights, prefix: str) -> jax.Array:
-    up = product("bse,ef->bsf", x, weights[f"{prefix}up"])
-    if style.mlp_biases:
-        up = up + weights[f"{prefix}up_bias"].astype(up.dtype)
-    up = checkpoint_name(up, "mlp_up")
+    up = checkpoint_name(_biased("bse,ef->bsf", x, weights, f"{prefix}up"), "mlp_up")
     if not style.gated:
         return activated(style, up)
-    gate = checkpoint_name(product("bse,ef->bsf", x, weights[f"{prefix}gate"]), "mlp_gate")
+    gate = checkpoint_name(_biased("bse,ef->bsf", x, weights, f"{prefix}gate"), "mlp_gate")
     return gated(style, gate, up)
+
+
+def _biased(indices: str, x: jax.Array, weights: Weights, name: str) -> jax.Array:
+    """Return a product with a weight, and its bias where it has one."""
+    rows, bias = product(indices, x, weights[name]), weights.get(f"{name}_bias")
+    return rows if bias is None else rows + bias.astype(rows.dtype)
 
 
 _CLIP, _SLOPE = 7.0, 1.702
