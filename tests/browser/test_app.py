@@ -224,7 +224,8 @@ def test_a_load_is_served_by_keys_alone(page: Page, server: Server) -> None:
     assert copied.startswith("vllm serve Qwen/Qwen3-0.6B")
 
 
-def test_what_is_typed_stays_when_an_answer_comes(page: Page, server: Server) -> None:
+@pytest.mark.parametrize("key", ["Enter", "Tab"])
+def test_what_is_typed_stays_when_an_answer_comes(page: Page, server: Server, key: str) -> None:
     waiting: list[Route] = []
 
     def hold(route: Route) -> None:
@@ -244,6 +245,9 @@ def test_what_is_typed_stays_when_an_answer_comes(page: Page, server: Server) ->
     expect(page.locator("#model")).to_be_focused()
     step(page)
     assert page.locator(".error").count() == 0
+    page.unroute("**/api/ask")
+    page.keyboard.press(key)
+    expect(page.locator("#predict [role=alert]")).to_contain_text(typed)
 
 
 def test_a_pinned_answer_is_compared_with(page: Page) -> None:

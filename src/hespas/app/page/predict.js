@@ -18,6 +18,10 @@ export function setUp(home) {
   // What is typed and not entered yet stays when an answer draws the knobs again.
   knobs.addEventListener("input", (event) => { if (event.target.matches("input:not([type=range])")) event.target.dataset.typed = "yes"; });
   knobs.addEventListener("change", (event) => { delete event.target.dataset.typed; }, true);
+  // Browsers enter only what was typed into the element itself, not what was put back into a new one.
+  const enter = (element) => { if (element.dataset.typed) element.dispatchEvent(new Event("change", { bubbles: true })); };
+  knobs.addEventListener("keydown", (event) => { if (event.key === "Enter") enter(event.target); });
+  knobs.addEventListener("focusout", (event) => enter(event.target));
   const status = h("div.status", { "aria-live": "polite" });
   const cards = h("dl.cards", { id: "cards" });
   const problem = h("div"), body = h("div.answer"), copies = h("div.box");
@@ -108,7 +112,7 @@ export function setUp(home) {
     if (known && Object.keys(known.settings).length) rows.push(...modelKnobs());
     rows.push(h("div.row.last", {}, h("button", { type: "button", id: "undo", disabled: !undone.length, onclick: undo }, "Undo"), h("button", { type: "button", id: "reset", onclick: () => change(clone(FIRST)) }, "Start over")));
     const typed = knobs.contains(before) && before.dataset.typed ? before.value : null;
-    if (typed !== null) before.value = before.defaultValue; // Else the browser enters it as the element goes.
+    if (typed !== null) { before.value = before.defaultValue; delete before.dataset.typed; } // Else the browser enters it as the element goes.
     knobs.replaceChildren(...rows);
     const now = held ? document.getElementById(held) : null;
     now?.focus({ preventScroll: true });
