@@ -265,10 +265,31 @@ def test_an_error_is_words_and_the_next_question_works(page: Page, server: Serve
     step(page)
 
 
-def test_code_in_a_link_is_asked_for_and_not_run(page: Page, server: Server) -> None:
-    show(page, server, "#predict?model=antigravity:geohash&cluster=4xA100_SXM_40GB")
-    expect(page.locator("#predict .ask")).to_contain_text("antigravity:geohash")
-    expect(page.locator("#cards strong")).to_have_count(0)
+@pytest.mark.parametrize("view", ["predict", "cluster"])
+def test_code_in_a_link_to_any_view_is_not_run(page: Page, server: Server, view: str) -> None:
+    show(page, server, f"#{view}?model=antigravity:geohash&cluster=4xA100_SXM_40GB")
+    expect(page.locator(f"#{view} .ask")).to_contain_text("antigravity:geohash")
+
+
+def test_the_goal_of_a_search_stays_where_its_form_is_drawn_again(
+    page: Page, server: Server
+) -> None:
+    show(page, server, "#search?model=llama3-100m&cluster=2xA100_SXM_40GB")
+    page.get_by_label("Best").select_option("step_time_s")
+    page.click("nav a[data-view=predict]")
+    page.click("nav a[data-view=search]")
+    expect(page.get_by_label("Best")).to_have_value("step_time_s")
+
+
+def test_a_link_to_a_served_load_is_answered(page: Page, server: Server) -> None:
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.post_data or ""))
+    where = "model=Qwen/Qwen3-0.6B&cluster=1xH100_80GB&mesh=tp%3D1"
+    show(page, server, f"#serve?{where}&rate=2")
+    page.wait_for_selector("#serve progress, #serve-command")
+    page.get_by_role("button", name="Cancel").click()
+    expect(page.locator("#serve [role=alert]")).to_contain_text("cancelled")
+    assert any('"serve"' in each and '"rate":2' in each for each in asked)
 
 
 def test_a_killed_worker_is_a_message_and_the_next_question_works(

@@ -15,7 +15,9 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import Any
 
+from hespas.app.state import check_keys
 from hespas.base.process import LOG_NAME, Limits, end_programs_on, last_words, run_program
+from hespas.compile.options import SLOP_OPTION
 from hespas.errors import ConfigError, HespasError
 from hespas.study.goal import FIGURES, figure_text
 from hespas.study.rows import (
@@ -35,6 +37,8 @@ from hespas.study.store import is_running, reading
 _NAME = re.compile(r"[a-z0-9][a-z0-9.-]{0,80}")
 _LONGEST_S = 7 * 86400.0
 _MOST_ROWS = 2000
+_OF_SEARCHES = frozenset({"goal", "where"})
+"""Keys of a search beside those of a step."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -47,7 +51,11 @@ class Searches:
     _threads: dict[str, Thread] = field(default_factory=dict[str, Thread])
 
     def start(self, keys: Mapping[str, Any]) -> str:
-        """Begin or resume a search, and return its name."""
+        """Begin or resume a search, and return its name.
+
+        Raises `ConfigError` for keys that the page has not.
+        """
+        check_keys(keys, more=_OF_SEARCHES)
         name = search_directory(self.home, search_study(keys)).name
         self.resume(name)
         return name
@@ -141,9 +149,14 @@ _SHOWN = ("step_time_s", "tokens_per_s_per_device", "samples_per_s", "mfu", "pea
 
 def _row(number: int, row: Row, varying: Sequence[str]) -> dict[str, Any]:
     figures = {name: row.figures.get(name) for name in _SHOWN}
+    candidate = {key: value for key, value in row.candidate.items() if key != SLOP_OPTION}
+    # Few candidates need a raised limit; the page of one that does has it.
+    raised = row.figures.get(SLOP_OPTION)
+    if raised is not None:
+        candidate[SLOP_OPTION] = int(raised)
     return {
         "number": number,
-        "candidate": row.candidate,
+        "candidate": candidate,
         "text": candidate_text(row.candidate, varying),
         "status": row.status.value,
         "reason": row.reason,

@@ -33,6 +33,7 @@ _KNOBS = (
     *("scan", "dtype", "prefill", "decode", "software", "schedule", "overlap", "ignore_memory"),
     *("network_model", "algorithm", "link_bandwidth", "imperfect", "place", "devices"),
     *("memory_bandwidth", "peak_flops", "power_limit_w", "launch_overhead"),
+    "memory_limit_slop_factor",
 )
 _NODE = "node"
 KEYS = frozenset({WORKLOAD, CLUSTER, MESH, SETTINGS, FIDELITY, _NODE, *_KNOBS})
@@ -41,11 +42,14 @@ State = Mapping[str, Any]
 _MOST_TEXT = 4096
 
 
-def _checked(state: State) -> Candidate:
-    """Return the candidate of a state, else raise `ConfigError`."""
-    for name, value in state.items():
-        if name not in KEYS:
-            raise ConfigError(f"there is no key {name!r}", hint=suggestion(name, KEYS))
+def check_keys(keys: State, *, more: frozenset[str] = frozenset()) -> None:
+    """Raise `ConfigError` for a key that is neither the page's nor one of ``more``.
+
+    None of them writes a file or runs a program, whoever made the link that they came with.
+    """
+    for name, value in keys.items():
+        if name not in KEYS | more:
+            raise ConfigError(f"there is no key {name!r}", hint=suggestion(name, KEYS | more))
         if name == _NODE and value not in device_names():
             # A file of one's own may name programs that price kernels.
             raise ConfigError(
@@ -53,6 +57,11 @@ def _checked(state: State) -> Candidate:
             )
         if len(str(value)) > _MOST_TEXT:
             raise ConfigError(f"{name} is longer than {_MOST_TEXT} characters", hint="shorten it")
+
+
+def _checked(state: State) -> Candidate:
+    """Return the candidate of a state, else raise `ConfigError`."""
+    check_keys(state)
     return candidate_of({name: value for name, value in state.items() if name != FIDELITY})
 
 

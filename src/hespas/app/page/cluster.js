@@ -96,6 +96,7 @@ export function setUp(home) {
     if (mine !== turn) return;
     result.classList.remove("stale");
     if (answer.error) return result.replaceChildren(h("div.error", { role: "alert" }, answer.error));
+    if (answer.code) return result.replaceChildren(h("div.ask", {}, h("p", {}, "The step of ", h("code", {}, answer.code), " runs code on this machine. The Predict view asks for it."), h("button", { type: "button", onclick: () => go("predict", about) }, "Ask there")));
     if (!written.path) base = answer.view;
     const step = answer.view.cards[0], more = base ? answer.view.step_time_s / base.step_time_s - 1 : 0;
     result.replaceChildren(...[h("dl.cards", {}, h("div", {}, h("dt", {}, `Step of ${state.model}`), h("dd", {}, h("strong", { id: "cluster-step" }, step.text), base && written.path ? h(more > 5e-5 ? "span.worse" : "span.note", { id: "cluster-change" }, more > 5e-5 ? `+${(100 * more).toFixed(1)} % to a perfect cluster` : "as on a perfect cluster") : h("span.note", {}, "on a perfect cluster")))),

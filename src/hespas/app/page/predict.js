@@ -9,6 +9,7 @@ const NEAR = ["tp", "expert", "fsdp", "data", "pipe"]; // Axes whose sizes are t
 const clone = (state) => JSON.parse(JSON.stringify(state));
 const same = (one, other) => JSON.stringify(one) === JSON.stringify(other);
 const SEARCHED = new Set(["mesh", "batch", "micro_batch", "micro_batches", "remat", "schedule", "fidelity"]); // What a search decides; the rest of a question stays.
+const ELSEWHERE = { mesh: "", node: "", memory_limit_slop_factor: "" }; // What another cluster does not take over.
 const SEQUENCES = [1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072];
 
 export function setUp(home) {
@@ -88,9 +89,9 @@ export function setUp(home) {
     const [count, part] = /^(\d+)x(.+)$/.exec(state.cluster || "")?.slice(1) ?? ["", state.cluster || ""];
     const model = h("input", { id: "model", list: "models", value: state.model, autocomplete: "off", spellcheck: "false", onchange: () => change({ model: model.value.trim(), cluster: state.cluster }) });
     const file = h("input", { type: "file", id: "upload", accept: ".json,.mlir,.hlo,.txt", onchange: () => upload(file.files[0]) });
-    const parts = select([...new Set([...SHARED.names.parts, part])], part, (value) => set({ cluster: `${count || 8}x${value}`, mesh: "", node: "" }));
-    const many = h("input", { type: "number", min: 1, step: 1, value: count, id: "count", onchange: () => set({ cluster: `${Math.max(1, Number(many.value) || 1)}x${part}`, mesh: "", node: "" }) });
-    const double = (factor) => () => { const next = Math.max(1, Math.round(Number(count) * factor)); set({ cluster: `${next}x${part}`, mesh: "", node: "" }); };
+    const parts = select([...new Set([...SHARED.names.parts, part])], part, (value) => set({ cluster: `${count || 8}x${value}`, ...ELSEWHERE }));
+    const many = h("input", { type: "number", min: 1, step: 1, value: count, id: "count", onchange: () => set({ cluster: `${Math.max(1, Number(many.value) || 1)}x${part}`, ...ELSEWHERE }) });
+    const double = (factor) => () => { const next = Math.max(1, Math.round(Number(count) * factor)); set({ cluster: `${next}x${part}`, ...ELSEWHERE }); };
     const rows = [
       h("fieldset", {}, h("legend", {}, "What runs"), field("Model (any name of hespas models, or a program)", model),
         h("div.row", {}, h("div.grow", {}, field("Step", select([["", "training"], ["prefill", "prefill"], ["decode", "decode"]], state.prefill ? "prefill" : state.decode ? "decode" : "", (value) => change({ model: state.model, cluster: state.cluster, ...(value ? { [value]: true } : {}) })))),
@@ -136,7 +137,7 @@ export function setUp(home) {
       h("fieldset", {}, h("legend", {}, "Precision and memory"), h("div.two", {},
         choose("dtype", "Type", options.dtype), setting("product_dtype", "Products in", options.product_dtype), setting("state_dtype", "States in", options.state_dtype),
         choose("remat", "Recomputation", options.remat), choose("attention", "Attention", options.attention),
-        field("Kernels", select([["", "best available"], ["fused", "modelled"], ["library", "of libraries"], ["exported", "as exported"]], state.fidelity === "auto" ? "" : state.fidelity, (value) => set({ fidelity: value }))))),
+        field("Kernels", select([["", "best available"], ["fused", "modelled"], ["library", "of libraries"], ["exported", "as exported"]], state.fidelity === "auto" ? "" : state.fidelity, (value) => set({ fidelity: value, ...(value && value !== "fused" ? { memory_limit_slop_factor: "" } : {}) }))))),
     ];
   }
 

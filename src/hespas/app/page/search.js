@@ -18,7 +18,7 @@ export function setUp(home) {
     const model = h("input", { list: "models", id: "search-model", value: keys.model, onchange: () => { keys = { model: model.value.trim(), cluster: keys.cluster }; drawForm(); } });
     const parts = select([...new Set([...SHARED.names.parts, part])], part, (value) => { keys.cluster = `${many.value}x${value}`; });
     const many = h("input", { type: "number", min: 1, value: count, onchange: () => { keys.cluster = `${many.value}x${parts.value}`; } });
-    const goals = select([["", "tokens/s of a device"], ["step_time_s", "time of a step"], ["peak_memory_bytes", "memory of a device"]], "", (value) => { if (value) keys.goal = { minimise: value }; else delete keys.goal; });
+    const goals = select([["", "tokens/s of a device"], ["step_time_s", "time of a step"], ["peak_memory_bytes", "memory of a device"]], keys.goal?.minimise, (value) => { if (value) keys.goal = { minimise: value }; else delete keys.goal; });
     const where = h("input", { id: "search-where", value: keys.where ?? "memory.fits", spellcheck: "false", onchange: () => { keys.where = where.value.trim(); } });
     const batch = h("input", { id: "search-batch", type: "number", min: 1, value: keys.global_batch ?? "", placeholder: "4 for each device", onchange: () => { if (batch.value) keys.global_batch = Number(batch.value); else delete keys.global_batch; } });
     const pinned = Object.entries(keys).flatMap(([key, value]) => (OWN.has(key) ? [] : typeof value === "object" ? Object.entries(value) : [[key, value]])).map(([key, value]) => `${key}=${value}`);
@@ -47,7 +47,6 @@ export function setUp(home) {
   const act = (what) => async () => { const answer = await post("/api/search", { do: what, name }); if (answer.error) say(answer.error); setTimeout(look, 300); drawForm(); };
   function open(row) {
     const state = { ...row.candidate };
-    delete state.memory_limit_slop_factor;
     if (state.mesh) state.mesh = Object.fromEntries(Object.entries(state.mesh).filter(([, size]) => size > 1));
     go("predict", state);
   }

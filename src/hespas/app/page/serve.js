@@ -71,10 +71,12 @@ export function setUp(home) {
   }
   return {
     redraw: drawForm, show(given) {
-      if (Object.keys(given).length) state = { ...FIRST, ...given };
+      const asked = Object.keys(given).length ? { ...FIRST, ...given } : state, isOther = JSON.stringify(asked) !== JSON.stringify(state);
+      state = asked;
       history.replaceState(null, "", addressOf("serve", state));
       drawForm();
-      if (!answer) found.replaceChildren(h("div.box", {}, h("h2", {}, "Latencies and throughput of a model under load"), h("p", {}, "Set the load and press Predict. Steps of a new model take up to half a minute; after that, sliders answer in seconds.")));
+      if (isOther) return predict(); // A link is answered, and no other one's answer stays beside its knobs.
+      if (!answer && !turn) found.replaceChildren(h("div.box", {}, h("h2", {}, "Latencies and throughput of a model under load"), h("p", {}, "Set the load and press Predict. Steps of a new model take up to half a minute; after that, sliders answer in seconds.")));
     },
   };
 }

@@ -1,0 +1,45 @@
+"""Searches that the page starts and shows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hespas.app.searches import Searches, _row  # pyright: ignore[reportPrivateUsage]
+from hespas.errors import ConfigError
+from hespas.study.rows import Row, Status
+
+WHERE = {"model": "llama3-100m", "cluster": "2xA100_SXM_40GB"}
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"node": "/home/me/part.yml"}, "is no preset"),
+        ({"backend_program": "/bin/sh"}, "there is no key 'backend_program'"),
+        ({"custom_call": "name=1us"}, "there is no key 'custom_call'"),
+        ({"where": "memory.fits", "title": "x" * 5000}, "there is no key 'title'"),
+    ],
+)
+def test_keys_of_a_link_that_the_page_has_not_start_no_search(
+    tmp_path: Path, more: dict[str, str], said: str
+) -> None:
+    searches = Searches(home=tmp_path, workers=1)
+    with pytest.raises(ConfigError, match=said):
+        searches.start({**WHERE, **more})
+    assert searches.listed() == []
+
+
+@pytest.mark.parametrize(("raised", "opened"), [(None, {}), (120.0, 120)])
+def test_a_candidate_is_opened_with_the_limit_that_its_figures_have(
+    raised: float | None, opened: object
+) -> None:
+    row = Row(
+        number=1,
+        candidate={**WHERE, "memory_limit_slop_factor": "auto"},
+        status=Status.DONE,
+        figures={"step_time_s": 1.0, "memory_limit_slop_factor": raised},
+    )
+    candidate = _row(1, row, [])["candidate"]
+    assert candidate.get("memory_limit_slop_factor", {}) == opened
