@@ -15,7 +15,7 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 from enum import Enum
 from functools import lru_cache
-from itertools import pairwise, product
+from itertools import chain, pairwise, product
 from math import prod
 
 import msgspec
@@ -36,7 +36,7 @@ class GroupMode(Enum):
     FLATTENED_IDS = "flattened_ids"
 
 
-class ListedGroups(msgspec.Struct, frozen=True, kw_only=True):
+class ListedGroups(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True):
     """Groups written out; an empty list means all devices."""
 
     groups: tuple[tuple[int, ...], ...]
@@ -157,6 +157,10 @@ def device_groups(
 
 
 def _check_devices(groups: tuple[tuple[int, ...], ...], device_count: int) -> None:
+    devices = [*chain.from_iterable(groups)]
+    is_inside = min(devices, default=0) >= 0 and max(devices, default=-1) < device_count
+    if is_inside and len({*devices}) == len(devices):
+        return
     seen: set[int] = set()
     for group in groups:
         for device in group:

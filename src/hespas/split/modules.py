@@ -174,14 +174,16 @@ def _normal_attributes(
 ) -> tuple[tuple[str, str], ...]:
     changed = dict(attributes)
     if groups is not None:
-        changed["replica_groups"] = _dense(groups.listed())
+        changed["replica_groups"] = _dense(groups)
     if has_channel:
         changed["channel_handle"] = _CHANNEL
     return tuple(sorted(changed.items()))
 
 
-def _dense(groups: tuple[tuple[int, ...], ...]) -> str:
+@lru_cache(maxsize=16)
+def _dense(replica_groups: ReplicaGroups) -> str:
     """Print groups; StableHLO pads rows of unequal length with -1."""
+    groups = replica_groups.listed()
     width = max((len(group) for group in groups), default=0)
     rows = ", ".join(str([*group, *[-1] * (width - len(group))]) for group in groups)
     kind = f"tensor<{len(groups)}x{width}xi64>"

@@ -59,8 +59,8 @@ class _Builder:
     """The tasks of the regions so far.
 
     ``ends`` holds the last tasks of each region, ``latest`` the tasks of the latest communication,
-    ``launched`` the host's latest launch. ``host_bandwidth_bytes_per_s`` is the bandwidth of the
-    host link in each direction.
+    ``launched`` the host's latest launch, ``numbers`` the tables of groups by their identity.
+    ``host_bandwidth_bytes_per_s`` is the bandwidth of the host link in each direction.
     """
 
     program: Program
@@ -68,6 +68,9 @@ class _Builder:
     tasks: list[Task] = field(default_factory=list[Task])
     ends: list[tuple[int, ...]] = field(default_factory=list[tuple[int, ...]])
     tables: dict[GroupTable, int] = field(default_factory=dict[GroupTable, int])
+    numbers: dict[int, tuple[GroupTable, int]] = field(
+        default_factory=dict[int, tuple[GroupTable, int]]
+    )
     latest: tuple[int, ...] = ()
     launched: tuple[int, ...] = ()
 
@@ -92,6 +95,18 @@ class _Builder:
         )
         self.launched = (number,)
         return self.launched
+
+    def table_number(self, groups: GroupTable) -> int:
+        """Return the number of the table of groups of several devices.
+
+        To compare the groups of a million devices takes long: most collectives share one table.
+        """
+        found = self.numbers.get(id(groups))
+        if found is None:
+            table = tuple([group for group in groups if len(group) > 1])
+            found = groups, self.tables.setdefault(table, len(self.tables))
+            self.numbers[id(groups)] = found
+        return found[1]
 
     def depends_on(self, producers: Sequence[int]) -> tuple[int, ...]:
         if len(producers) == 1:
@@ -329,13 +344,13 @@ def _add_collective(
     if kind is None:
         raise UnsupportedError("this kind of communication has no model", location=op.location)
     groups = device_group_table(op, builder.program)
-    table = tuple(group for group in groups if len(group) > 1)
     size = operand_bytes(op)
-    if not table or size == 0:
+    is_alone = all(len(group) < 2 for group in groups)
+    if is_alone or size == 0:
         return depends_on
     number = len(builder.tasks)
-    everyone = len(table) == 1 and len(table[0]) == builder.program.declared_devices
-    group_table = None if everyone else builder.tables.setdefault(table, len(builder.tables))
+    everyone = len(groups) == 1 and len(groups[0]) == builder.program.declared_devices
+    group_table = None if everyone else builder.table_number(groups)
     return builder.communicate(
         CollectiveTask(
             id=number,

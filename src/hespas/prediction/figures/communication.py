@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import combinations, pairwise
 from math import prod
-from typing import assert_never
+from typing import TypeAlias, assert_never
 
 from hespas.base.frozen import frozen
 from hespas.base.units import PS_PER_S
@@ -186,6 +186,8 @@ def _share(kind: CollectiveKind, members: int, blocks: int, *, reduces_in_switch
 _SUBSETS = 5
 _PERMUTE = "collective_permute"
 Communication = CollectiveTask | SendTask | ReceiveTask
+_RowKey: TypeAlias = tuple[str, str, str]
+"""A kind, mesh axes and dimensions."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -217,26 +219,17 @@ def communication_rows(prediction: Prediction) -> list[CommunicationRow]:
     if prediction.timeline is None:
         return []
     device = prediction.timeline.as_specified or prediction.timeline.slowest
-    own, every = device.devices[0], (tuple(range(prediction.devices)),)
-    names = _Names(prediction)
-    totals: dict[tuple[str, str, str], _Row] = {}
+    own, names = device.devices[0], _Names(prediction, device)
+    totals: dict[_RowKey, _Row] = {}
     consumers, waits_ps = _consumers(device), device.waits_ps or {}
     exposed: Counter[int] = Counter()
     for task, (start, end) in exposed_communication(device):
         exposed[task.id] += end - start
     for task in _communication(device):
         kind = task.kind if isinstance(task, CollectiveTask) else None
-        if not isinstance(task, CollectiveTask):
-            groups = task.pairs
-        elif task.group_table is None:
-            groups = every
-        else:
-            groups = device.graph.group_tables[task.group_table]
-        size = max(map(len, groups))
-        axis = names.axis(groups, is_whole=kind is not None)
-        key = (_PERMUTE if kind is None else kind.text, axis, names.dimension(groups))
-        row = totals.setdefault(key, _Row(size=size))
-        row.limits.add(names.limit(kind, groups, own))
+        place = names.place(task)
+        row = totals.setdefault(place.key, _Row(size=place.size))
+        row.limits.add(place.limit_bytes_per_s)
         exposed_ps = exposed[task.id]
         row.exposed_ps += exposed_ps
         if exposed_ps and task.id in consumers:
@@ -246,6 +239,7 @@ def communication_rows(prediction: Prediction) -> list[CommunicationRow]:
         if isinstance(task, ReceiveTask) and any(source == own for source, _ in task.pairs):
             continue
         start, end = device.nodes[task.id]
+        size = place.size
         sent = float(task.size_bytes) if kind is None else sent_bytes(kind, size, task.size_bytes)
         row.count += 1
         row.size_bytes += task.size_bytes
@@ -301,26 +295,66 @@ def _consumers(device: ClassTimeline) -> Mapping[int, str]:
     return {task: name for task, (_, _, name) in first.items()}
 
 
-class _Names:
-    """Cached names of groups, by the mesh and the network."""
+@frozen
+class _Place:
+    """Where a communication is: its row, the size of a group, and its highest bandwidth."""
 
-    def __init__(self, prediction: Prediction) -> None:
+    key: _RowKey
+    size: int
+    limit_bytes_per_s: float | None
+
+
+class _Names:
+    """Names of groups, by the mesh and the network.
+
+    They are found once for each table of groups: those of a million devices are long.
+    """
+
+    def __init__(self, prediction: Prediction, device: ClassTimeline) -> None:
+        self.tables, self.own = device.graph.group_tables, device.devices[0]
+        self.places: dict[tuple[CollectiveKind | None, int | None], _Place] = {}
         self.devices, self.axes = prediction.devices, prediction.mesh
         self.order = prediction.graph.program.global_facts.device_order
         self.bus = _bus(prediction)
         self.axis, self.dimension = cache(self._axis), cache(self._dimension)
-        self.limit = cache(self._limit)
+
+    def place(self, task: Communication) -> _Place:
+        """Return where a communication is."""
+        if isinstance(task, CollectiveTask):
+            kind, number = task.kind, task.group_table
+        else:
+            kind, number = None, id(task.pairs)
+        if (kind, number) not in self.places:
+            groups = self._groups(task)
+            name = _PERMUTE if kind is None else kind.text
+            axis = self.axis(groups, is_whole=kind is not None)
+            self.places[kind, number] = _Place(
+                key=(name, axis, self.dimension(groups)),
+                size=max(map(len, groups)),
+                limit_bytes_per_s=self._limit(kind, groups, self.own),
+            )
+        return self.places[kind, number]
+
+    def _groups(self, task: Communication) -> GroupTable:
+        if not isinstance(task, CollectiveTask):
+            return task.pairs
+        if task.group_table is None:
+            return (tuple(range(self.devices)),)
+        return self.tables[task.group_table]
 
     def _axis(self, groups: GroupTable, *, is_whole: bool) -> str:
         """Return the mesh axes or the shape of groups."""
         if prod(size for _, size in self.axes) == self.devices:
             distinct = {frozenset(group) for group in groups}
-            axes = [name for name, size in self.axes if size > 1]
+            axes = [(name, size) for name, size in self.axes if size > 1]
             for count in range(1, min(len(axes), _SUBSETS) + 1):
                 for used in combinations(axes, count):
-                    along = on_devices(groups_along(self.axes, used), self.order)
+                    if is_whole and prod(size for _, size in used) != len(groups[0]):
+                        continue
+                    names = [name for name, _ in used]
+                    along = on_devices(groups_along(self.axes, names), self.order)
                     if _is_along(distinct, along, is_whole=is_whole):
-                        return "+".join(used)
+                        return "+".join(names)
         return _shape(groups, self.devices, is_whole=is_whole)
 
     def _dimension(self, groups: GroupTable) -> str:
@@ -374,7 +408,7 @@ def _shape(groups: GroupTable, devices: int, *, is_whole: bool) -> str:
     return f"groups of {sizes.pop()}{stride}"
 
 
-def _finished(key: tuple[str, str, str], row: _Row, *, knows_waits: bool) -> CommunicationRow:
+def _finished(key: _RowKey, row: _Row, *, knows_waits: bool) -> CommunicationRow:
     kind, axis, dimension = key
     sending_s = (row.time_ps - row.waits_ps) / PS_PER_S
     time_s = row.time_ps / PS_PER_S

@@ -99,11 +99,16 @@ def find_groups(job: Job, roles: Sequence[Roles]) -> tuple[list[Group], list[lis
     group_of: list[list[list[int]]] = []
     for index, graph in enumerate(job.graphs):
         follows = [graph_number == index for graph_number in job.graph_of_device]
+        all_follow = all(follows)
         groups_of_role: list[list[int]] = []
         for task in tasks_of_roles(graph, roles[index]):
             groups = [NONE] * job.device_count
             for group, devices in _groups_of_task(graph, task):
-                if isinstance(group, tuple) or follows[devices[0]]:
+                if all_follow:
+                    number = numbers.setdefault(group, len(numbers))
+                    for device in devices:
+                        groups[device] = number
+                elif isinstance(group, tuple) or follows[devices[0]]:
                     number = numbers.setdefault(group, len(numbers))
                     for device in devices:
                         if follows[device]:
@@ -116,7 +121,8 @@ def find_groups(job: Job, roles: Sequence[Roles]) -> tuple[list[Group], list[lis
 def _groups_of_task(graph: TaskGraph, task: Task) -> Iterator[tuple[Group, Members]]:
     match task:
         case CollectiveTask(group_table=int(table)):
-            yield from ((group, group) for group in graph.group_tables[table])
+            groups = graph.group_tables[table]
+            yield from zip(groups, groups, strict=True)
         case SendTask():
             yield from ((Channel(*pair), pair[:1]) for pair in task.pairs)
         case ReceiveTask():

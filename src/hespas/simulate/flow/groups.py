@@ -6,6 +6,7 @@ network's dimensions if they fill a box.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 
 from hespas.collectives.patterns import Along, Form, Pattern, ends, loop_through
 from hespas.hardware.interconnect import Dimension, Shape
-from hespas.simulate.astra.folding import Members, check_group, find_groups
+from hespas.simulate.astra.folding import Group, Members, check_group, find_groups
 from hespas.simulate.flow.graph_links import Integers
 from hespas.tasks.graph import ALWAYS, CollectiveTask, Job, ReceiveTask, Roles, SendTask
 
@@ -56,7 +57,7 @@ class Groups:
 def groups_of_job(job: Job, roles: list[Roles]) -> Groups:
     """Return the groups of a job."""
     groups, by_graph = find_groups(job, roles)
-    signatures: list[set[Signature]] = [set() for _ in groups]
+    signatures: list[frozenset[Signature]] = [frozenset()] * len(groups)
     group_of = [[np.array(numbers, dtype=np.int64) for numbers in table] for table in by_graph]
     everyone: Members = tuple(range(job.device_count))
     world_signatures: set[Signature] = set()
@@ -70,31 +71,42 @@ def groups_of_job(job: Job, roles: list[Roles]) -> Groups:
                 own.add(signature_of(task))
         for role, own in role_signatures.items():
             numbers = groups_of_roles[role]
-            for number in np.unique(numbers[numbers >= 0], return_counts=True)[0]:
-                signatures[number] |= own
+            joined: dict[frozenset[Signature], frozenset[Signature]] = {}
+            present: list[int] = np.unique(numbers[numbers >= 0], return_counts=True)[0].tolist()
+            for number in present:
+                before = signatures[number]
+                if before not in joined:
+                    joined[before] = before | own
+                signatures[number] = joined[before]
     world = None
     if world_signatures:
         if everyone not in groups:
             groups.append(everyone)
-            signatures.append(set())
+            signatures.append(frozenset())
         world = groups.index(everyone)
         signatures[world] |= world_signatures
-    by_size: dict[int, tuple[list[int], list[Members]]] = {}
-    for number, group in enumerate(groups):
-        check_group(group)
-        members = group if isinstance(group, tuple) else (group.source, group.target)
-        numbers, rows = by_size.setdefault(len(members), ([], []))
-        numbers.append(number)
-        rows.append(members)
     return Groups(
-        by_size=[
-            (np.array(numbers, dtype=np.int64), np.array(rows, dtype=np.int64))
-            for numbers, rows in by_size.values()
-        ],
+        by_size=_by_size(groups),
         group_of=group_of,
         world=world,
-        signatures=list(map(frozenset, signatures)),
+        signatures=signatures,
     )
+
+
+def _by_size(groups: Sequence[Group]) -> list[tuple[Integers, Integers]]:
+    """Return the numbers and members of groups, by size."""
+    by_size: defaultdict[int, tuple[list[int], list[Members]]] = defaultdict(lambda: ([], []))
+    for number, group in enumerate(groups):
+        members = group if isinstance(group, tuple) else (group.source, group.target)
+        if len(members) < 2 or members[0] == members[1]:
+            check_group(group)
+        numbers, rows = by_size[len(members)]
+        numbers.append(number)
+        rows.append(members)
+    return [
+        (np.array(numbers, dtype=np.int64), np.array(rows, dtype=np.int64))
+        for numbers, rows in by_size.values()
+    ]
 
 
 def layout_numbers(

@@ -35,7 +35,7 @@ from hespas.xla.mlir.module import (
 from hespas.xla.mlir.text import read_mesh_axes
 
 PARTITIONED_FILE = "partitioned.mlir"
-ENVIRONMENT = {"TF_CPP_MIN_LOG_LEVEL": "1", "XLA_FLAGS": ""}
+ENVIRONMENT = {"TF_CPP_MIN_LOG_LEVEL": "1", "XLA_FLAGS": "", "MALLOC_ARENA_MAX": "1"}
 """The environment of XLA's process, and of exports, which one process answers with it."""
 
 
