@@ -319,6 +319,9 @@ def test_no_command_shows_the_help(call: Call) -> None:
     for name in ("run", "analyze", "split", "estimate", "trace", "simulate", "hardware"):
         assert f"  {name} " in done.stdout
     assert call("hespas", "--version").stdout.startswith("hespas, version ")
+    of_studies = call("hespas", "study")
+    assert of_studies.returncode == 0
+    assert of_studies.stdout == call("hespas", "study", "--help").stdout
 
 
 def test_only_documented_commands_and_profilers_print_what_the_estimator_took(

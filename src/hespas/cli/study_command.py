@@ -157,12 +157,15 @@ class _Studies(Commands):
         return list(_LISTED["Commands"])
 
 
-@click.group("study", cls=_Studies)
-def study() -> None:
+@click.group("study", cls=_Studies, invoke_without_command=True)
+@click.pass_context
+def study(ctx: click.Context) -> None:
     """Compare many configurations of a step, and find the best.
 
     A study is a YAML file: a list is searched, a scalar is pinned.
     """
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
 
 
 _output_option = flags.both(

@@ -341,6 +341,8 @@ def _system_name(name: str) -> str:
         return name
     if name in _device_names_and_aliases():
         raise HardwareError(f"{name!r} is one device", hint=f"say how many, as in 8x{name}")
+    if name.isdecimal():
+        raise HardwareError(f"{name!r} says how many, not of what", hint=f"as in {name}xH100_80GB")
     raise HardwareError(
         f"no system preset or directory is named {name!r}", hint=suggestion(name, presets)
     )

@@ -24,6 +24,8 @@ _FILE = "run.json"
 _RUN_AGAIN = "run both again with this hespas: hespas run ... --json FILE"
 _LEAST_S = 5e-13
 """Half a picosecond, below which two times are equal."""
+_ROUNDED = 1e-6
+"""The share of a total that rows miss by rounding."""
 
 
 class TimeRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -191,7 +193,7 @@ def _rows(
         _row(name, a.get(name, 0.0), b.get(name, 0.0), step_s) for name in dict.fromkeys([*a, *b])
     ]
     a_s, b_s = (all_s - sum(times.values()) for all_s, times in zip(total_s, (a, b), strict=True))
-    if max(abs(a_s), abs(b_s)) > _LEAST_S:
+    if max(abs(a_s), abs(b_s)) > max(_LEAST_S, _ROUNDED * max(total_s)):
         rows.append(_row(_REMAINDER, a_s, b_s, step_s))
     return _sort_rows(rows)
 

@@ -148,6 +148,11 @@ def test_what_a_table_leaves_out_has_a_row() -> None:
     assert differences(comparison(a, b).kinds) == pytest.approx({"not in the table": 1.0, "a": 0.0})
 
 
+def test_what_rounding_leaves_out_has_no_row() -> None:
+    a, b = result(per_op={"a": op(1.0 - 1e-9)}), result(per_op={"a": op(1.0 + 3e-9)})
+    assert list(differences(comparison(a, b).kinds)) == ["a"]
+
+
 def test_a_table_that_one_lacks_is_named() -> None:
     a, b = result(phases=[phase("forward", 1.0)]), result()
     assert comparison(a, b).missing == ["phases: not compared, b.json has none"]

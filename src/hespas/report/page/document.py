@@ -214,7 +214,8 @@ def _table(table: Table) -> str:
     )
     return (
         f'<div class="table">{field}<div class="scroll" tabindex="0" role="region" '
-        f'aria-label="{escape(table.caption)}"><table><caption>{escape(table.caption)}</caption>'
+        f'aria-label="{escape(table.caption)}"><table>'
+        f"<caption><span>{escape(table.caption)}</span></caption>"
         f"<thead><tr>{heads}</tr></thead>\n<tbody>\n{rows}\n</tbody></table></div></div>"
     )
 
