@@ -79,7 +79,9 @@ def training_step(
 def updated(state: State, raw: Tree) -> tuple[dict[str, Any], Tree]:
     """Return the state after a step, and the clipped gradients."""
     with jax.named_scope("optimiser/clip"):
-        gradients = _clipped(raw)
+        norm = _norm(raw)
+        small = norm < _LARGEST_NORM
+        gradients = jax.tree.map(lambda leaf: _clipped(leaf, norm, small), raw)
     with jax.named_scope("optimiser/adamw"):
         changed = _updated(state, gradients)
     with jax.named_scope("optimiser/counters"):
@@ -90,26 +92,40 @@ def updated(state: State, raw: Tree) -> tuple[dict[str, Any], Tree]:
 
 def _updated(state: State, gradients: Tree) -> dict[str, Any]:
     """Return the weights after AdamW, both moments, their counter."""
-    first = _next_moment(state["first_moment"], gradients, _FIRST_DECAY, 1)
-    second = _next_moment(state["second_moment"], gradients, _SECOND_DECAY, 2)
     count = _next_count(state["adam_count"])
-    updates = jax.tree.map(
-        lambda mean, square: mean / (jnp.sqrt(square + 0.0) + _EPSILON),
-        _unbiased(first, _FIRST_DECAY, count),
-        _unbiased(second, _SECOND_DECAY, count),
-    )
-    updates = jax.tree.map(lambda u, weight: u + _WEIGHT_DECAY * weight, updates, state["weights"])
     factor = -_learning_rate(state["schedule_count"])
-    updates = jax.tree.map(lambda update: jnp.array(factor, update.dtype) * update, updates)
-    weights = jax.tree.map(
-        lambda weight, update: jnp.asarray(weight + update, weight.dtype), state["weights"], updates
+    scalars = (1 - _FIRST_DECAY**count, 1 - _SECOND_DECAY**count, factor)
+    of_leaves = jax.tree.map(
+        lambda gradient, *old: _changed(old, gradient, scalars),
+        gradients,
+        *(state[name] for name in _CHANGED),
     )
-    return {
-        "weights": weights,
-        "first_moment": first,
-        "second_moment": second,
-        "adam_count": count,
-    }
+    outer, inner = jax.tree.structure(gradients), jax.tree.structure((0,) * len(_CHANGED))
+    changed = jax.tree.transpose(outer, inner, of_leaves)
+    return {**dict(zip(_CHANGED, changed, strict=True)), "adam_count": count}
+
+
+_CHANGED = ("weights", "first_moment", "second_moment")
+_Three = tuple[jax.Array, jax.Array, jax.Array]
+
+
+@jax.jit
+def _changed(old: _Three, gradient: jax.Array, scalars: _Three) -> _Three:
+    """Return a weight after AdamW, and both moments.
+
+    Weights of one shape are one function, which is traced, lowered and printed once. ``scalars``
+    are the corrections of both moments and the negative rate.
+    """
+    weight, first, second = old
+    first_correction, second_correction, factor = scalars
+    first = (1 - _FIRST_DECAY) * gradient + _FIRST_DECAY * first
+    second = (1 - _SECOND_DECAY) * gradient**2 + _SECOND_DECAY * second
+    mean = first / first_correction.astype(first.dtype)
+    square = second / second_correction.astype(second.dtype)
+    update = mean / (jnp.sqrt(square + 0.0) + _EPSILON)
+    update = update + _WEIGHT_DECAY * weight
+    update = jnp.array(factor, update.dtype) * update
+    return jnp.asarray(weight + update, weight.dtype), first, second
 
 
 _Gradients = Callable[[Tree, Tree], tuple[jax.Array, Tree]]
@@ -134,25 +150,10 @@ def _accumulated(
     return jax.tree.map(lambda leaf: leaf / rounds, total)
 
 
-def _clipped(gradients: Tree) -> Tree:
-    """Scale gradients so that their norm is at most 1."""
-    norm = _norm(gradients)
-    small = jnp.squeeze(norm < _LARGEST_NORM)
-    return jax.tree.map(
-        lambda leaf: jax.lax.select(small, leaf, leaf / norm.astype(leaf.dtype) * _LARGEST_NORM),
-        gradients,
-    )
-
-
-def _next_moment(moment: Tree, gradients: Tree, decay: float, order: int) -> Tree:
-    return jax.tree.map(
-        lambda gradient, old: (1 - decay) * gradient**order + decay * old, gradients, moment
-    )
-
-
-def _unbiased(moment: Tree, decay: float, count: jax.Array) -> Tree:
-    correction = 1 - decay**count
-    return jax.tree.map(lambda leaf: leaf / correction.astype(leaf.dtype), moment)
+@jax.jit
+def _clipped(leaf: jax.Array, norm: jax.Array, small: jax.Array) -> jax.Array:
+    """Return a gradient scaled so that the norm of all is at most 1."""
+    return jax.lax.select(small, leaf, leaf / norm.astype(leaf.dtype) * _LARGEST_NORM)
 
 
 def _next_count(count: jax.Array) -> jax.Array:
@@ -178,5 +179,10 @@ def _norm(tree: Tree) -> jax.Array:
     """
     total: Any = 0.0
     for leaf in jax.tree.leaves(tree):
-        total = total + jnp.sum(jnp.square(leaf))
+        total = total + _sum_of_squares(leaf)
     return jnp.sqrt(total)
+
+
+@jax.jit
+def _sum_of_squares(leaf: jax.Array) -> jax.Array:
+    return jnp.sum(jnp.square(leaf))
