@@ -15,7 +15,7 @@ from typing import Any, cast
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -230,12 +230,15 @@ def _read(name: str) -> bytes:
 
 
 async def _body(request: Request, most_bytes: int) -> bytes | None:
-    """Return the body of a request, unless it exceeds the limit."""
+    """Return the body of a request, unless it exceeds the limit or its sender goes."""
     content = bytearray()
-    async for piece in request.stream():
-        content += piece
-        if len(content) > most_bytes:
-            return None
+    try:
+        async for piece in request.stream():
+            content += piece
+            if len(content) > most_bytes:
+                return None
+    except ClientDisconnect:
+        return None
     return bytes(content)
 
 

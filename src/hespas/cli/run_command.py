@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from hespas.base.fields import refuse_unused
 from hespas.cli import flags
 from hespas.cli.answers import Answer, answering, check_targets
 from hespas.cli.progress import is_terminal
+from hespas.errors import HespasError
 from hespas.prediction.options import TEXT, PredictOptions
 from hespas.prediction.report_cache import report_cache
 from hespas.report.run import run_text
@@ -67,20 +68,47 @@ def run(json_file: str | None, timeline: Path | None, **values: Any) -> Answer:
 def completed(values: Mapping[str, Any]) -> Mapping[str, Any]:
     """Ask a user at a terminal for the missing workload.
 
-    The equivalent command is shown. Nothing is asked if a flag names the program, or without a
+    The equivalent command is shown. A name that nothing has is asked for again. Nothing is asked if a flag names the program, or without a
     terminal; the cluster is asked too unless it is named.
     """
     has_program = any(values.get(name) is not None for name in _NAMES)
     if has_program or not (sys.stdin.isatty() and is_terminal(sys.stderr)):
         return values
     click.echo("What runs? A model (hespas models lists them), or the path of a program.", err=True)
-    model = str(click.prompt("model", default=_MODEL, err=True)).strip()
+    model = click.prompt("model", default=_MODEL, err=True, value_proc=_known(_workload))
     answers: dict[str, Any] = {"workload": Path(model)}
     words = ["hespas", *sys.argv[1:], model]
     if values.get("cluster") is None and values.get("system") is None:
         click.echo("Where? COUNTxPART (hespas hardware lists the parts).", err=True)
-        cluster = str(click.prompt("cluster", default=_CLUSTER, err=True)).strip()
+        cluster = str(
+            click.prompt("cluster", default=_CLUSTER, err=True, value_proc=_known(_system))
+        )
         answers["cluster"] = cluster
         words += ["--cluster", cluster]
     click.echo(f"\n{shlex.join(words)}\n", err=True)
     return {**values, **answers}
+
+
+def _known(check: Callable[[str], object]) -> Callable[[str], str]:
+    """Return what reads an answer; one that nothing is named is asked for again."""
+
+    def read(answer: str) -> str:
+        try:
+            check(answer.strip())
+        except HespasError as error:
+            raise click.UsageError(error.text(flags.flag)) from error
+        return answer.strip()
+
+    return read
+
+
+def _workload(text: str) -> None:
+    from hespas.sources.source import find_source  # noqa: PLC0415 - of use at a terminal alone
+
+    find_source(text)
+
+
+def _system(text: str) -> None:
+    from hespas.hardware.sized import find_system  # noqa: PLC0415 - of use at a terminal alone
+
+    find_system(text)

@@ -47,11 +47,12 @@ def send(
     headers: Mapping[str, str] = GOOD,
     body: bytes = b"",
     query: str = "",
+    stays: bool = True,
 ) -> Answered:
     sent: list[dict[str, Any]] = []
     pieces = [body[at : at + (1 << 20)] for at in range(0, len(body), 1 << 20)] or [b""]
     messages = [
-        {"type": "http.request", "body": piece, "more_body": piece is not pieces[-1]}
+        {"type": "http.request", "body": piece, "more_body": piece is not pieces[-1] or not stays}
         for piece in pieces
     ]
 
@@ -126,6 +127,13 @@ def test_large_bodies_are_refused_before_they_are_held(chosen: Application) -> N
     file = b" " * (MOST_UPLOAD_BYTES + 1)
     refused = send(chosen, "POST", "/api/upload", body=file, query="name=config.json")
     assert refused.code == 413
+
+
+@pytest.mark.parametrize("path", ["/api/ask", "/api/upload"])
+def test_a_sender_that_goes_leaves_no_trace(chosen: Application, path: str) -> None:
+    gone = send(chosen, "POST", path, body=b"{", query="name=a.json", stays=False)
+    assert gone.code == 413
+    assert not (chosen.home / "uploads").exists()
 
 
 @pytest.mark.parametrize(
