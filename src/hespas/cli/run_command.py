@@ -68,8 +68,8 @@ def run(json_file: str | None, timeline: Path | None, **values: Any) -> Answer:
 def completed(values: Mapping[str, Any]) -> Mapping[str, Any]:
     """Ask a user at a terminal for the missing workload.
 
-    The equivalent command is shown. A name that nothing has is asked for again. Nothing is asked if a flag names the program, or without a
-    terminal; the cluster is asked too unless it is named.
+    The equivalent command is shown. A name that nothing has is asked for again. Nothing is asked if
+    a flag names the program, or without a terminal; the cluster is asked too unless it is named.
     """
     has_program = any(values.get(name) is not None for name in _NAMES)
     if has_program or not (sys.stdin.isatty() and is_terminal(sys.stderr)):
