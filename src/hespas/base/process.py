@@ -426,8 +426,9 @@ class Worker:
         with suppress(subprocess.TimeoutExpired):
             # A process that closed its output is about to end: its exit code says more.
             process.wait(timeout=0.2)
+        code = process.poll()
         self._end()
-        how = ending(process.returncode)
+        how = "gave no answer" if code is None else ending(code)
         return ToolError(f"{self.name} {how}: {last_words(self.log)}", location=str(self.log))
 
     def _end(self) -> None:

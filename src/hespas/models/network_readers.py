@@ -250,6 +250,18 @@ def _flux(fields: Fields) -> Flux:
     )
 
 
+def _halved(fields: Fields, name: str, times: int) -> int:
+    """Return a size that is halved so often, whole each time."""
+    size, least = fields.size(name), 2**times
+    if size % least:
+        raise ConfigError(
+            f"{name} = {size} is halved {times} times, and would be no whole number",
+            location=fields.location,
+            hint=f"give a multiple of {least}",
+        )
+    return size
+
+
 def _unet(fields: Fields) -> Unet:
     widths = fields.numbers("block_out_channels")
     count = len(widths)
@@ -279,9 +291,11 @@ def _unet(fields: Fields) -> Unet:
         _divides(fields, "norm_num_groups", groups, "block_out_channels", width)
     fields.one_of(_ADDED, ("text_time",))
     waves = fields.size("addition_time_embed_dim") if is_added else 0
-    all_added = fields.size("projection_class_embeddings_input_dim") if is_added else 0
+    all_added = (
+        fields.size("projection_class_embeddings_input_dim", least=6 * waves + 1) if is_added else 0
+    )
     return Unet(
-        side=fields.size("sample_size"),
+        side=_halved(fields, "sample_size", count - 1),
         channels=fields.size("in_channels", default=4),
         made=fields.size("out_channels", default=4),
         text=fields.size("cross_attention_dim", default=1280),

@@ -14,6 +14,7 @@ from hespas.models.configuration import SHIPPED, configured
 BERT = "google-bert/bert-large-uncased"
 VIT = "google/vit-base-patch16-224"
 UNET = "stable-diffusion-v1-5/stable-diffusion-v1-5"
+UNET_XL = "stabilityai/stable-diffusion-xl-base-1.0"
 FLUX = "black-forest-labs/FLUX.1-dev"
 
 
@@ -30,6 +31,8 @@ FLUX = "black-forest-labs/FLUX.1-dev"
         (VIT, {"num_hidden_layers": 10**9}, "these are 1000000000 layers"),
         (FLUX, {"axes_dims_rope": [16, 56, 55]}, "axes_dims_rope"),
         (FLUX, {"patch_size": 2}, "patch_size"),
+        (UNET, {"sample_size": 30}, "sample_size = 30 is halved 3 times"),
+        (UNET_XL, {"projection_class_embeddings_input_dim": 256}, "input_dim is 256"),
         ("facebook/DiT-XL-2-256", {"norm_type": "layer_norm"}, "norm_type"),
         (UNET, {"down_block_types": ["DownBlock2D"] * 2}, "for 4 widths are not known"),
         (UNET, {"attention_head_dim": 7}, "attention_head_dim"),
