@@ -84,14 +84,21 @@ def option_value(key: str, value: Scalar, *, location: str = "") -> object:
     if option.kinds == (int,) and option.parse is None:
         # Whole numbers without further limits are counts.
         number = decode(value, int, location=location, json_path=where)
-        if number < 1:
-            raise ConfigError(f"{where} is {number}", location=location, hint="give 1 or more")
+        least = _least(option)
+        if number < least:
+            hint = f"give {least} or more"
+            raise ConfigError(f"{where} is {number}", location=location, hint=hint)
         return number
     try:
         return option.value((str(value),) if option.repeats else str(value))
     except ConfigError as error:
         error.location = error.location or location
         raise
+
+
+def _least(option: Option) -> int:
+    """Return the least whole number that an option takes, 1 where it says none."""
+    return 1 if option.least is None else option.least
 
 
 def key_schema(key: str) -> dict[str, object]:
@@ -102,7 +109,7 @@ def key_schema(key: str) -> dict[str, object]:
     if bool in option.kinds:
         return {"type": "boolean"}
     if option.kinds == (int,) and option.parse is None:
-        return {"type": "integer", "minimum": 1}
+        return {"type": "integer", "minimum": _least(option)}
     text: dict[str, object] = {"type": "string"}
     is_number = option.parse is not None or option.unit is not None
     return {"anyOf": [text, {"type": "number"}]} if is_number else text

@@ -43,6 +43,11 @@ def test_axes_of_a_mapping_are_in_the_usual_order_and_those_of_a_text_in_theirs(
     assert written.meshes == ((Axis(name="tp", sizes=(2,)), Axis(name="fsdp", sizes=(4,))),)
 
 
+def test_a_run_without_spares_is_compared_with_others() -> None:
+    study = study_of({**SMALL, "goodput": True, "spare_nodes": [0, 2]})
+    assert study.search["spare_nodes"] == (0, 2)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -52,6 +57,7 @@ def test_axes_of_a_mapping_are_in_the_usual_order_and_those_of_a_text_in_theirs(
         ({"remat": {"a": 1}}, "no value, nor a list"),
         ({"sequence": "long"}, r"\$.sequence is \"long\"; give an integer"),
         ({"sequence": 0}, "give 1 or more"),
+        ({"spare_nodes": -1, "goodput": True}, "spare_nodes is -1; give 0 or more"),
         ({"scan": "sometimes"}, "give true or false"),
         ({"model": True}, "quote it"),
         ({"mesh": {"tp": "all"}}, "give auto, a number"),
