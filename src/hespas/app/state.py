@@ -10,6 +10,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, cast
 
 import yaml
@@ -18,10 +19,12 @@ from hespas.base.fields import options_by_field
 from hespas.base.suggest import choice, suggestion
 from hespas.errors import ConfigError
 from hespas.hardware.presets import device_names
+from hespas.models.configuration import is_configuration
 from hespas.models.model import MeshAxes
 from hespas.prediction.machines import system_of
 from hespas.prediction.options import CompileChoice, Fidelity, PredictOptions
 from hespas.prediction.workload import source_of
+from hespas.program.recorded import is_recorded_file
 from hespas.sources.source import FileSource, ModelSource
 from hespas.study.keys import CLUSTER, MESH, SETTINGS, WORKLOAD, known_keys, scalar_text
 from hespas.study.space import Candidate, candidate_of
@@ -84,6 +87,14 @@ def runs_code(state: State) -> str:
     run.
     """
     options = options_of({key: state[key] for key in (WORKLOAD, CLUSTER) if key in state})
+    file = Path(str(state.get(WORKLOAD, "")))
+    is_json = file.suffix == ".json" and file.is_file()
+    if is_json and not (is_configuration(file) or is_recorded_file(file)):
+        raise ConfigError(
+            "this JSON is neither a model's configuration nor a recorded step",
+            location=file.name,
+            hint="a config.json of Hugging Face has model_type",
+        )
     source = source_of(options, system_of(options.network))
     return "" if isinstance(source, ModelSource | FileSource) else source.name
 

@@ -19,6 +19,7 @@ from hespas.cli import flags
 from hespas.cli.answers import Answer, answering
 from hespas.cli.help import Commands
 from hespas.cli.study_progress import StudyProgress
+from hespas.compile.options import SLOP_OPTION
 from hespas.errors import ConfigError, option
 from hespas.models.precision import FORMATS
 from hespas.report.serving import serving_search_text
@@ -239,7 +240,9 @@ def _launched(row: Row, launch: str) -> str:
     """Return the command of a trainer for a candidate."""
     from hespas.report.launch import Trainer, launch_of  # noqa: PLC0415 - few ask for one
 
-    return launch_of(Trainer(launch), candidate_of(row.candidate).options()).text
+    raised = row.figures.get(SLOP_OPTION)
+    chosen = {} if raised is None else {SLOP_OPTION: int(raised)}
+    return launch_of(Trainer(launch), candidate_of({**row.candidate, **chosen}).options()).text
 
 
 _launch = flags.plain(

@@ -17,6 +17,7 @@ from typing import Any
 
 from hespas.base.configs import CONFIGS
 from hespas.base.frozen import frozen
+from hespas.compile.options import SLOP_FLAG
 from hespas.errors import ConfigError
 from hespas.hardware.interconnect import Dimensions
 from hespas.hardware.system import System, interconnect_of
@@ -110,6 +111,9 @@ def launch_of(trainer: Trainer, options: PredictOptions) -> Launch:
         Trainer.TORCHTITAN: _torchtitan,
         Trainer.MEGATRON: _megatron,
     }[trainer](step)
+    factor = options.compile.options.memory_limit_slop_factor
+    if trainer is Trainer.MAXTEXT and isinstance(factor, int):
+        words.insert(0, f"XLA_FLAGS=--{SLOP_FLAG}={factor}")
     if step.product_dtype != "same":
         notes.append(f"products in {step.product_dtype} are left out: set the trainer's recipe")
     return Launch(trainer=_NAMES[trainer], command=" ".join(words), notes=tuple(notes))

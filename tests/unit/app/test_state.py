@@ -94,3 +94,11 @@ def test_the_part_of_a_cluster_of_ones_own_is_a_preset_and_no_file(tmp_path: Pat
     file.write_text("{}")
     with pytest.raises(ConfigError, match="is no preset"):
         options_of({**STATE, "node": str(file)})
+
+
+@pytest.mark.parametrize("text", ["{not json", "[1]", '{"a": 1}'])
+def test_a_json_of_something_else_is_named(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "settings.json"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match="neither a model's configuration nor a recorded step"):
+        runs_code({"model": str(file), "cluster": "4xA100_SXM_40GB"})

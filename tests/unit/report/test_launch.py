@@ -66,6 +66,13 @@ def test_maxtext_has_the_devices_the_batch_and_nodes(
     assert batch == keys.get("batch", 1) * parts
 
 
+def test_maxtext_gets_the_raised_limit_of_its_compiler() -> None:
+    raised = launched(Trainer.MAXTEXT, mesh={"fsdp": 64}, memory_limit_slop_factor=127)
+    assert "XLA_FLAGS=--xla_gpu_memory_limit_slop_factor=127 python3 -m" in raised.command
+    usual = launched(Trainer.MAXTEXT, mesh={"fsdp": 64}, memory_limit_slop_factor="auto")
+    assert "XLA_FLAGS" not in usual.command
+
+
 @pytest.mark.parametrize(
     "keys",
     [
