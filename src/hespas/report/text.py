@@ -175,7 +175,7 @@ def _times(report: RunReport) -> Iterator[tuple[str, str]]:
 
 
 def _time_text(time_s: float, note: str) -> str:
-    return f"{format_time(time_s):<11}{note}".rstrip()
+    return f"{format_time(time_s):<10} {note}".rstrip()
 
 
 def _throughput(report: RunReport) -> list[tuple[str, str]]:

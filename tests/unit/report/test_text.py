@@ -77,6 +77,12 @@ def test_too_little_memory_stands_first(tmp_path: Path) -> None:
     assert "too much" in text
 
 
+def test_a_step_of_months_keeps_its_columns_apart(tmp_path: Path) -> None:
+    given = options(tmp_path, StepOptions())
+    slow = replace(given, estimate=replace(given.estimate, memory_bandwidth=0.001))
+    assert rows(composition.predict(slow))["  compute"].endswith("e+09 s 100.0 %")
+
+
 _SHARES = st.lists(st.floats(min_value=1e-9, max_value=1), min_size=1, max_size=6)
 
 
