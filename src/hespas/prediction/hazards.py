@@ -147,14 +147,33 @@ def read_hazards(name: str | Path) -> HazardsFile:
     file = decode(data, HazardsFile, location=location)
     for index, cause in enumerate(file.causes):
         _check(cause, file, f"{location}: $.causes[{index}]")
-    unequal = file.unequal
-    if unequal is not None and unequal.failures < unequal.nodes:
-        raise ConfigError(
-            f"$.unequal: {unequal.nodes:g} of the nodes cause {unequal.failures:g} of the failures",
-            location=location,
-            hint="give the nodes that fail more than the others",
-        )
+    _check_together(file, location)
     return file
+
+
+def _check_together(file: HazardsFile, location: str) -> None:
+    """Check what the causes of a file have in common."""
+    names, unequal = [cause.name for cause in file.causes], file.unequal
+    repeated = next((name for name in names if names.count(name) > 1), None)
+    problem = hint = ""
+    if repeated is not None:
+        problem, hint = f"two causes are named {repeated!r}", "rename one"
+    elif all(cause.events == 0 for cause in file.causes):
+        problem, hint = "nothing fails", "give a cause events, or interval_h"
+    elif file.observed is not None and all(cause.events is None for cause in file.causes):
+        problem, hint = "$.observed has no effect: no cause has events", "drop it"
+    elif unequal is not None and unequal.failures < unequal.nodes:
+        shares = f"{unequal.nodes:g} of the nodes cause {unequal.failures:g} of the failures"
+        problem, hint = f"$.unequal: {shares}", "give the nodes that fail more than the others"
+    elif unequal is not None and all(_nodes_away(cause) != 1 for cause in file.causes):
+        problem, hint = "$.unequal has no effect: no cause is of one node", "drop it"
+    if problem:
+        raise ConfigError(problem, location=location, hint=hint)
+
+
+def _nodes_away(cause: CauseEntry) -> int:
+    """Return the nodes that are in repair after an event."""
+    return cause.nodes if cause.nodes is not None else int(cause.per is not Per.RUN)
 
 
 def _check(cause: CauseEntry, file: HazardsFile, location: str) -> None:
@@ -207,7 +226,7 @@ def hazards_of(file: HazardsFile, *, devices: int, node_devices: int | None) -> 
 
 
 def _cause(entry: CauseEntry, observed: Observed | None, *, devices: int, nodes: int) -> Cause:
-    away = entry.nodes if entry.nodes is not None else int(entry.per is not Per.RUN)
+    away = _nodes_away(entry)
     match entry.per:
         case Per.DEVICE:
             struck = devices

@@ -55,6 +55,16 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"causes": [{**CAUSE, "validation_s": 3}]}, "no effect without validation_h"),
     ({"causes": [{**CAUSE, "planned": True, "detection_s": 3}]}, "planned stop needs no detection"),
     ({"unequal": {"nodes": 0.5, "failures": 0.1}}, "0.5 of the nodes cause 0.1"),
+    (
+        {"unequal": {"nodes": 0.1, "failures": 0.5}, "causes": [{**CAUSE, "per": "run"}]},
+        "unequal has no effect: no cause is of one node; drop it",
+    ),
+    ({"causes": [CAUSE, CAUSE]}, "two causes are named 'a node'; rename one"),
+    (
+        {"causes": [{"name": "a", "events": 0}], "observed": {"devices": 8, "days": 3}},
+        "nothing fails; give a cause events",
+    ),
+    ({"observed": {"devices": 8, "days": 3}}, "observed has no effect: no cause has events"),
     ({"causes": []}, "causes"),
 ]
 
