@@ -201,7 +201,12 @@ def _plain(form: object) -> object:
 
 
 def _fields(form: object) -> dict[str, object]:
+    """Return the fields of a struct or dataclass, also of one in a union."""
     plain = _plain(form)
+    bare = get_args(form)[0] if get_origin(form) is Annotated else form
+    if get_origin(bare) in (Union, UnionType):
+        found = [_fields(member) for member in get_args(bare)]
+        return next((fields for fields in found if fields), dict[str, object]())
     if isinstance(plain, type) and is_dataclass(plain):
         types = get_type_hints(plain, include_extras=True)
         return {field.name: types[field.name] for field in dataclass_fields(plain)}

@@ -214,7 +214,7 @@ class CollectiveAlgorithm:
             raise AlgorithmError(f"{self.name} among {members} ranks", hint="give 2 or more")
         if not self.supports(collective, members):
             message = f"{self.name} among {members} ranks, which is not a power of two"
-            raise AlgorithmError(message)
+            raise AlgorithmError(message, hint="choose another algorithm")
         rounds_of = self.contiguous_rounds if is_contiguous else None
         rounds = (rounds_of or self.rounds[collective])(collective, members)
         return cut_evenly(

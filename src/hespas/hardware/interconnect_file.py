@@ -277,6 +277,12 @@ def _graph(file: _GraphFile, path: Path) -> Graph:
         edges.append(Edge(*ends, link.bandwidth_bytes_per_s, link.latency_s))
         if link.both_ways:
             edges.append(edges[-1].reversed)
+    between = Counter((edge.source, edge.target) for edge in edges)
+    parallel = next((ends for ends, count in between.items() if count > 1), None)
+    if parallel is not None:
+        message = f"two links go from {parallel[0]!r} to {parallel[1]!r}"
+        hint = "give one, of their bandwidth together; both_ways: false is for one direction"
+        raise HardwareError(message, location=str(path), hint=hint)
     return Graph(devices=file.devices, switches=file.switches, edges=tuple(edges))
 
 

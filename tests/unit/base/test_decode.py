@@ -3,6 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
+import msgspec
 import pytest
 
 from hespas.base.decode import decode, read_json, read_yaml
@@ -121,3 +122,16 @@ def test_an_unknown_key_of_a_mapping_is_named() -> None:
     with pytest.raises(ConfigError) as caught:
         decode({"allreduce": "ring"}, form, location="n.json")
     assert str(caught.value) == ("n.json: unknown key 'allreduce' in $; did you mean 'all_reduce'?")
+
+
+class _Link(msgspec.Struct, forbid_unknown_fields=True):
+    bandwidth_bytes_per_s: float
+
+
+class _File(msgspec.Struct, forbid_unknown_fields=True):
+    link: str | _Link
+
+
+def test_a_key_of_one_of_several_forms_is_suggested() -> None:
+    with pytest.raises(ConfigError, match="did you mean 'bandwidth_bytes_per_s'"):
+        decode({"link": {"bandwidth": 1.0}}, _File, location="n.json")

@@ -116,6 +116,10 @@ GRAPH: dict[str, object] = {"devices": ["a", "b"], "links": []}
         ({"dragonfly": {**DRAGONFLY, "seed": 1}}, "drop it, or give routing: valiant"),
         ({"graph": {"devices": ["a", "a"], "links": []}}, "listed twice"),
         ({"graph": {**GRAPH, "links": [{"from": "a", "to": "c", **WIRE}]}}, "from 'a' to 'c'"),
+        (
+            {"graph": {**GRAPH, "links": [{"from": "a", "to": "b", **WIRE}] * 2}},
+            "two links go from 'a' to 'b'; give one, of their bandwidth together",
+        ),
     ],
 )
 def test_contradictions_are_refused(tmp_path: Path, keys: dict[str, object], message: str) -> None:
