@@ -303,24 +303,41 @@ def finish(
 
     ``change`` takes tasks away that another program of a pipeline runs.
     """
+    tasks = change(tasks_of(prepared, estimates, options))
+    recorded = prepared.graph.program.recorded
+    if recorded is not None and recorded.stages:
+        # Few programs are several.
+        from hespas.prediction.recorded_stages import with_stages  # noqa: PLC0415
+
+        return with_stages(unsimulated(prepared, estimates, tasks, options), recorded, options)
+    if prepared.system is not None:
+        check_changed_links(options.network, prepared.system, tasks)
+    timeline = simulate(prepared, tasks, options.network)
+    return replace(unsimulated(prepared, estimates, tasks, options), timeline=timeline)
+
+
+def tasks_of(prepared: Prepared, estimates: GraphEstimate, options: PredictOptions) -> TaskGraph:
+    """Return the tasks of a priced program."""
+    return estimated_tasks(
+        prepared.graph,
+        estimates,
+        host_bandwidth_bytes_per_s=host_bandwidth(options.estimate),
+    )
+
+
+def unsimulated(
+    prepared: Prepared, estimates: GraphEstimate, tasks: TaskGraph, options: PredictOptions
+) -> Prediction:
+    """Return a priced program's prediction without its timeline."""
     # Of no use to single stages.
     from hespas.memory.usage import memory_use  # noqa: PLC0415
 
-    tasks = change(
-        estimated_tasks(
-            prepared.graph,
-            estimates,
-            host_bandwidth_bytes_per_s=host_bandwidth(options.estimate),
-        )
-    )
-    if prepared.system is not None:
-        check_changed_links(options.network, prepared.system, tasks)
     return Prediction(
         graph=prepared.graph,
         estimates=estimates,
         tasks=tasks,
         system=prepared.system,
-        timeline=simulate(prepared, tasks, options.network),
+        timeline=None,
         memory=memory_use(prepared.graph.program),
         options=options,
         modules=prepared.modules,

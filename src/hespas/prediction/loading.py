@@ -143,6 +143,10 @@ def _launched(program: Program, recorded: Recorded, options: EstimateOptions) ->
             "an H100 with torch 2.11, the mean of seven kernels of 11 to 30 us; other hosts are "
             "given as host_launch"
         )
+    stages = [
+        _launched(stage, stage.recorded, options) for stage in recorded.stages if stage.recorded
+    ]
+    recorded = msgspec.structs.replace(recorded, stages=tuple(stages))
     assumptions = (*program.assumptions, note)
     return msgspec.structs.replace(program, recorded=recorded, assumptions=assumptions)
 

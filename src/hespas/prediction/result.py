@@ -88,6 +88,8 @@ class Prediction:
     is None where the method reads none. ``modules`` are the distinct regions, ``steps`` returns a
     region's operations with their prices, None where they are measured whole. ``mesh`` is major
     first. ``part_warnings`` say where the system is made for another part than the device.
+    ``stages`` are those of a recorded pipeline: figures are then of the stage that ends last, and
+    memory is that of the fullest.
     """
 
     graph: RegionGraph
@@ -104,6 +106,7 @@ class Prediction:
     mesh: tuple[tuple[str, int], ...] = ()
     work: StepWork = NO_WORK
     part_warnings: tuple[str, ...] = ()
+    stages: tuple[RecordedStage, ...] = ()
 
     @property
     def name(self) -> str:
@@ -299,6 +302,14 @@ class Prediction:
         has = format_quantity(capacity_bytes, "B")
         unfused = "" if self.graph.program.is_scheduled else "; a compiler that fuses needs less"
         yield f"the step needs {needs} of device memory, and the device has {has}{unfused}"
+
+
+@frozen
+class RecordedStage:
+    """A stage of a recorded pipeline: its devices, and the prediction without a timeline."""
+
+    devices: tuple[int, ...]
+    prediction: Prediction
 
 
 _WAITS = 0.01

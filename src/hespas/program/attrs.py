@@ -114,11 +114,16 @@ class CollectiveAttrs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PermuteAttrs(msgspec.Struct, frozen=True, kw_only=True):
-    """``collective_permute``: (source, target) pairs, numbered as ``mode`` says."""
+    """``collective_permute``: (source, target) pairs, numbered as ``mode`` says.
+
+    With an ``end``, ``send`` or ``receive``, the program is one of several: it has that end of the
+    messages, and others have the other one.
+    """
 
     pairs: tuple[tuple[int, int], ...]
     mode: GroupMode
     channel: int | None
+    end: str = ""
 
 
 class DimensionsAttrs(msgspec.Struct, frozen=True, kw_only=True):

@@ -22,7 +22,7 @@ from hespas.program.kernels import CompiledKernels
 from hespas.program.operations.libraries import LAUNCHED
 from hespas.program.operations.table import TRAITS, UNKNOWN
 from hespas.program.operations.traits import Category, Traits
-from hespas.program.recorded import Storage
+from hespas.program.recorded import Pipeline, Storage
 from hespas.program.scopes import place_text
 from hespas.program.types import TensorType, Type
 
@@ -200,12 +200,17 @@ class Recorded(msgspec.Struct, frozen=True, kw_only=True):
     ``storages`` are the allocations; their positions count the operations of the main function.
     ``has_expandable_segments`` is the allocator's setting. The host takes ``host_launch_s`` to
     launch each operation, one after another; with ``in_graphs`` CUDA graphs launch them.
+    ``rank`` is the recorded one, ``stages`` are the programs of the other ranks of its
+    ``pipeline``.
     """
 
     storages: tuple[Storage, ...] = ()
     has_expandable_segments: bool = False
     host_launch_s: float = 0.0
     in_graphs: bool = False
+    rank: int = 0
+    pipeline: Pipeline | None = None
+    stages: tuple[Program, ...] = ()
 
 
 class Program(msgspec.Struct, frozen=True, kw_only=True):

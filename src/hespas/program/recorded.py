@@ -165,6 +165,21 @@ class RecordedKernel(msgspec.Struct, frozen=True, kw_only=True):
     configurations: tuple[KernelConfiguration, ...]
 
 
+class Pipeline(msgspec.Struct, frozen=True, kw_only=True):
+    """How a recorded rank's stages are a part of a pipeline.
+
+    ``ranks`` run its stages, in order; each has ``chunks`` of the model. ``schedule`` is torch's
+    class. The recorded rank has up to ``in_flight`` chunks of micro-batches between their forward
+    and backward passes.
+    """
+
+    ranks: tuple[int, ...]
+    schedule: str
+    micro_batches: int
+    chunks: int
+    in_flight: int
+
+
 class RecordedStep(msgspec.Struct, frozen=True, kw_only=True):
     """One step of one rank.
 
@@ -175,6 +190,7 @@ class RecordedStep(msgspec.Struct, frozen=True, kw_only=True):
     one; ``uncompiled`` has functions that ``torch.compile`` left as written, with their places.
     ``versions`` and ``settings`` decide the kernels: the versions of torch, triton and others,
     and torch's ``matmul_allow_tf32``, ``cudnn_allow_tf32`` and ``expandable_segments``.
+    ``stages`` are the steps of the other ranks of a ``pipeline``.
     """
 
     format: str = RECORDED_FORMAT
@@ -192,6 +208,8 @@ class RecordedStep(msgspec.Struct, frozen=True, kw_only=True):
     uncompiled: tuple[str, ...] = ()
     tokens: int | None = None
     notes: tuple[str, ...] = ()
+    pipeline: Pipeline | None = None
+    stages: tuple[RecordedStep, ...] = ()
 
 
 def encode_recorded(step: RecordedStep) -> bytes:

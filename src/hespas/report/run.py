@@ -15,6 +15,7 @@ from hespas.prediction.figures.schema import (
     ExplainRow,
     LayerRow,
     PhaseRow,
+    PipelineReport,
     PlayedReport,
     Quantiles,
     RunReport,
@@ -323,9 +324,8 @@ def stage_lines(report: RunReport) -> list[str]:
         return []
     ideal = pipeline.ideal_bubble
     equal = "" if ideal is None else f", {100 * ideal:.1f} % if all equal"
-    sequences = "sequence" if pipeline.micro_batch == 1 else "sequences"
     head = ("stage", "layers", "forward", "backward", "computes", "exposed", "waits", "memory")
-    work = f"{pipeline.micro_batches} micro-batches of {pipeline.micro_batch} {sequences}"
+    work = f"{pipeline.micro_batches} micro-batches{micro_batch_text(pipeline)}"
     stages = f"{len(pipeline.stages)} stages, {pipeline.schedule}"
     title = f"Pipeline: {stages}, {work}; bubble {100 * pipeline.bubble:.1f} %{equal}"
     if len(pipeline.stages) == 1:
@@ -335,6 +335,13 @@ def stage_lines(report: RunReport) -> list[str]:
         _stage_line((*head, "in flight")),
         *map(_stage, pipeline.stages),
     ]
+
+
+def micro_batch_text(pipeline: PipelineReport) -> str:
+    """Return the size of a micro-batch, empty where it is not known."""
+    if pipeline.micro_batch is None:
+        return ""
+    return f" of {pipeline.micro_batch} {'sequence' if pipeline.micro_batch == 1 else 'sequences'}"
 
 
 def _stage(row: StageRow) -> str:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import field, replace
 from hashlib import sha256
 from importlib.util import find_spec
@@ -25,14 +26,25 @@ from hespas.base.suggest import suggestion
 from hespas.base.version import __version__, installed_version
 from hespas.compile.targets import GpuTarget, Target
 from hespas.errors import ConfigError, DeviceCountError, ExtraMissingError, ToolError, option
+from hespas.program.recorded import decode_recorded, encode_recorded
 from hespas.sources.options import TorchOptions
-from hespas.torch.messages import PINNED, STEP_FILE, GpuDescription, StepAnswer, StepRequest
+from hespas.torch.messages import (
+    PINNED,
+    STEP_FILE,
+    GpuDescription,
+    StepAnswer,
+    StepRequest,
+    ended_file,
+    leave,
+    ranks_file,
+)
 
 PREFIX = "torch:"
 _HUGGING_FACE = "hf:"
 _HUGGING_FACE_MODULE = "hespas.torch.hugging_face"
 EXTRA = "torch"
 _LIMITS = Limits(time_s=1800)
+_POLL_S = 0.05
 _FORM = f"write {PREFIX}FILE.py:FUNCTION or {PREFIX}PACKAGE.MODULE:FUNCTION"
 _DECIDING = (*PINNED, "numpy", "torchao", "transformers")
 """Packages whose versions, if installed, decide what is recorded."""
@@ -167,16 +179,61 @@ def record_torch(step: TorchStep) -> tuple[bytes, tuple[str, ...]]:
     """
     check_packages()
     with scratch_directory("torch") as home:
-        answer = ask(
-            "hespas.torch.worker",
-            _request(step),
-            StepAnswer,
-            name="the recording of a step of PyTorch",
-            directory=home,
-            limits=_LIMITS,
-        )
+        recorded = _recorded_stages(step, home)
         argument_files = [text for text in step.arguments.values() if Path(text).is_file()]
-        return (home / STEP_FILE).read_bytes(), (*answer.sources, *argument_files)
+        sources = dict.fromkeys(source for _, files in recorded for source in files)
+        return _joined([content for content, _ in recorded]), (*sources, *argument_files)
+
+
+_Recording = tuple[bytes, list[str]]
+
+
+def _recorded_stages(step: TorchStep, home: Path) -> list[_Recording]:
+    """Record rank 0, and the other ranks of its pipeline beside it."""
+    messages = home / "stages"
+    messages.mkdir()
+    failures: list[BaseException] = []
+
+    def record(rank: int) -> _Recording:
+        directory = home / f"rank{rank}"
+        directory.mkdir()
+        try:
+            answer = ask(
+                "hespas.torch.worker",
+                msgspec.structs.replace(_request(step), rank=rank, stages=str(messages)),
+                StepAnswer,
+                name="the recording of a step of PyTorch",
+                directory=directory,
+                limits=_LIMITS,
+            )
+            return (directory / STEP_FILE).read_bytes(), answer.sources
+        except BaseException as error:
+            failures.append(error)
+            raise
+        finally:
+            leave(ended_file(messages, rank), b"")
+
+    with ThreadPoolExecutor(max_workers=step.devices) as pool:
+        first = pool.submit(record, 0)
+        while not first.done() and not ranks_file(messages).exists():
+            wait([first], timeout=_POLL_S)
+        others: list[Future[_Recording]] = []
+        if ranks_file(messages).exists():
+            ranks = map(int, ranks_file(messages).read_text().split())
+            others = [pool.submit(record, rank) for rank in ranks if rank != 0]
+        wait([first, *others])
+        if failures:
+            # The first one is the cause: other stages waited for its messages.
+            raise failures[0]
+        return [future.result() for future in (first, *others)]
+
+
+def _joined(contents: Sequence[bytes]) -> bytes:
+    """Return the step of the first rank with those of others."""
+    if len(contents) == 1:
+        return contents[0]
+    first, *others = map(decode_recorded, contents)
+    return encode_recorded(msgspec.structs.replace(first, stages=tuple(others)))
 
 
 def check_packages() -> None:

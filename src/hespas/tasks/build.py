@@ -41,6 +41,10 @@ _KINDS = {
 }
 
 
+BETWEEN_PROGRAMS = -1
+"""The tag of messages whose ends are in two programs; other tags are ids of tasks."""
+
+
 @frozen
 class RegionTime:
     """A compute region's duration.
@@ -333,7 +337,8 @@ def operand_bytes(op: Op) -> int:
     if isinstance(op.attrs, CollectiveAttrs) and op.kind == "ragged_all_to_all":
         shorter = min(size_bytes(value.type) for value in op.operands[:2])
         return round(shorter * op.attrs.imbalance)
-    return sum(size_bytes(value.type) for value in op.operands)
+    is_received = isinstance(op.attrs, PermuteAttrs) and op.attrs.end == "receive"
+    return sum(size_bytes(value.type) for value in (op.results if is_received else op.operands))
 
 
 def _add_collective(
@@ -376,6 +381,19 @@ def _add_permute(
     send = len(builder.tasks)
     waits_for = builder.after_latest(depends_on)
     order_only = builder.order_only(depends_on)
+    if isinstance(op.attrs, PermuteAttrs) and op.attrs.end:
+        one_end = ReceiveTask if op.attrs.end == "receive" else SendTask
+        return builder.communicate(
+            one_end(
+                id=send,
+                name=region_name(region),
+                depends_on=waits_for,
+                pairs=pairs,
+                size_bytes=size,
+                tag=BETWEEN_PROGRAMS,
+                order_only=order_only,
+            )
+        )
     tasks = [
         kind(
             id=number,

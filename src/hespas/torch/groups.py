@@ -15,7 +15,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch.distributed import device_mesh, distributed_c10d
-from torch.distributed.pipelining import stage as pipelining_stage
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._pytree import tree_leaves
 
@@ -102,6 +101,15 @@ class _Work(dist.Work):
 
 
 @dataclass(slots=True)
+class _Batch:
+    """Messages that run side by side: the first is on ``stream``, which ``begin`` precedes."""
+
+    stream: int
+    begin: int
+    others: list[int] = field(default_factory=list[int])
+
+
+@dataclass(slots=True)
 class Groups:
     """Records collectives; `install` makes torch's functions make fake groups."""
 
@@ -112,6 +120,7 @@ class Groups:
     _of_groups: dict[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
     _pending: dict[int, int] = field(default_factory=dict[int, int])
     _coalesced: list[int] | None = None
+    _batch: _Batch | None = None
     _works: list[_Work] = field(default_factory=list[_Work])
 
     def call(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -160,18 +169,18 @@ class Groups:
         group = _group_of(given)
         current = tape.stream
         is_async = is_functional or bool(given.get("async_op", True))
-        stream = self._stream(group, kind) if is_async else current
+        members = ranks = tuple(dist.get_process_group_ranks(group))
+        is_message = kind in {"send", "receive"}
+        if is_message:
+            peer = next(given[name] for name in _PEERS if name in given)
+            ranks = (dist.get_rank(), ranks[peer])
+        stream = self._stream(group, ranks if is_message else ()) if is_async else current
         if stream != current:
             self.streams.wait(stream, self.streams.record(current))
         outputs = _cuda_tensors([given.get(name) for name in _OUTPUTS])
         inputs = _cuda_tensors([given.get(name) for name in _INPUTS])
         if is_functional:
             outputs = outputs or _cuda_tensors(result)
-        members = ranks = tuple(dist.get_process_group_ranks(group))
-        is_message = kind in {"send", "receive"}
-        if is_message:
-            peer = next(given[name] for name in _PEERS if name in given)
-            ranks = (dist.get_rank(), ranks[peer])
         place = tape.place()
         tape.add(
             CollectiveCall(
@@ -193,11 +202,29 @@ class Groups:
         event = self.streams.record(stream)
         if self._coalesced is not None:
             self._coalesced.append(event)
+        if self._batch is not None and stream != self._batch.stream:
+            self._batch.others.append(event)
         return event
 
-    def _stream(self, group: Any, kind: str) -> int:
-        """Return the stream of a group; messages between two ranks have another one."""
-        what = "messages" if kind in {"send", "receive"} else "collectives"
+    def _stream(self, group: Any, pair: tuple[int, ...]) -> int:
+        """Return the stream of a group's collectives, or of a message.
+
+        As in NCCL, each pair of ranks has one, and batches have one in which messages run side by
+        side.
+        """
+        if not pair:
+            return self._stream_of(group, "collectives")
+        if self._coalesced is None:
+            return self._stream_of(group, f"messages of {sorted(pair)}")
+        if self._batch is None:
+            stream = self._stream_of(group, "batches")
+            self._batch = _Batch(stream=stream, begin=self.streams.record(stream))
+            return stream
+        beside = self._stream_of(group, f"message {len(self._batch.others) + 1} of a batch")
+        self.streams.wait(beside, self._batch.begin)
+        return beside
+
+    def _stream_of(self, group: Any, what: str) -> int:
         key = (group.group_name, what)
         if key not in self._of_groups:
             self._of_groups[key] = self.streams.new_stream()
@@ -226,14 +253,18 @@ class Groups:
     def end_coalescing(self) -> _Work:
         """Return the work of all that was called since `start_coalescing`."""
         events, self._coalesced = self._coalesced or [], None
+        batch, self._batch = self._batch, None
+        if batch is not None:
+            for event in batch.others:
+                self.streams.wait(batch.stream, event)
         return self._work(events, [])
 
     def install(self, *, rank: int, world_size: int) -> None:
         """Make process groups fake, and create the default one for several ranks."""
         _replace_groups(rank, world_size)
         _replace_coalescing(self)
+        _replace_batches(self)
         _note_meshes(self)
-        _refuse_stages(self)
         if world_size > 1:
             dist.init_process_group("fake")
 
@@ -296,6 +327,19 @@ def _replace_coalescing(groups: Groups) -> None:
     dist.ProcessGroup._end_coalescing = end
 
 
+def _replace_batches(groups: Groups) -> None:
+    """Let messages of a batch run side by side; a fake back end sends them one by one."""
+    original = dist.batch_isend_irecv
+
+    @wraps(original)
+    def batch(messages: Any) -> list[dist.Work]:
+        groups.start_coalescing()
+        original(messages)
+        return [groups.end_coalescing()]
+
+    distributed_c10d.batch_isend_irecv = dist.batch_isend_irecv = batch
+
+
 def _note_meshes(groups: Groups) -> None:
     """Note the axes of device meshes."""
     mesh_class: Any = device_mesh.DeviceMesh
@@ -307,21 +351,6 @@ def _note_meshes(groups: Groups) -> None:
         groups.meshes.append(tuple(_axes(mesh)))
 
     mesh_class.__init__ = init
-
-
-def _refuse_stages(groups: Groups) -> None:
-    """Make pipeline stages an error: their ranks run other programs."""
-
-    def refuse(*_arguments: Any, **_options: Any) -> None:
-        raise UnsupportedError(
-            "a stage of torch.distributed.pipelining: the ranks of a pipeline run programs that "
-            "differ, and one rank is recorded",
-            location=groups.streams.tape.place().line,
-            hint="record the step without stages, or predict a pipeline of a model of hespas: "
-            "hespas run MODEL --mesh pipe=4,fsdp=2 --fidelity library",
-        )
-
-    pipelining_stage._PipelineStageBase.__init__ = refuse
 
 
 def _axes(mesh: Any) -> Iterator[tuple[str, int]]:

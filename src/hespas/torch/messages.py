@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import msgspec
 
 STEP_FILE = "step.json"
@@ -46,6 +49,7 @@ class StepRequest(msgspec.Struct, frozen=True, kw_only=True):
     ``arguments`` are text, read by the types of the function's parameters. With ``is_eager``,
     ``torch.compile`` changes nothing. ``torch_version`` is the torch whose choice of library
     kernels is followed; empty is the installed one.
+    Recordings of pipeline stages leave messages for each other in ``stages``.
     """
 
     name: str
@@ -60,9 +64,27 @@ class StepRequest(msgspec.Struct, frozen=True, kw_only=True):
     torch_version: str = ""
     directory: str = "."
     path: list[str] = []
+    stages: str = ""
 
 
 class StepAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """The step is recorded; ``sources`` are the user's files that it came from."""
 
     sources: list[str] = []
+
+
+def ranks_file(directory: Path) -> Path:
+    """Return the file with the ranks of a pipeline's stages."""
+    return directory / "ranks"
+
+
+def ended_file(directory: Path, rank: int) -> Path:
+    """Return the file that is there once a rank's recording ended."""
+    return directory / f"ended{rank}"
+
+
+def leave(file: Path, content: bytes) -> None:
+    """Write a file that other processes wait for."""
+    unfinished = file.with_name(f"{file.name}.{os.getpid()}")
+    unfinished.write_bytes(content)
+    unfinished.rename(file)

@@ -38,6 +38,7 @@ from hespas.torch.places import Places, clean_name, user_frame, user_line
 from hespas.torch.recorder import Recorder
 from hespas.torch.replicas import Replicas, install_replicas
 from hespas.torch.script import in_words, load_function, make_step, read_arguments
+from hespas.torch.stages import Stages
 from hespas.torch.streams import Streams
 from hespas.torch.tape import Tape, recorded_storages
 
@@ -64,6 +65,8 @@ def record_step(request: StepRequest) -> tuple[bytes, list[str]]:
     kernels = TritonKernels(tape, masks)
     properties = install_fake_gpus(request.gpu, streams, count=request.devices_per_host)
     groups.install(rank=request.rank, world_size=request.world_size)
+    stages = Stages(groups, Path(request.stages))
+    stages.install()
     install_replicas()
     masks.install()
     choices = install_library_choices(
@@ -98,6 +101,7 @@ def record_step(request: StepRequest) -> tuple[bytes, list[str]]:
         uncompiled=uncompiled(root),
         versions={"torch": str(torch.__version__), "triton": installed_version("triton") or ""},
         tokens=tokens,
+        pipeline=stages.pipeline,
     )
     del choices
     return encode_recorded(step), _user_files()

@@ -19,7 +19,13 @@ from hespas.frontend.recorded.libraries import (
     calls_of,
     template_of,
 )
-from hespas.frontend.recorded.messages import MESSAGES, Exchange, exchanges
+from hespas.frontend.recorded.messages import (
+    MESSAGES,
+    Exchange,
+    exchanges,
+    is_of_stages,
+    pairs_of_stages,
+)
 from hespas.frontend.recorded.tensors import sizes_of, type_of, type_on_host
 from hespas.frontend.recorded.traffic import host_copy_of, kernels_of
 from hespas.program.attrs import (
@@ -118,6 +124,9 @@ def _program(step: RecordedStep, name: str) -> Program:
             storages=tuple(reader.storages(starts)),
             host_launch_s=HOST_LAUNCH_S,
             has_expandable_segments=bool(step.settings.get("expandable_segments", False)),
+            rank=step.rank,
+            pipeline=step.pipeline,
+            stages=tuple(_program(stage, name) for stage in step.stages),
         ),
         kernels=reader.kernels(),
         compiled_for=step.target,
@@ -190,7 +199,10 @@ class _Reader:
 
     def __post_init__(self) -> None:
         self.kernels_by_name = {kernel.name: kernel for kernel in self.step.kernels}
-        self.exchanges = exchanges(self.step.calls)
+        pipeline = self.step.pipeline
+        self.exchanges = exchanges(
+            call for call in self.step.calls if not is_of_stages(call, pipeline)
+        )
         chosen = self.step.settings
         self.settings = Settings(
             has_tf32_products=bool(chosen.get("matmul_allow_tf32", False)),
@@ -327,6 +339,19 @@ class _Reader:
 
     def _message(self, call: CollectiveCall) -> None:
         """Append the permutation that a send and its receive are, at the later one of these."""
+        if is_of_stages(call, self.step.pipeline):
+            attrs = PermuteAttrs(
+                pairs=pairs_of_stages(call, self.step.world_size),
+                mode=GroupMode.CROSS_PARTITION,
+                channel=None,
+                end=call.kind,
+            )
+            operands, results = call.inputs, call.outputs
+            launch = Launch(
+                kind="collective_permute", attrs=attrs, operands=operands, results=results
+            )
+            self._append(call, launch)
+            return
         if id(call) not in self.exchanges:
             raise UnsupportedError(
                 f"a {call.kind} to or from another stage has no model in the record of one rank",

@@ -2,7 +2,8 @@
 
 One rank is recorded and stands for all. Where it sends to the rank that is some places after it in
 its group, each other rank does so too, and it receives from the rank that is as many places before
-it. Messages of pipeline stages don't have that pattern: their ranks run other programs.
+it. Messages of pipeline stages don't have that pattern: their ranks run other programs, and are
+recorded too.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from hespas.base.frozen import frozen
 from hespas.frontend.recorded.tensors import sizes_of
 from hespas.program.groups import groups_of_all
-from hespas.program.recorded import Call, CollectiveCall, RecordEvent, WaitEvent
+from hespas.program.recorded import Call, CollectiveCall, Pipeline, RecordEvent, WaitEvent
 
 MESSAGES = ("send", "receive")
 _Key = tuple[tuple[int, ...], int, int]
@@ -34,6 +35,24 @@ class Exchange:
             for members in groups_of_all(self.send.group, world_size=world_size).listed()
             for place, source in enumerate(members)
         )
+
+
+def pairs_of_stages(call: CollectiveCall, world_size: int) -> tuple[tuple[int, int], ...]:
+    """Return the source and the target of each message from one stage to another."""
+    own, peer = map(call.group.index, call.ranks)
+    source, target = (own, peer) if call.kind == "send" else (peer, own)
+    groups = groups_of_all(call.group, world_size=world_size).listed()
+    return tuple((members[source], members[target]) for members in groups)
+
+
+def is_of_stages(call: Call, pipeline: Pipeline | None) -> bool:
+    """Return whether a call is a message between stages of a pipeline."""
+    return (
+        pipeline is not None
+        and isinstance(call, CollectiveCall)
+        and call.kind in MESSAGES
+        and call.group == pipeline.ranks
+    )
 
 
 def exchanges(calls: Iterable[Call]) -> Mapping[int, Exchange | None]:

@@ -15,6 +15,7 @@ from functools import cache, partial
 from hespas.base.frozen import frozen
 from hespas.base.units import format_quantity, format_time
 from hespas.compile.options import SLOP_FLAG
+from hespas.errors import UnsupportedError
 from hespas.hardware.faster_links import LinkFactors, with_links
 from hespas.hardware.power import sustained_clock
 from hespas.hardware.system import System, interconnect_of
@@ -79,14 +80,28 @@ _MORE_LINKS = {
 
 
 def main_changes(prediction: Prediction) -> tuple[Change, ...]:
-    """Return the changes that compute fast, the largest gain first."""
+    """Return the changes that compute fast, the largest gain first.
+
+    There are none for stages of a pipeline, whose programs wait for each other.
+    """
+    if prediction.stages:
+        return ()
     step = _step(prediction)
     rates = (*step.rates(_RATES), *step.power())
     return ordered([*rates, *step.network(), *step.host(), *step.devices()])
 
 
 def all_changes(prediction: Prediction) -> tuple[Change, ...]:
-    """Return all changes, the largest gain first."""
+    """Return all changes, the largest gain first.
+
+    Raises `UnsupportedError` for recorded stages of a pipeline.
+    """
+    if prediction.stages:
+        raise UnsupportedError(
+            "changes of recorded stages of a pipeline have no model",
+            location=prediction.name,
+            hint="predict the step with another cluster or other options",
+        )
     step = _step(prediction)
     rates = (*step.rates(_RATES | _MORE_RATES), *step.power())
     network = (*step.network(), *step.more_network(), *step.host(), *step.devices())

@@ -315,7 +315,9 @@ class PipelineReport(msgspec.Struct, frozen=True, kw_only=True):
 
     schedule: str
     micro_batches: int
-    micro_batch: Annotated[int, _of("sequences of one, of a data-parallel part")]
+    micro_batch: Annotated[
+        int | None, _of("sequences of one, of a data-parallel part; null where not known")
+    ]
     chunks: Annotated[int, _of("of a stage")]
     bubble: Annotated[float, _of("share of the time to the last pass without a pass")]
     ideal_bubble: Annotated[Known, _of("in closed form, for equal stages and free messages")]

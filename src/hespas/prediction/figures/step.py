@@ -231,6 +231,11 @@ def run_report(
                 communication=communication_rows(prediction),
                 explain=explain_rows(main_changes(prediction)),
             )
+        if prediction.stages:
+            # Few steps are recorded in stages.
+            from hespas.prediction.figures.recorded_stages import stage_rows  # noqa: PLC0415
+
+            report = msgspec.structs.replace(report, pipeline=stage_rows(prediction))
     report = _on_real_devices(report, prediction)
     if not with_tables:
         return report

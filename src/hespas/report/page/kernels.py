@@ -39,6 +39,7 @@ from hespas.report.page.vega import (
     time_unit,
     tooltips,
 )
+from hespas.report.run import micro_batch_text
 from hespas.report.text import waiting_s
 
 _LETTER_PIXELS = 7
@@ -404,8 +405,7 @@ def _stage_parts(
 def _figures(pipeline: PipelineReport) -> Iterator[tuple[str, str, str]]:
     chunks = f", {pipeline.chunks} chunks each" if pipeline.chunks > 1 else ""
     yield "Schedule", pipeline.schedule, f"{len(pipeline.stages)} stages{chunks}"
-    sequences = "sequence" if pipeline.micro_batch == 1 else "sequences"
-    yield "Micro-batches", f"{pipeline.micro_batches}", f"of {pipeline.micro_batch} {sequences}"
+    yield "Micro-batches", f"{pipeline.micro_batches}", micro_batch_text(pipeline).strip()
     ideal = pipeline.ideal_bubble
     note = "" if ideal is None else f"{100 * ideal:.1f} % if all stages were equal"
     yield "Bubble", f"{100 * pipeline.bubble:.1f} %", note

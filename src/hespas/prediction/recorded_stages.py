@@ -1,0 +1,83 @@
+"""Predict a recorded step whose ranks are stages of a pipeline.
+
+Each stage has a program of its own. They are priced one by one and simulated together: messages of
+one wait for those of another.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hespas.errors import ConfigError, SimulationError, UnsupportedError, option
+from hespas.hardware.system import System
+from hespas.hardware.variation import EQUAL
+from hespas.prediction.composition import divide_whole, price, settle, tasks_of, unsimulated
+from hespas.prediction.machines import model_of, store_of
+from hespas.prediction.options import PredictOptions
+from hespas.prediction.result import Prediction, RecordedStage
+from hespas.program.groups import groups_of_all
+from hespas.program.program import Program, Recorded
+from hespas.simulate.models import joined_job, simulate_job
+from hespas.tasks.graph import as_job
+
+
+def with_stages(first: Prediction, recorded: Recorded, options: PredictOptions) -> Prediction:
+    """Return the prediction of all stages, given that of the first.
+
+    It shows the device that ends last and waits least; memory is that of the fullest stage. Raises
+    `ConfigError` for options without a model for stages, and `UnsupportedError` for stages whose
+    messages do not match.
+    """
+    program, system = first.graph.program, first.system
+    _check(options, program.source)
+    if system is None or recorded.pipeline is None:
+        raise ConfigError("stages of a pipeline need a cluster", location=program.source)
+    predicted = {recorded.rank: first}
+    for stage in recorded.stages:
+        rank = 0 if stage.recorded is None else stage.recorded.rank
+        predicted[rank] = _predicted(stage, options, system)
+    ranks = recorded.pipeline.ranks
+    groups = groups_of_all(ranks, world_size=system.device_count).listed()
+    stages = tuple(
+        RecordedStage(
+            devices=tuple(sorted(members[place] for members in groups)), prediction=predicted[rank]
+        )
+        for place, rank in enumerate(ranks)
+    )
+    jobs = [(as_job(stage.prediction.tasks), stage.devices) for stage in stages]
+    try:
+        job = joined_job(jobs, system.device_count, location=program.source)
+        timeline = simulate_job(job, system, model_of(options.network, system))
+    except SimulationError as error:
+        raise UnsupportedError(
+            f"messages between the stages do not match: {error.message}",
+            location=error.location or program.source,
+            hint="let each stage receive what another one sends to it",
+        ) from error
+    last = timeline.slowest.devices[0]
+    shown = next(stage.prediction for stage in stages if last in stage.devices)
+    fullest = max((stage.prediction for stage in stages), key=lambda one: one.memory.peak_bytes)
+    return replace(shown, timeline=timeline, memory=fullest.memory, stages=stages, work=first.work)
+
+
+def _predicted(program: Program, options: PredictOptions, system: System) -> Prediction:
+    settled = settle(program, devices=options.program.devices, system=system)
+    prepared = divide_whole(settled, options, system)
+    estimates = price(prepared, options, store=store_of(options.estimate))
+    return unsimulated(prepared, estimates, tasks_of(prepared, estimates, options), options)
+
+
+def _check(options: PredictOptions, location: str) -> None:
+    """Raise `ConfigError` for options that one program alone has."""
+    refused = {
+        "goodput": options.long_run.goodput,
+        "variation": options.network.variation != EQUAL,
+        "output": options.output.directory is not None,
+    }
+    for name, is_given in refused.items():
+        if is_given:
+            raise ConfigError(
+                f"{option(name)} has no effect on recorded stages of a pipeline",
+                location=location,
+                hint="drop it",
+            )

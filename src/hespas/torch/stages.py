@@ -1,0 +1,145 @@
+"""Pipeline stages of ``torch.distributed.pipelining``, each recorded in a process of its own.
+
+Before its first step a stage sends the shapes of its results to the next one, and those of its
+gradients back. Recordings of stages leave them for each other as files in one directory.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import wraps
+from pathlib import Path
+from time import sleep
+from typing import Any
+
+import torch.distributed as dist
+from torch.distributed.pipelining import schedules
+from torch.distributed.pipelining import stage as stages
+
+from hespas.errors import UnsupportedError
+from hespas.program.recorded import Pipeline
+from hespas.torch.groups import Groups
+from hespas.torch.messages import ended_file, leave, ranks_file
+
+_SCHEDULES = ("ScheduleGPipe", "Schedule1F1B", "ScheduleInterleaved1F1B")
+_POLL_S = 0.02
+
+
+@dataclass(slots=True)
+class Stages:
+    """The recorded rank's stages; `install` makes them exchange shapes as files."""
+
+    groups: Groups
+    directory: Path
+    ranks: tuple[int, ...] = ()
+    schedule: str = ""
+    micro_batches: int = 0
+    chunks: int = 0
+    most_in_flight: int = 0
+    _in_flight: int = 0
+    _counts: dict[str, int] = field(default_factory=dict[str, int])
+
+    @property
+    def pipeline(self) -> Pipeline | None:
+        """What is known of the pipeline, if there is one."""
+        if not self.ranks:
+            return None
+        return Pipeline(
+            ranks=self.ranks,
+            schedule=self.schedule,
+            micro_batches=self.micro_batches,
+            chunks=self.chunks,
+            in_flight=self.most_in_flight,
+        )
+
+    def install(self) -> None:
+        """Make stages and schedules known; refuse those that are not."""
+        self._note_stages()
+        self._note_schedules()
+        self._count_passes()
+
+        def send(stage: Any, meta: Any, target: int) -> None:
+            leave(self._file(stage.stage_index, target), pickle.dumps(meta))
+
+        def receive(stage: Any, source: int) -> Any:
+            return pickle.loads(self._awaited(stage, source))  # noqa: S301 - our own
+
+        stages.PipelineStage._send_meta = send
+        stages.PipelineStage._recv_meta = receive
+
+    def _note_stages(self) -> None:
+        original = stages._PipelineStageBase.__init__
+
+        @wraps(original)
+        def init(stage: Any, *arguments: Any, **options: Any) -> None:
+            if not isinstance(stage, stages.PipelineStage):
+                raise self._refusal(
+                    "a stage of a traced model", "divide the model yourself, and use PipelineStage"
+                )
+            original(stage, *arguments, **options)
+            group = stage.group or dist.distributed_c10d._get_default_group()
+            self.ranks = tuple(dist.get_process_group_ranks(group))
+            self.chunks += 1
+            leave(ranks_file(self.directory), " ".join(map(str, self.ranks)).encode())
+
+        stages._PipelineStageBase.__init__ = init
+
+    def _note_schedules(self) -> None:
+        base = schedules._PipelineSchedule
+        original = base.__init__
+
+        @wraps(original)
+        def init(schedule: Any, *arguments: Any, **options: Any) -> None:
+            name = type(schedule).__name__
+            if name not in _SCHEDULES:
+                raise self._refusal(f"the schedule {name}", f"use {', '.join(_SCHEDULES)}")
+            original(schedule, *arguments, **options)
+            self.schedule, self.micro_batches = name, schedule._n_microbatches
+
+        def inferred(_schedule: Any, own: Any, _has_backward: bool, _done: bool) -> None:
+            for stage in own:
+                stage._inference_mode = schedules.InferenceMode.DYNAMIC
+
+        base.__init__ = init
+        base._warmup_p2p = inferred
+
+    def _count_passes(self) -> None:
+        """Count the micro-batches between forward and backward pass."""
+
+        def counted(original: Callable[..., Any], change: int) -> Callable[..., Any]:
+            @wraps(original)
+            def run(stage: Any, *arguments: Any, **options: Any) -> Any:
+                self._in_flight += change
+                self.most_in_flight = max(self.most_in_flight, self._in_flight)
+                return original(stage, *arguments, **options)
+
+            return run
+
+        base: Any = stages._PipelineStageBase
+        base.forward_one_chunk = counted(base.forward_one_chunk, 1)
+        base.backward_one_chunk = counted(base.backward_one_chunk, -1)
+
+    def _refusal(self, what: str, hint: str) -> UnsupportedError:
+        line = self.groups.streams.tape.place().line
+        return UnsupportedError(f"{what} is not recorded", location=line, hint=hint)
+
+    def _file(self, source: int, target: int) -> Path:
+        pair = f"{source}-{target}"
+        self._counts[pair] = number = self._counts.get(pair, 0) + 1
+        return self.directory / f"{pair}-{number}"
+
+    def _awaited(self, stage: Any, source: int) -> bytes:
+        target = stage.stage_index
+        file = self._file(source, target)
+        ended = ended_file(self.directory, stage._resolve_peer_global_rank(source))
+        while not file.exists():
+            if ended.exists() and not file.exists():
+                raise UnsupportedError(
+                    f"stage {target} waits for stage {source}, which sends nothing",
+                    location=self.groups.streams.tape.place().line,
+                    hint="let all ranks of the pipeline run the same schedule",
+                )
+            sleep(_POLL_S)
+        return file.read_bytes()
