@@ -12,7 +12,7 @@ from time import perf_counter
 from hespas.base.fields import refuse_unused
 from hespas.base.frozen import frozen
 from hespas.base.progress import Stage, stage
-from hespas.errors import ConfigError, option
+from hespas.errors import ConfigError, UnsupportedError, option
 from hespas.hardware.presets import part_warnings
 from hespas.hardware.system import System
 from hespas.prediction.checks import (
@@ -135,7 +135,14 @@ def prepare_alone(options: PredictOptions) -> Prepared:
     if options.compile.requested not in {None, Fidelity.AUTO}:
         location = str(options.estimate.configuration or "")
         refuse_unused(options.compile, {PRICED_WHOLE: True}, location=location)
-    return divide(load_alone(replace(options, compile=AS_GIVEN)), options)
+    program = load_alone(replace(options, compile=AS_GIVEN))
+    if program.recorded is not None and program.recorded.stages:
+        raise UnsupportedError(
+            "recorded stages of a pipeline are several programs, and one is asked for",
+            location=program.source,
+            hint="predict them with hespas run",
+        )
+    return divide(program, options)
 
 
 def load_alone(options: PredictOptions) -> Program:

@@ -6,7 +6,6 @@ gradients back. Recordings of stages leave them for each other as files in one d
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import wraps
@@ -14,7 +13,10 @@ from pathlib import Path
 from time import sleep
 from typing import Any
 
+import msgspec
+import torch
 import torch.distributed as dist
+from torch.distributed.pipelining import _utils as shapes
 from torch.distributed.pipelining import schedules
 from torch.distributed.pipelining import stage as stages
 
@@ -25,6 +27,31 @@ from hespas.torch.messages import ended_file, leave, ranks_file
 
 _SCHEDULES = ("ScheduleGPipe", "Schedule1F1B", "ScheduleInterleaved1F1B")
 _POLL_S = 0.02
+
+
+class _Shape(msgspec.Struct, frozen=True, kw_only=True):
+    """What a stage is told of a tensor."""
+
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: str
+    requires_grad: bool
+
+
+class _Shapes(msgspec.Struct, frozen=True, kw_only=True):
+    """The shapes that a stage sends forward, or those of gradients that it sends back."""
+
+    is_forward: bool
+    tensors: list[_Shape | None]
+
+
+def _meta(shape: _Shape) -> Any:
+    return shapes._TensorMeta(
+        shape=torch.Size(shape.shape),
+        stride=shape.stride,
+        dtype=getattr(torch, shape.dtype),
+        requires_grad=shape.requires_grad,
+    )
 
 
 @dataclass(slots=True)
@@ -61,13 +88,35 @@ class Stages:
         self._count_passes()
 
         def send(stage: Any, meta: Any, target: int) -> None:
-            leave(self._file(stage.stage_index, target), pickle.dumps(meta))
+            is_forward = isinstance(meta, shapes._StageForwardMeta)
+            metas = meta.forward_metas if is_forward else meta.backward_metas
+            message = _Shapes(
+                is_forward=is_forward, tensors=[self._shape(one, stage) for one in metas]
+            )
+            leave(self._file(stage.stage_index, target), msgspec.json.encode(message))
 
         def receive(stage: Any, source: int) -> Any:
-            return pickle.loads(self._awaited(stage, source))  # noqa: S301 - our own
+            message = msgspec.json.decode(self._awaited(stage, source), type=_Shapes)
+            metas = tuple(one and _meta(one) for one in message.tensors)
+            if message.is_forward:
+                return shapes._StageForwardMeta(forward_metas=metas)
+            return shapes._StageBackwardMeta(backward_metas=metas)
 
         stages.PipelineStage._send_meta = send
         stages.PipelineStage._recv_meta = receive
+
+    def _shape(self, meta: Any, stage: Any) -> _Shape | None:
+        if isinstance(meta, shapes._DTensorMeta):
+            raise self._refusal(
+                f"a DTensor between stage {stage.stage_index} and another one",
+                "let stages exchange local tensors: redistribute, then to_local()",
+            )
+        return meta and _Shape(
+            shape=tuple(meta.shape),
+            stride=tuple(meta.stride),
+            dtype=str(meta.dtype).removeprefix("torch."),
+            requires_grad=meta.requires_grad,
+        )
 
     def _note_stages(self) -> None:
         original = stages._PipelineStageBase.__init__

@@ -6,7 +6,6 @@ from collections import Counter
 
 import pytest
 
-from hespas.errors import HespasError
 from hespas.program.recorded import CollectiveCall, HostWait, RecordEvent, WaitEvent
 from torch_steps import FSDP, NET, bytes_after, collectives, needs_torch, operations, record
 
@@ -163,22 +162,6 @@ def test_an_asynchronous_collective_runs_on_a_stream_of_its_own() -> None:
     between = step.calls[position[id(one)] : position[id(last)]]
     waited = [call for call in between if isinstance(call, WaitEvent) and call.stream == 0]
     assert len(waited) == 3
-
-
-_STAGE = """
-import torch
-from torch import nn
-from torch.distributed.pipelining import PipelineStage
-
-def train():
-    stage = PipelineStage(nn.Linear(8, 8).to("cuda"), 0, 8, torch.device("cuda"))
-    return lambda: stage
-"""
-
-
-def test_a_stage_of_a_pipeline_is_refused_by_name() -> None:
-    with pytest.raises(HespasError, match=r"train.py:7: a stage of torch.distributed.pipelining"):
-        record(_STAGE, devices=8)
 
 
 _FLAT = f"""{NET}

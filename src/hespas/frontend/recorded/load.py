@@ -22,6 +22,7 @@ from hespas.frontend.recorded.libraries import (
 from hespas.frontend.recorded.messages import (
     MESSAGES,
     Exchange,
+    check_matching,
     exchanges,
     is_of_stages,
     pairs_of_stages,
@@ -95,6 +96,7 @@ def read_recorded(source: bytes, *, name: str) -> Loaded:
         ) from error
     if step.world_size < 1 or not 0 <= step.rank < step.world_size:
         raise ProgramError(f"rank {step.rank} of {step.world_size} is none", location=name)
+    check_matching((step, *step.stages))
     return Loaded(program=_program(step, name), used=UsedOverrides())
 
 

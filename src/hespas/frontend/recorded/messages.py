@@ -9,12 +9,20 @@ recorded too.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from hespas.base.frozen import frozen
+from hespas.errors import UnsupportedError
 from hespas.frontend.recorded.tensors import sizes_of
 from hespas.program.groups import groups_of_all
-from hespas.program.recorded import Call, CollectiveCall, Pipeline, RecordEvent, WaitEvent
+from hespas.program.recorded import (
+    Call,
+    CollectiveCall,
+    Pipeline,
+    RecordedStep,
+    RecordEvent,
+    WaitEvent,
+)
 
 MESSAGES = ("send", "receive")
 _Key = tuple[tuple[int, ...], int, int]
@@ -55,6 +63,35 @@ def is_of_stages(call: Call, pipeline: Pipeline | None) -> bool:
     )
 
 
+def check_matching(stages: Sequence[RecordedStep]) -> None:
+    """Raise `UnsupportedError`, with its place, for a stage's message without its other end."""
+    ends: dict[tuple[str, tuple[int, int]], list[CollectiveCall]] = {}
+    for stage in stages:
+        for call in stage.calls:
+            if isinstance(call, CollectiveCall) and is_of_stages(call, stage.pipeline):
+                own, peer = call.ranks
+                pair = (own, peer) if call.kind == "send" else (peer, own)
+                ends.setdefault((call.kind, pair), []).append(call)
+    for (kind, pair), calls in ends.items():
+        other = "receive" if kind == "send" else "send"
+        others = iter(ends.get((other, pair), []))
+        for call in calls:
+            partner = next(others, None)
+            if partner is None or _size(partner) != _size(call):
+                source, target = pair
+                lacks = "there is none" if partner is None else "it has another size"
+                raise UnsupportedError(
+                    f"a {kind} of a message from rank {source} to rank {target} needs a {other}, "
+                    f"and {lacks}",
+                    location=call.place,
+                    hint="let each stage receive what another one sends to it",
+                )
+
+
+def _size(call: CollectiveCall) -> int:
+    return sizes_of((*call.inputs, *call.outputs))
+
+
 def exchanges(calls: Iterable[Call]) -> Mapping[int, Exchange | None]:
     """Return the exchange of each paired message, by the call's ``id``.
 
@@ -90,7 +127,7 @@ def _runs(calls: Iterable[Call]) -> Iterator[list[CollectiveCall]]:
 
 
 def _key(call: CollectiveCall) -> _Key:
-    return call.group, _distance(call), sizes_of((*call.inputs, *call.outputs))
+    return call.group, _distance(call), _size(call)
 
 
 def _distance(call: CollectiveCall) -> int:

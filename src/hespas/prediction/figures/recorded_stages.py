@@ -133,11 +133,11 @@ def _row(number: int, stage: _Stage, finish_ps: int, capacity_bytes: int | None)
     host_ps, launch_ps = timeline.exposed_host_transfer_ps, timeline.launch_wait_ps
     others_ps = timeline.compute_ps + exposed_ps + host_ps + launch_ps
     memory = stage.stage.prediction.memory
-    held = Counter[str]()
+    sizes = Counter[str]()
     for buffer in memory.held:
-        held[buffer.role] += buffer.size_bytes
-    weights = held["parameter"] + held["gathered_parameter"]
-    known = weights + held["gradient"] + held["optimizer_state"] + held["activation"]
+        sizes[buffer.role] += buffer.size_bytes
+    weights = sizes["parameter"] + sizes["gathered_parameter"]
+    known = weights + sizes["gradient"] + sizes["optimizer_state"] + sizes["activation"]
     peak = memory.peak_bytes
     return StageRow(
         stage=number,
@@ -156,9 +156,9 @@ def _row(number: int, stage: _Stage, finish_ps: int, capacity_bytes: int | None)
         in_flight=pipeline.in_flight,
         peak_memory_bytes=peak,
         weight_bytes=weights,
-        gradient_bytes=held["gradient"],
-        state_bytes=held["optimizer_state"],
-        kept_bytes=held["activation"],
+        gradient_bytes=sizes["gradient"],
+        state_bytes=sizes["optimizer_state"],
+        kept_bytes=sizes["activation"],
         working_bytes=peak - known,
         host_memory_bytes=memory.host_bytes,
         fits=None if capacity_bytes is None else peak <= capacity_bytes,
@@ -172,11 +172,14 @@ def _passes_s(stage: _Stage, phases: tuple[str, ...]) -> float:
 
 
 def _layers(recorded: Recorded) -> int:
-    """Return how many numbered modules have parameters."""
-    found: set[str] = set()
+    """Return how many numbered modules have parameters; chunks may have equal names."""
+    found: Counter[tuple[str, str]] = Counter()
     for storage in recorded.storages:
         names = storage.name.split(".")
         number = next((place for place, name in enumerate(names) if name.isdigit()), None)
         if storage.role == "parameter" and number is not None:
-            found.add(".".join(names[: number + 1]))
-    return len(found)
+            found[".".join(names[: number + 1]), storage.name] += 1
+    most: dict[str, int] = {}
+    for (module, _), count in found.items():
+        most[module] = max(most.get(module, 0), count)
+    return sum(most.values())

@@ -1,0 +1,74 @@
+"""Recorded stages of a pipeline, predicted together, against closed forms."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from hespas import predict
+from hespas.errors import ConfigError, UnsupportedError
+from hespas.frontend.load import load_per_device
+from hespas.prediction.recorded_stages import with_stages
+from hespas.prediction.result import Prediction
+from hespas.program.recorded import RecordedStep, encode_recorded
+from recorded_stages import joined, recorded_pipeline, waiting_stages, without_first
+
+
+def predicted(step: RecordedStep) -> Prediction:
+    """Predict a step on as many H100s as it has ranks."""
+    program = load_per_device(encode_recorded(step), name="step.json").program
+    return predict(program, cluster=f"{step.world_size}xH100_80GB", model="hespas")
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+@pytest.mark.parametrize(("stages", "micro_batches"), [(2, 4), (4, 8), (4, 16)])
+def test_a_step_takes_as_long_as_micro_batches_and_the_bubble(
+    schedule: str, stages: int, micro_batches: int
+) -> None:
+    prediction = predicted(recorded_pipeline(schedule, stages=stages, micro_batches=micro_batches))
+    pass_s = prediction.compute_s / micro_batches
+    expected_s = (micro_batches + stages - 1) * pass_s
+    assert prediction.step_time_s >= expected_s
+    assert prediction.step_time_s == pytest.approx(expected_s, rel=0.03)
+
+
+def test_copies_of_stages_run_side_by_side() -> None:
+    alone, copied = (predicted(recorded_pipeline(stages=2, copies=copies)) for copies in (1, 4))
+    assert [stage.devices for stage in copied.stages] == [(0, 1, 2, 3), (4, 5, 6, 7)]
+    assert copied.step_time_s == pytest.approx(alone.step_time_s, rel=0.01)
+
+
+def test_memory_is_that_of_the_fullest_stage() -> None:
+    first = recorded_pipeline(stages=2)
+    larger = recorded_pipeline(stages=2, layer=(16384, 8192)).stages
+    prediction = predicted(joined([first, *larger]))
+    own = [stage.prediction.memory.peak_bytes for stage in prediction.stages]
+    assert own[1] > own[0]
+    assert prediction.peak_memory_bytes == own[1]
+
+
+@pytest.mark.parametrize(
+    ("kind", "lacks"), [("send", "receive of .* needs a send"), ("receive", "send .* needs a rec")]
+)
+def test_a_message_without_its_other_end_names_its_line(kind: str, lacks: str) -> None:
+    first = recorded_pipeline(stages=2)
+    with pytest.raises(UnsupportedError, match=f"train.py:20: a {lacks}"):
+        predicted(without_first(first, kind))
+
+
+def test_stages_that_wait_for_each_other_are_an_error() -> None:
+    with pytest.raises(UnsupportedError, match="messages between the stages do not match"):
+        predicted(waiting_stages())
+
+
+def test_options_of_one_program_are_refused() -> None:
+    prediction = predicted(recorded_pipeline(stages=2))
+    first = prediction.stages[0].prediction
+    recorded = first.graph.program.recorded
+    assert recorded is not None
+    options = replace(
+        prediction.options, long_run=replace(prediction.options.long_run, goodput=True)
+    )
+    with pytest.raises(ConfigError, match="goodput has no effect on recorded stages"):
+        with_stages(first, recorded, options)
