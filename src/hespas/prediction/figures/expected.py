@@ -123,6 +123,8 @@ def _group_name(prediction: Prediction | PipelinePrediction) -> str | None:
     is_compared = prediction.options.estimate.method is None and kind is not StepKind.INFERENCE
     # On TPUs, modelled kernels of other programs than models are several times too short or long.
     is_other = name == "xla_tpu" and prediction.fidelity == "fused" and kind is StepKind.UNKNOWN
-    if name is None or not is_compared or is_other:
+    # Steps of recorded stages are not among the published ones.
+    is_staged = prediction.fidelity == "recorded" and bool(prediction.stages)
+    if name is None or not is_compared or is_other or is_staged:
         return None
     return _WITH_EXPERTS if name == "library" and kind is StepKind.TRAINING_WITH_EXPERTS else name

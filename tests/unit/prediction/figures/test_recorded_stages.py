@@ -56,3 +56,5 @@ def test_text_and_page_have_the_stages() -> None:
     [section] = stage_sections(report)
     assert section.title == "Stages"
     assert report.explain == []
+    assert report.expected_error is not None
+    assert report.expected_error.mean_absolute is None
