@@ -52,7 +52,7 @@ from hespas.price.driver import Estimator, OperationMethod, Step, priced_steps
 from hespas.price.graph import GraphEstimate, at_sustained_clock, estimate_graph
 from hespas.price.roofline import Scalable
 from hespas.program.devices import communication_ops, with_device_count
-from hespas.program.program import Program
+from hespas.program.program import Program, Recorded
 from hespas.simulate.models import simulate_job
 from hespas.simulate.rounds import Repeat, expanded, extended, joined_graph
 from hespas.simulate.timeline import Timeline
@@ -313,14 +313,28 @@ def finish(
     tasks = change(tasks_of(prepared, estimates, options))
     recorded = prepared.graph.program.recorded
     if recorded is not None and recorded.stages:
-        # Few programs are several.
-        from hespas.prediction.recorded_stages import with_stages  # noqa: PLC0415
-
-        return with_stages(unsimulated(prepared, estimates, tasks, options), recorded, options)
+        first = unsimulated(prepared, estimates, tasks, options)
+        return _predict_stages(first, recorded, options)
     if prepared.system is not None:
         check_changed_links(options.network, prepared.system, tasks)
     timeline = simulate(prepared, tasks, options.network)
     return replace(unsimulated(prepared, estimates, tasks, options), timeline=timeline)
+
+
+def _predict_stages(first: Prediction, recorded: Recorded, options: PredictOptions) -> Prediction:
+    """Price the other stages of a recorded pipeline, and simulate all."""
+    # Few programs are several.
+    from hespas.prediction.recorded_stages import check_options, with_stages  # noqa: PLC0415
+
+    check_options(options, first.graph.program.source)
+    others: list[Prediction] = []
+    for program in recorded.stages:
+        settled = settle(program, devices=options.program.devices, system=first.system)
+        prepared = divide_whole(settled, options, first.system)
+        estimates = price(prepared, options, store=store_of(options.estimate))
+        tasks = tasks_of(prepared, estimates, options)
+        others.append(unsimulated(prepared, estimates, tasks, options))
+    return with_stages(first, others, options)
 
 
 def tasks_of(prepared: Prepared, estimates: GraphEstimate, options: PredictOptions) -> TaskGraph:

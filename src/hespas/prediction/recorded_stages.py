@@ -6,36 +6,32 @@ one wait for those of another.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from hespas.errors import ConfigError, SimulationError, UnsupportedError, option
-from hespas.hardware.system import System
 from hespas.hardware.variation import EQUAL
-from hespas.prediction.composition import divide_whole, price, settle, tasks_of, unsimulated
-from hespas.prediction.machines import model_of, store_of
+from hespas.prediction.machines import model_of
 from hespas.prediction.options import PredictOptions
 from hespas.prediction.result import Prediction, RecordedStage
 from hespas.program.groups import groups_of_all
-from hespas.program.program import Program, Recorded
 from hespas.simulate.models import joined_job, simulate_job
 from hespas.tasks.graph import as_job
 
 
-def with_stages(first: Prediction, recorded: Recorded, options: PredictOptions) -> Prediction:
-    """Return the prediction of all stages, given that of the first.
+def with_stages(
+    first: Prediction, others: Sequence[Prediction], options: PredictOptions
+) -> Prediction:
+    """Return the prediction of all stages, given those of each without a timeline.
 
     It shows the device that ends last and waits least; memory is that of the fullest stage. Raises
-    `ConfigError` for options without a model for stages, and `UnsupportedError` for stages whose
-    messages do not match.
+    `ConfigError` without a cluster, and `UnsupportedError` for stages whose messages do not match.
     """
     program, system = first.graph.program, first.system
-    _check(options, program.source)
-    if system is None or recorded.pipeline is None:
+    recorded = program.recorded
+    if system is None or recorded is None or recorded.pipeline is None:
         raise ConfigError("stages of a pipeline need a cluster", location=program.source)
-    predicted = {recorded.rank: first}
-    for stage in recorded.stages:
-        rank = 0 if stage.recorded is None else stage.recorded.rank
-        predicted[rank] = _predicted(stage, options, system)
+    predicted = {_rank(prediction): prediction for prediction in (first, *others)}
     ranks = recorded.pipeline.ranks
     groups = groups_of_all(ranks, world_size=system.device_count).listed()
     stages = tuple(
@@ -60,14 +56,12 @@ def with_stages(first: Prediction, recorded: Recorded, options: PredictOptions) 
     return replace(shown, timeline=timeline, memory=fullest.memory, stages=stages, work=first.work)
 
 
-def _predicted(program: Program, options: PredictOptions, system: System) -> Prediction:
-    settled = settle(program, devices=options.program.devices, system=system)
-    prepared = divide_whole(settled, options, system)
-    estimates = price(prepared, options, store=store_of(options.estimate))
-    return unsimulated(prepared, estimates, tasks_of(prepared, estimates, options), options)
+def _rank(prediction: Prediction) -> int:
+    recorded = prediction.graph.program.recorded
+    return 0 if recorded is None else recorded.rank
 
 
-def _check(options: PredictOptions, location: str) -> None:
+def check_options(options: PredictOptions, location: str) -> None:
     """Raise `ConfigError` for options that one program alone has."""
     refused = {
         "goodput": options.long_run.goodput,

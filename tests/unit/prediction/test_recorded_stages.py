@@ -9,7 +9,7 @@ import pytest
 from hespas import predict
 from hespas.errors import ConfigError, UnsupportedError
 from hespas.frontend.load import load_per_device
-from hespas.prediction.recorded_stages import with_stages
+from hespas.prediction.recorded_stages import check_options
 from hespas.prediction.result import Prediction
 from hespas.program.recorded import RecordedStep, encode_recorded
 from recorded_stages import joined, recorded_pipeline, waiting_stages, without_first
@@ -64,11 +64,8 @@ def test_stages_that_wait_for_each_other_are_an_error() -> None:
 
 def test_options_of_one_program_are_refused() -> None:
     prediction = predicted(recorded_pipeline(stages=2))
-    first = prediction.stages[0].prediction
-    recorded = first.graph.program.recorded
-    assert recorded is not None
     options = replace(
         prediction.options, long_run=replace(prediction.options.long_run, goodput=True)
     )
     with pytest.raises(ConfigError, match="goodput has no effect on recorded stages"):
-        with_stages(first, recorded, options)
+        check_options(options, "step.json")
