@@ -26,10 +26,12 @@ def recorded_pipeline(
     micro_batches: int = 8,
     copies: int = 1,
     layer: tuple[int, int] = (8192, 8192),
+    has_norm: bool = False,
 ) -> RecordedStep:
     """Return a pipeline of equal stages, each of which has ``copies`` devices.
 
-    A forward pass is one product, a backward pass two. Messages have few bytes.
+    A forward pass is one product, a backward pass two. Messages have few bytes. ``has_norm`` ends
+    the step with a sum over all devices.
     """
     ranks = tuple(range(0, stages * copies, copies))
     orders = schedule_named(schedule, stages=stages, micro_batches=micro_batches).order
@@ -49,6 +51,8 @@ def recorded_pipeline(
                 recorder.product(given, weights)
             if 0 <= after < stages:
                 _message(recorder, "send", message, (place, after), ranks)
+        if has_norm:
+            recorder.wait(recorder.collective("all_reduce", message, message))
         pipeline = Pipeline(
             ranks=ranks,
             schedule=_CLASSES[schedule],

@@ -48,8 +48,8 @@ class StepRequest(msgspec.Struct, frozen=True, kw_only=True):
     ``module`` is a file or a module's dotted name, imported from ``path``, in ``directory``.
     ``arguments`` are text, read by the types of the function's parameters. With ``is_eager``,
     ``torch.compile`` changes nothing. ``torch_version`` is the torch whose choice of library
-    kernels is followed; empty is the installed one.
-    Recordings of pipeline stages leave messages for each other in ``stages``.
+    kernels is followed; empty is the installed one. Recordings of pipeline stages leave files for
+    each other in the directory ``stages``.
     """
 
     name: str

@@ -39,6 +39,14 @@ def test_copies_of_stages_run_side_by_side() -> None:
     assert copied.step_time_s == pytest.approx(alone.step_time_s, rel=0.01)
 
 
+def test_a_norm_over_all_stages_waits_for_the_last_one() -> None:
+    timeline = predicted(recorded_pipeline(has_norm=True)).timeline
+    assert timeline is not None
+    assert len({item.finish_ps for item in timeline.classes}) == 1
+    without = predicted(recorded_pipeline()).step_time_s
+    assert timeline.step_time_s == pytest.approx(without, rel=0.01)
+
+
 def test_memory_is_that_of_the_fullest_stage() -> None:
     first = recorded_pipeline(stages=2)
     larger = recorded_pipeline(stages=2, layer=(16384, 8192)).stages
