@@ -49,7 +49,6 @@ from hespas.lower.loops import (
     with_layouts_before,
     with_narrow_carried,
     with_operands_inside,
-    with_own_arrays,
 )
 from hespas.lower.merge import nodes_of, stretches_of
 from hespas.lower.overlap import exceeded_limit, with_early_zeros
@@ -57,6 +56,12 @@ from hespas.lower.pipelined import with_pipelined, with_starts_at_ends
 from hespas.lower.recurrences import RECURRENCES
 from hespas.lower.roles import is_zero
 from hespas.lower.simplify import Simplifier
+from hespas.lower.stacks import (
+    KEPT_AS_THEY_ARE,
+    puts_row,
+    with_empty_stacks,
+    with_own_arrays,
+)
 from hespas.memory.usage import memory_use
 from hespas.program.program import Block, Function, Op, Program, applied_ops
 from hespas.program.rewrite import Builder, Pattern, each_block, with_calls_opened, with_patterns
@@ -125,6 +130,8 @@ _OF_CUDA = Writer.GPU | Writer.LIBRARY
 
 RULES: tuple[tuple[Writer, Pattern | Callable[[Block], Block]], ...] = (
     (Writer.GPU, dots.OPENED_VECTORS),
+    (Writer.LIBRARY, KEPT_AS_THEY_ARE),
+    (Writer.LIBRARY, with_empty_stacks),
     (Writer.LIBRARY, RECURRENCES),
     (Writer.LIBRARY, dots.OPENED_SMALL),
     (Writer.LIBRARY, dots.SCALED_PRODUCTS),
@@ -246,6 +253,8 @@ def _rewritten(block: Block, writer: Writer) -> Block:
 def _scheduled(program: Program, main: Function, fuser: _Fuser) -> Program:
     """Return a program with its main function's kernels in execution order."""
     body = each_block(main.body, fuser.block)
+    if fuser.writer is Writer.LIBRARY:
+        body = each_block(body, with_own_arrays)
     protected = kept_arguments(body, program.aliases)
     body = replace(body, operations=tuple(with_copies(body.operations, protected, fuser.names)))
     function = Function(name=main.name, body=body)
@@ -302,8 +311,6 @@ class _Fuser:
             ops = with_starts_at_ends(ops)
         if self.writer is Writer.GPU:
             ops = with_equal_together(ops, self.names)
-        if is_of_libraries:
-            *ops, end = with_own_arrays([*ops, end])
         return Block(arguments=block.arguments, operations=(*ops, end))
 
     def _of_compiler(self, block: Block) -> list[Op]:
@@ -315,7 +322,7 @@ class _Fuser:
 
     def _of_library(self, block: Block) -> list[Op]:
         needed = block.operations[-1].operands
-        grouping = grouped(block, by_module=self.by_module)
+        grouping = grouped(block, by_module=self.by_module, fixed=puts_row)
         nodes = stretches_of(grouping, needed, by_module=self.by_module)
         ops = built(grouping, nodes, self.names, writer=LIBRARY_WRITER)
         ops = in_order(ops, [node.rank for node in nodes])

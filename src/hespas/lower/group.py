@@ -10,7 +10,7 @@ kernels; other kernels may share theirs (`hespas.lower.merge`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
@@ -82,12 +82,15 @@ class Grouping:
     apart: AbstractSet[int] = frozenset()
 
 
-def grouped(block: Block, *, by_module: bool = False) -> Grouping:
+def grouped(
+    block: Block, *, by_module: bool = False, fixed: Callable[[Op], bool] = lambda _: False
+) -> Grouping:
     """Return the kernels of a block in which values have layouts.
 
-    With ``by_module``, a kernel writes what another module of the program reads.
+    With ``by_module``, a kernel writes what another module of the program reads. What is ``fixed``
+    stands alone.
     """
-    walk = _Walk(operations=block.operations[:-1])
+    walk = _Walk(operations=block.operations[:-1], fixed=fixed)
     walk.prepare(block.operations[-1].operands)
     if by_module:
         walk.end_modules()
@@ -132,6 +135,7 @@ class _Walk:
     """
 
     operations: Sequence[Op]
+    fixed: Callable[[Op], bool]
     roles: list[Role] = field(default_factory=list[Role])
     users: list[list[int]] = field(default_factory=list[list[int]])
     is_needed: list[bool] = field(default_factory=list[bool])
@@ -154,7 +158,7 @@ class _Walk:
         started = {value for op in self.operations for value in scattered_over(op)}
         for place, op in enumerate(self.operations):
             is_start = not started.isdisjoint(op.results)
-            role = role_of(op)
+            role = Role.FIXED if self.fixed(op) else role_of(op)
             self.roles.append(Role.END if is_start and role in (Role.MADE, Role.LOOP) else role)
             self.users.append([])
             for value in dict.fromkeys(values_read(op)):

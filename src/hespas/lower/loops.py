@@ -14,8 +14,6 @@
   gradient of the logits, 1.05 GB, is not held during that loop. XLA's scheduler for GPUs holds it.
 * libtpu writes products and what makes their operands as one kernel: in the same program, the
   one-hot rows by which a product looks up the embedding, 1.05 GB, are never in memory.
-* Libraries have no stacks: PyTorch's layers are written out, and each has arrays of its own. What a
-  loop cuts out of a stack, or puts into it as it is, moves nothing there.
 """
 
 from __future__ import annotations
@@ -395,62 +393,3 @@ def _product(op: Op, inside: Mapping[Value, Op]) -> Op:
         renaming[maker.results[0]] = inner[block.operations[-1].operands[0]]
     body.append(renamed_op(op, renaming))
     return fusion_around(body, op.results, op, op.instruction, kind="kOutput")
-
-
-_PLACED, _CUT = "dynamic_update_slice", "dynamic_slice"
-_RELABELLED = frozenset({"bitcast", "constant", "reduce_precision", "reshape", "transpose"})
-"""What is a layout of the same numbers; JAX rounds what it keeps to the type that it has."""
-
-
-def with_own_arrays(operations: Iterable[Op]) -> list[Op]:
-    """Drop moves between a layer's array and the layers' stack."""
-    return [
-        kernel for op in operations for kernel in (_stack_update(op) or _stack_slice(op) or (op,))
-    ]
-
-
-def _stack_update(op: Op) -> Sequence[Op]:
-    """Return a stack that a kernel puts unchanged arrays into."""
-    inner = _operations_of(op, _PLACED)
-    if not inner or not all(_is_row(update.operands[1], update.results[0]) for update in inner):
-        return ()
-    outside = _from_outside(op)
-    stacks = [outside.get(update.operands[0]) for update in inner]
-    if None in stacks or len(stacks) != len(op.results):
-        return ()
-    arrays = [stack for stack in stacks if stack is not None]
-    more = [value for value in op.operands if value not in arrays]
-    barrier = plain_op(op, "optimization_barrier", (*arrays, *more), op.results[0])
-    return (replace(barrier, results=(*op.results, *fresh(more, {}))),)
-
-
-def _stack_slice(op: Op) -> Sequence[Op]:
-    """Return the slice of a stack that a kernel only cuts out."""
-    inner = _operations_of(op, _CUT)
-    if len(inner) != 1 or len(op.results) != 1:
-        return ()
-    stack = _from_outside(op).get(inner[0].operands[0])
-    if stack is None or not _is_row(inner[0].results[0], stack):
-        return ()
-    return (plain_op(op, "bitcast", (stack,), op.results[0]),)
-
-
-def _operations_of(op: Op, kind: str) -> list[Op]:
-    """Return a kernel's operations of a kind if it does nothing else."""
-    operations = op.regions[0].operations[:-1] if op.kind == "fusion" else (op,)
-    if any(inner.kind not in _RELABELLED and inner.kind != kind for inner in operations):
-        return []
-    return [inner for inner in operations if inner.kind == kind]
-
-
-def _from_outside(op: Op) -> Mapping[Value, Value]:
-    """Return operands by their names inside a kernel."""
-    if op.kind != "fusion":
-        return {value: value for value in op.operands}
-    return dict(zip(op.regions[0].arguments, op.operands, strict=True))
-
-
-def _is_row(part: Value, stack: Value) -> bool:
-    """Return whether a slice is whole in all dimensions but the first."""
-    part_shape, stack_shape = tensor_of(part).shape, tensor_of(stack).shape
-    return len(stack_shape) > 1 and part_shape == (1, *stack_shape[1:])

@@ -31,7 +31,8 @@ class Software:
     kernels of modules: PyTorch calls what a module has for a pass, and then the next one's.
     ``copies_shards`` says that weights are copied out of a gathered buffer, and gradients into one.
     ``scaled_whole`` are types of products whose operands are rounded by one scale each.
-    ``full_remat`` is how its backward pass computes whole layers again.
+    ``full_remat`` is how its backward pass computes whole layers again. ``keeps_weights`` says that
+    weights are whole on each device where states are divided, without stages too.
     """
 
     title: str
@@ -41,6 +42,7 @@ class Software:
     of_slow_experts: Mapping[str, str] = field(default_factory=dict[str, str])
     of_scaled_rotation: Mapping[str, str] = field(default_factory=dict[str, str])
     full_remat: str = "full"
+    keeps_weights: bool = False
     runs_by_module: bool = False
     copies_shards: bool = False
     scaled_whole: frozenset[str] = frozenset()

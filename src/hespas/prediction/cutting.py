@@ -22,7 +22,14 @@ from hespas.models.placement import in_default_order
 from hespas.prediction.checks import check_exchanges, check_experts, checked
 from hespas.prediction.launches import launches_each
 from hespas.prediction.machines import device_of_memory, host_bandwidth, system_of
-from hespas.prediction.options import HOST_LINK, ONE_PROGRAM, OPEN_STEP, RECORDED, PredictOptions
+from hespas.prediction.options import (
+    HOST_LINK,
+    ONE_PROGRAM,
+    OPEN_STEP,
+    RECORDED,
+    Fidelity,
+    PredictOptions,
+)
 from hespas.prediction.passes import Footprint
 from hespas.prediction.result import StepWork
 from hespas.prediction.workload import kind_of, placed_mesh, target_of
@@ -66,8 +73,10 @@ class Cut:
 
     @property
     def is_looped(self) -> bool:
-        """Whether a part's layers are a loop."""
-        return self.options.program.model.scan is True
+        """Whether a part's layers are a loop; those of libraries cost the same as one."""
+        requested = self.options.program.model.scan
+        is_of_libraries = self.options.compile.requested is Fidelity.LIBRARY
+        return is_of_libraries if requested is None else requested
 
     @property
     def micro_batch(self) -> int:

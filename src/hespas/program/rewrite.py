@@ -267,7 +267,8 @@ def _with_pattern(block: Block, pattern: Pattern, uses: Uses) -> Block:
     operations: list[Op] = []
     renaming: Renaming = {}
     is_changed = False
-    for original in block.operations:
+    *inner, terminator = block.operations
+    for original in inner:
         op = renamed_op(original, renaming) if renaming else original
         if op is not original:
             uses.replace(original, (op,))
@@ -278,13 +279,14 @@ def _with_pattern(block: Block, pattern: Pattern, uses: Uses) -> Block:
         is_changed = True
         if isinstance(replacement, Value):
             renaming[op.results[0]] = replacement
+            uses.stand_for(replacement, op.results[0])
             replacement = ()
         new = tuple(replacement)
         operations.extend(new)
         uses.replace(op, new)
     if not is_changed:
         return block
-    end = operations.pop()
+    end = renamed_op(terminator, renaming) if renaming else terminator
     return Block(arguments=block.arguments, operations=(*live(operations, end.operands), end))
 
 

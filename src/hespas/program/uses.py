@@ -53,6 +53,11 @@ class Uses:
         for new in replacement:
             self.add(new)
 
+    def stand_for(self, value: Value, other: Value) -> None:
+        """Have a value leave the list in another one's place, if that does."""
+        if other in self._outputs:
+            self._outputs[value] += self._outputs[other]
+
     def producer(self, value: Value) -> Op | None:
         """Return a value's producer; None for an argument."""
         return self._producers.get(value)

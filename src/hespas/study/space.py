@@ -28,6 +28,7 @@ from hespas.hardware.sized import find_system
 from hespas.hardware.system import System
 from hespas.models.model import MeshAxes
 from hespas.models.part import PIPE
+from hespas.models.software import software_named
 from hespas.prediction.frameworks import with_framework
 from hespas.prediction.options import PredictOptions
 from hespas.study.goal import Goal, Value
@@ -74,13 +75,13 @@ class Candidate:
     def options(self) -> PredictOptions:
         """Return the options of its prediction, without axes of 1.
 
-        One stage of a framework has states of its own, and is kept. Raises `ConfigError` for
+        One stage of a framework that keeps weights is named. Raises `ConfigError` for
         options that exclude each other.
         """
         options = known_keys()
         values = {options[key].name: option_value(key, value) for key, value in self.values.items()}
         if self.mesh is not None:
-            kept = {PIPE} if SOFTWARE in self.values else set[str]()
+            kept = {PIPE} if _has_stages(self.values) else set[str]()
             axes = tuple(axis for axis in self.mesh if axis[1] > 1 or axis[0] in kept)
             axes = axes or self.mesh[:1]
             values[MESH] = MeshAxes(axes=axes)
@@ -104,6 +105,12 @@ class Candidate:
         """The cluster, if there is one."""
         name = self.values.get(CLUSTER)
         return None if name is None else system_named(str(name))
+
+
+def _has_stages(values: Mapping[str, Scalar]) -> bool:
+    """Return whether one stage is a pipeline's, as its weights are whole."""
+    name = values.get(SOFTWARE)
+    return name is not None and software_named(str(name)).keeps_weights
 
 
 def candidate_of(members: Mapping[str, object]) -> Candidate:
@@ -185,7 +192,7 @@ def _combinations(study: Study) -> Iterator[Candidate]:
             for mesh in _meshes(study, values):
                 stages = None if mesh is None else dict(mesh).get(PIPE)
                 # Options of a pipeline have no effect on one stage, but for a framework's.
-                is_one = stages == 1 and SOFTWARE not in values
+                is_one = stages == 1 and not _has_stages(values)
                 of_one = {key: value for key, value in values.items() if key not in _OF_STAGES}
                 used = of_one if is_one else values
                 yield Candidate(values=used, settings=named_settings, mesh=mesh)

@@ -67,3 +67,11 @@ def test_a_framework_s_kernels_are_those_of_libraries(fidelity: str) -> None:
     keys = {"model": "llama3-8b", "cluster": "8xH100_80GB", "software": "megatron"}
     with pytest.raises(HespasError, match="software names kernels of libraries"):
         study_of({**keys, "fidelity": fidelity})
+
+
+def test_without_stages_torchtitan_gathers_weights() -> None:
+    keys = {"model": "llama3-8b", "cluster": "8xH100_80GB", "software": "torchtitan"}
+    candidates = candidates_of(search_study({**keys, "micro_batch": 1, "remat": "full"}))
+    meshes = {str(candidate.options().program.model.mesh) for candidate in candidates}
+    assert {"fsdp=8", "pipe=8"} < meshes
+    assert not any("pipe=1" in mesh for mesh in meshes)

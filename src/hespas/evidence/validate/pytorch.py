@@ -31,8 +31,6 @@ _COLUMNS = (
     "note",
 )
 _GIB = 2**30
-_MOST_WRITTEN = 48
-"""Layers of a part that are written out; more are a loop, which is predicted sooner."""
 
 
 class _Model(msgspec.Struct, frozen=True, kw_only=True):
@@ -199,7 +197,6 @@ def _llm_foundry_options(line: Line, _: _Model) -> dict[str, str]:
         "sequence": str(_count(line, "sequence")),
         "software": "llm-foundry-2023",
         **({"remat": "whole"} if line.text("recompute") == "full" else {}),
-        "scan": "true",
     }
 
 
@@ -222,7 +219,7 @@ def _torchtitan_options(line: Line, model: _Model) -> dict[str, str]:
         **_tensor_parallel(tensor),
     }
     if stages == 1:
-        return {**options, "scan": "true"}
+        return options
     chunks = 2 if "interleaved" in line.text("sharding").casefold() else 1
     # Until 2025 a batch has as many micro-batches as there are stages, later one for a sequence.
     # Source: custom-torchtitan 0.0.2.1, a copy of March 2025, and torchtitan 0.1.0 of June 2025,
@@ -264,20 +261,15 @@ def _simumax_options(line: Line, _: _Model) -> dict[str, str]:
         options |= {"dispatcher": "alltoall"}
     if layers:
         options |= {"layers": str(layers)}
-    if layers > _MOST_WRITTEN * stages:
-        options |= {"scan": "true"}
     return options
 
 
 def _mlperf_options(line: Line, model: _Model) -> dict[str, str]:
-    """Return the options of NVIDIA's submission to MLPerf Training.
-
-    Its layers are written out, as PyTorch runs them, however many there are.
-    """
+    """Return the options of NVIDIA's submission to MLPerf Training."""
     stages, experts = _count(line, "pp"), _count(line, "ep")
     parts = _count(line, "devices") // (_count(line, "tp") * stages * _count(line, "cp"))
     note = line.text("note").casefold()
-    options = {
+    return {
         "mesh": _mesh(pipe=stages, fsdp=parts // experts, expert=experts),
         "global_batch": str(_count(line, "global_batch")),
         "micro_batch": str(_count(line, "micro_batch")),
@@ -289,8 +281,6 @@ def _mlperf_options(line: Line, model: _Model) -> dict[str, str]:
         **({"cuda_graphs": "true"} if "cuda graph" in note else {}),
         **_stages(model, stages, max(1, _number_in_note(line, "vp"))),
     }
-    options.pop("scan", None)
-    return options
 
 
 def _megatron_bridge_options(line: Line, model: _Model) -> dict[str, str]:
@@ -320,7 +310,7 @@ def _megatron_bridge_options(line: Line, model: _Model) -> dict[str, str]:
         options["gradient_dtype"] = "bf16"
     if shards > 1:
         mesh = _mesh(data=parts // shards, fsdp=shards, tp=tensor)
-        return {**options, "mesh": mesh, "scan": "true"}
+        return {**options, "mesh": mesh}
     mesh = _mesh(pipe=stages, fsdp=parts // experts, expert=experts, context=context, tp=tensor)
     chunks = max(1, _number_in_note(line, "vp"))
     if parallel > 1 and _sorts_experts(line):
@@ -433,6 +423,4 @@ def _stages(model: _Model, stages: int, chunks: int) -> dict[str, str]:
     if not is_even:
         low, longer = divmod(layers, parts)
         options["stage_layers"] = f"{low + 1}x{longer},{low}x{parts - longer}"
-    if layers > _MOST_WRITTEN * parts:
-        options["scan"] = "true"
     return options

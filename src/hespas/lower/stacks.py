@@ -1,0 +1,148 @@
+"""Loops over layers where layers have arrays of their own.
+
+Libraries have no stacks: PyTorch's layers are written out, and each has arrays of its own. What a
+loop cuts out of a stack moves nothing there, what it puts into one is written by what makes it, and
+no stack is filled with zeros first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from msgspec.structs import replace
+
+from hespas.program.attrs import CustomCallAttrs
+from hespas.program.operations.traits import Category
+from hespas.program.program import Block, Op, Value, needed_for, tensor_of
+from hespas.program.rewrite import Pattern, fresh, plain_op
+from hespas.program.uses import Uses
+
+_RELABELLED = frozenset({"bitcast", "reshape", "transpose"})
+"""What is a layout of the same numbers."""
+_ALLOCATION = "AllocateBuffer"
+_OF_TYPE = {"bf16": ("8", "7"), "f16": ("5", "10"), "f32": ("8", "23")}
+"""The bits of a type's exponent and mantissa."""
+
+
+def _kept(op: Op, _uses: Uses) -> Value | None:
+    """Return the value that a rounding to its own type leaves as it is."""
+    given = {name: text.partition(" ")[0] for name, text in op.attributes}
+    bits = given.get("exponent_bits"), given.get("mantissa_bits")
+    return op.operands[0] if bits == _OF_TYPE.get(tensor_of(op.results[0]).element.name) else None
+
+
+KEPT_AS_THEY_ARE = Pattern(kinds=("reduce_precision",), change=_kept)
+"""JAX rounds what a layer keeps to the type that it has; frameworks keep the array itself."""
+
+
+def puts_row(op: Op) -> bool:
+    """Return whether an operation puts a row into a stack."""
+    return op.kind == "dynamic_update_slice" and _is_row(op.operands[1], op.operands[0])
+
+
+def with_empty_stacks(block: Block) -> Block:
+    """Return a block whose loops get stacks to fill without zeros in them."""
+    uses = Uses.of_block(block)
+    return Block(
+        arguments=block.arguments,
+        operations=tuple([
+            changed for op in block.operations for changed in _with_empty_stacks(op, uses)
+        ]),
+    )  # fmt: skip
+
+
+def _with_empty_stacks(loop: Op, uses: Uses) -> Iterator[Op]:
+    if loop.kind != "while":
+        yield loop
+        return
+    operands = list(loop.operands)
+    for place in _filled_places(loop):
+        maker = uses.producer(operands[place])
+        if maker is not None and maker.traits.category is Category.BROADCAST:
+            operands[place] = Value(type=operands[place].type)
+            yield _allocation(maker, operands[place])
+    yield replace(loop, operands=tuple(operands))
+
+
+def _filled_places(loop: Op) -> Iterator[int]:
+    """Yield the places of stacks that each turn only puts a row into."""
+    body = loop.regions[1]
+    uses = Uses.of_block(body)
+    outputs = body.operations[-1].operands
+    for place, argument in enumerate(body.arguments):
+        reader = uses.only_reader(argument)
+        is_filled = reader is not None and puts_row(reader) and reader.operands[0] is argument
+        if is_filled and outputs[place] is reader.results[0]:
+            yield place
+
+
+def _allocation(origin: Op, result: Value) -> Op:
+    attrs = CustomCallAttrs(target=_ALLOCATION, backend_config="", called_functions=())
+    return replace(
+        plain_op(origin, "custom_call", (), result),
+        attrs=attrs,
+        attributes=(("call_target_name", f'"{_ALLOCATION}"'),),
+    )
+
+
+def with_own_arrays(block: Block) -> Block:
+    """Return a block of kernels that moves nothing between layers and stacks."""
+    operations = [kernel for op in block.operations for kernel in _own_arrays(op)]
+    return Block(arguments=block.arguments, operations=tuple(operations))
+
+
+def _own_arrays(op: Op) -> Sequence[Op]:
+    """Return a row in a stack as another name, slices of stacks, and what else a kernel does."""
+    if puts_row(op):
+        stack, row, *_ = op.operands
+        barrier = plain_op(op, "optimization_barrier", (stack, row), op.results[0])
+        return (replace(barrier, results=(*op.results, *fresh((row,), {}))),)
+    if op.kind not in {"fusion", "dynamic_slice"}:
+        return (op,)
+    outside = _from_outside(op)
+    inner = op.regions[0].operations if op.kind == "fusion" else (op,)
+    made = inner[-1].operands if op.kind == "fusion" else op.results
+    maker = {value: one for one in inner for value in one.results}
+    slices, others = list[Op](), list[int]()
+    for place, (value, result) in enumerate(zip(made, op.results, strict=True)):
+        row = _row_behind(value, maker)
+        stack = None if row is None else outside.get(row.operands[0])
+        if stack is None:
+            others.append(place)
+        else:
+            slices.append(plain_op(op, "bitcast", (stack,), result))
+    if not slices:
+        return (op,)
+    return (*slices, _with_results(op, others)) if others else slices
+
+
+def _row_behind(value: Value, maker: Mapping[Value, Op]) -> Op | None:
+    """Return the slice that a value is, if it is a row of a stack and nothing else."""
+    op = maker.get(value)
+    while op is not None and op.kind in _RELABELLED:
+        op = maker.get(op.operands[0])
+    is_slice = op is not None and op.kind == "dynamic_slice"
+    return op if is_slice and _is_row(op.results[0], op.operands[0]) else None
+
+
+def _with_results(op: Op, places: Sequence[int]) -> Op:
+    """Return a kernel with a part of its results."""
+    (block,) = op.regions
+    *inner, end = block.operations
+    made = tuple([end.operands[place] for place in places])
+    last = replace(end, operands=made)
+    body = Block(arguments=block.arguments, operations=(*needed_for(inner, made), last))
+    return replace(op, results=tuple([op.results[place] for place in places]), regions=(body,))
+
+
+def _from_outside(op: Op) -> Mapping[Value, Value]:
+    """Return operands by their names inside a kernel."""
+    if op.kind != "fusion":
+        return {value: value for value in op.operands}
+    return dict(zip(op.regions[0].arguments, op.operands, strict=True))
+
+
+def _is_row(part: Value, stack: Value) -> bool:
+    """Return whether a slice is whole in all dimensions but the first."""
+    part_shape, stack_shape = tensor_of(part).shape, tensor_of(stack).shape
+    return len(stack_shape) > 1 and part_shape == (1, *stack_shape[1:])
