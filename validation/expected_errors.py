@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from statistics import mean
+from statistics import mean, median
 from typing import Any
 
 from every_rows import RECENT
@@ -71,6 +71,7 @@ def _group(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     return {
         "steps": len(found),
         "mean_absolute": mean(abs(size) for size in sizes),
+        "median": median(sizes),
         "least": min(sizes),
         "most": max(sizes),
         "devices": [min(devices), max(devices)],

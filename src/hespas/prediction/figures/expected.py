@@ -40,6 +40,7 @@ _GROUPS = {
 class _Group(msgspec.Struct, frozen=True, kw_only=True):
     steps: int
     mean_absolute: float
+    median: float
     least: float
     most: float
     devices: tuple[int, int]
@@ -81,7 +82,7 @@ def expected_error(prediction: Prediction | PipelinePrediction) -> ExpectedError
     lack = "" if part in group.parts else f" (none on {part})"
     text = (
         f"{100 * group.mean_absolute:.1f} % in the mean of {group.steps} published {steps}{lack}"
-        f", {100 * group.least:+.0f} to {100 * group.most:+.0f} %"
+        f"{_leaning(group.median)}, {100 * group.least:+.0f} to {100 * group.most:+.0f} %"
     )
     is_modelled = prediction.fidelity == "fused" and chosen == "xla_gpu"
     if is_modelled:
@@ -90,10 +91,26 @@ def expected_error(prediction: Prediction | PipelinePrediction) -> ExpectedError
         text=text,
         steps=group.steps,
         mean_absolute=group.mean_absolute,
+        median=group.median,
         least=group.least,
         most=group.most,
         modelled=modelled.mean_absolute if is_modelled else None,
     )
+
+
+_LEAST_LEANING = 0.03
+"""Medians of errors, as shares, from which on a step is said to be too short or too long."""
+
+
+def _leaning(median: float) -> str:
+    """Return whether published steps are predicted too short or too long.
+
+    >>> _leaning(-0.102), _leaning(0.01)
+    (', 10 % too short in the median', '')
+    """
+    if abs(median) < _LEAST_LEANING:
+        return ""
+    return f", {100 * abs(median):.0f} % too {'short' if median < 0 else 'long'} in the median"
 
 
 def _is_decoded(prediction: Prediction | PipelinePrediction) -> bool:

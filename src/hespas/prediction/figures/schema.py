@@ -345,6 +345,7 @@ class ExpectedError(msgspec.Struct, frozen=True, kw_only=True):
     text: str
     steps: Annotated[int, _of("published ones")] = 0
     mean_absolute: Annotated[Known, _of("mean of the sizes of errors, as shares")] = None
+    median: Annotated[Known, _of("median of errors, below 0 where predictions are short")] = None
     least: Annotated[Known, _of("the lowest error, below 0 where the prediction is short")] = None
     most: Annotated[Known, _of("the highest error")] = None
     modelled: Annotated[Known, _of("what modelled kernels are off compiled ones, mean")] = None
