@@ -71,8 +71,9 @@ def _filled_places(loop: Op) -> Iterator[int]:
     outputs = body.operations[-1].operands
     for place, argument in enumerate(body.arguments):
         reader = uses.only_reader(argument)
-        is_filled = reader is not None and puts_row(reader) and reader.operands[0] is argument
-        if is_filled and outputs[place] is reader.results[0]:
+        if reader is None or not puts_row(reader) or reader.operands[0] is not argument:
+            continue
+        if outputs[place] is reader.results[0]:
             yield place
 
 
@@ -101,10 +102,10 @@ def _own_arrays(op: Op) -> Sequence[Op]:
         return (op,)
     outside = _from_outside(op)
     inner = op.regions[0].operations if op.kind == "fusion" else (op,)
-    made = inner[-1].operands if op.kind == "fusion" else op.results
-    maker = {value: one for one in inner for value in one.results}
+    outputs = inner[-1].operands if op.kind == "fusion" else op.results
+    maker = {value: inside for inside in inner for value in inside.results}
     slices, others = list[Op](), list[int]()
-    for place, (value, result) in enumerate(zip(made, op.results, strict=True)):
+    for place, (value, result) in enumerate(zip(outputs, op.results, strict=True)):
         row = _row_behind(value, maker)
         stack = None if row is None else outside.get(row.operands[0])
         if stack is None:
@@ -121,17 +122,18 @@ def _row_behind(value: Value, maker: Mapping[Value, Op]) -> Op | None:
     op = maker.get(value)
     while op is not None and op.kind in _RELABELLED:
         op = maker.get(op.operands[0])
-    is_slice = op is not None and op.kind == "dynamic_slice"
-    return op if is_slice and _is_row(op.results[0], op.operands[0]) else None
+    if op is None or op.kind != "dynamic_slice":
+        return None
+    return op if _is_row(op.results[0], op.operands[0]) else None
 
 
 def _with_results(op: Op, places: Sequence[int]) -> Op:
     """Return a kernel with a part of its results."""
     (block,) = op.regions
     *inner, end = block.operations
-    made = tuple([end.operands[place] for place in places])
-    last = replace(end, operands=made)
-    body = Block(arguments=block.arguments, operations=(*needed_for(inner, made), last))
+    outputs = tuple([end.operands[place] for place in places])
+    last = replace(end, operands=outputs)
+    body = Block(arguments=block.arguments, operations=(*needed_for(inner, outputs), last))
     return replace(op, results=tuple([op.results[place] for place in places]), regions=(body,))
 
 
