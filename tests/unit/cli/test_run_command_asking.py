@@ -27,28 +27,36 @@ def test_a_terminal_is_asked_and_shown_the_command() -> None:
         start_new_session=True,
     )
     os.close(inner)
-    said = _until(outer, b"[llama3-8b]: ")
-    os.write(outer, b"llama3-8bb\n")
-    said += _until(outer, b"did you mean 'llama3-8b'")
-    said += _until(outer, b"[llama3-8b]: ")
-    os.write(outer, b"gemm\n")
-    said += _until(outer, b"[8xH100_80GB]: ")
-    os.write(outer, b"1xH100\n")
-    said += _until(outer, b"did you mean 'H100_80GB'")
-    said += _until(outer, b"[8xH100_80GB]: ")
-    os.write(outer, b"1xH100_80GB\n")
-    said += _until(outer, b"Step time")
+    terminal = _Terminal(outer)
+    terminal.answer("[llama3-8b]: ", "llama3-8bb")
+    terminal.read_to("did you mean 'llama3-8b'")
+    terminal.answer("[llama3-8b]: ", "gemm")
+    terminal.answer("[8xH100_80GB]: ", "1xH100")
+    terminal.read_to("did you mean 'H100_80GB'")
+    terminal.answer("[8xH100_80GB]: ", "1xH100_80GB")
+    terminal.read_to("Step time")
     process.kill()
     process.wait()
     os.close(outer)
-    assert b"hespas run --fidelity fused gemm --cluster 1xH100_80GB" in said
+    assert "hespas run --fidelity fused gemm --cluster 1xH100_80GB" in terminal.text
 
 
-def _until(terminal: int, text: bytes) -> bytes:
-    said = b""
-    while text not in said:
-        try:
-            said += os.read(terminal, 4096)
-        except OSError:
-            pytest.fail(said.decode())
-    return said
+class _Terminal:
+    """A terminal's text, read up to what is waited for."""
+
+    def __init__(self, file: int) -> None:
+        self.file, self.text, self.place = file, "", 0
+
+    def answer(self, question: str, answer: str) -> None:
+        """Wait for a question, and write the answer."""
+        self.read_to(question)
+        os.write(self.file, f"{answer}\n".encode())
+
+    def read_to(self, awaited: str) -> None:
+        """Read to the end of a text that comes after what was read to before."""
+        while (found := self.text.find(awaited, self.place)) < 0:
+            try:
+                self.text += os.read(self.file, 4096).decode()
+            except OSError:
+                pytest.fail(self.text)
+        self.place = found + len(awaited)
