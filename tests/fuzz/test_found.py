@@ -392,4 +392,4 @@ def test_a_path_with_a_zero_in_it(hespas: Hespas) -> None:
     dimension = {"topology": "switch", "size": 4, "link": "/a\0b"}
     (directory / "network.json").write_text(json.dumps({"dimensions": [dimension]}))
     said = hespas("run", "step.mlir", "--as-exported", *NODE, "--system", "./system")
-    assert "embedded null byte" in said
+    assert "no link preset or file is named '/a\\x00b'" in said

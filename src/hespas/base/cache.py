@@ -6,7 +6,7 @@ import logging
 import os
 import sys
 import zlib
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import cache
@@ -33,6 +33,12 @@ def used_files() -> Generator[set[Path]]:
         yield used
     finally:
         _USED.reset(token)
+
+
+def use_again(paths: Iterable[Path]) -> None:
+    """Count cache files as used whose content is kept in memory."""
+    for path in paths:
+        _note_use(path)
 
 
 def _note_use(path: Path) -> None:

@@ -10,7 +10,9 @@ from collections.abc import Callable
 from dataclasses import field, replace
 from functools import lru_cache
 from hashlib import sha256
+from pathlib import Path
 
+from hespas.base.cache import use_again, used_files
 from hespas.base.frozen import frozen
 from hespas.base.process import is_staying
 from hespas.frontend.overrides import Loaded
@@ -45,12 +47,16 @@ def loaded_once(
     is_kept = is_staying() and made_directory(options.estimate) is not None
     if not is_kept or plan.fidelity is Fidelity.COMPILED:
         return load()
-    return _kept(_Cause(key=_key(content, plan, options, system), load=load))
+    loaded, used = _kept(_Cause(key=_key(content, plan, options, system), load=load))
+    use_again(used)
+    return loaded
 
 
 @lru_cache(maxsize=_MOST_PROGRAMS)
-def _kept(cause: _Cause) -> Loaded:
-    return replace(cause.load(), undivided=None)
+def _kept(cause: _Cause) -> tuple[Loaded, frozenset[Path]]:
+    with used_files() as used:
+        loaded = cause.load()
+    return replace(loaded, undivided=None), frozenset(used)
 
 
 def _key(content: bytes, plan: Plan, options: PredictOptions, system: System | None) -> str:
