@@ -48,7 +48,7 @@ _MOST_TEXT = 4096
 def check_keys(keys: State, *, more: frozenset[str] = frozenset()) -> None:
     """Raise `ConfigError` for a key that is neither the page's nor one of ``more``.
 
-    None of them writes a file or runs a program, whoever made the link that they came with.
+    A link may come from anyone: no key of the page writes a file or runs a program.
     """
     for name, value in keys.items():
         if name not in KEYS | more:

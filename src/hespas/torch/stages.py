@@ -30,7 +30,7 @@ _POLL_S = 0.02
 
 
 class _Shape(msgspec.Struct, frozen=True, kw_only=True):
-    """What a stage is told of a tensor."""
+    """The shape and type of a tensor that one stage sends to the next."""
 
     shape: tuple[int, ...]
     stride: tuple[int, ...]

@@ -71,7 +71,7 @@ def test_a_question_asked_again_is_fused_once(tmp_path: Path, fusions: list[Prog
 @pytest.mark.parametrize(
     "changed", [{"mesh": "fsdp=2,data=2"}, {"memory_bandwidth": 1e12}, {"launch_overhead_s": 1e-6}]
 )
-def test_another_question_is_fused_anew(
+def test_a_changed_question_fuses_the_program_again(
     tmp_path: Path, fusions: list[Program], changed: dict[str, object]
 ) -> None:
     loading.load(asked(tmp_path))

@@ -1,10 +1,10 @@
 """Read ranks' computing times as a variation of devices.
 
 The input is a CSV with the columns ``rank``, ``step``, and ``seconds`` or a time with another unit.
-The time is that in which a
-rank computes, without waiting for others: with the wait, all ranks of a synchronous step take
-equally long. Deviations are robust: the distance of the quartiles over 1.349, that of a normal
-distribution. Ranks beyond five deviations are few slow devices rather than its tail.
+The time is that in which a rank computes, without waiting for others: with the wait, all ranks of a
+synchronous step take equally long. Deviations are robust: the distance of the quartiles over 1.349,
+that of a normal distribution. Ranks beyond five deviations are few slow devices rather than its
+tail.
 """
 
 from __future__ import annotations
