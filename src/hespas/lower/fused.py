@@ -38,8 +38,7 @@ from hespas.lower.build import (
 from hespas.lower.group import grouped
 from hespas.lower.library import (
     SCALES_ASSUMPTION,
-    SHARDS_ASSUMPTION,
-    Groups,
+    ShardCopies,
     with_routing_together,
     with_scales,
     with_shards_copied,
@@ -181,14 +180,14 @@ def fused(
     compute_capability: float | None = None,
     devices_per_host: int | None = None,
     by_module: bool = False,
-    copied_over: Groups = frozenset(),
+    shard_copies: ShardCopies | None = None,
     scales_tensors: bool = False,
 ) -> Program:
     """Return a program of kernels, as ``writer`` would make them.
 
     Libraries write those for ``device``, with ``by_module`` none for more than one module: PyTorch
     runs the functions that a framework calls one by one, forward and backward. Collectives among
-    the groups ``copied_over`` have FSDP2's copies; with ``scales_tensors`` what is rounded to few
+    groups have FSDP's ``shard_copies``; with ``scales_tensors`` what is rounded to few
     bits is read for its largest number before. Collectives run by themselves where a device's
     memory, of ``capacity_bytes``, is short. A GPU's ``compute_capability`` says how its
     convolutions lie, and ``devices_per_host`` which of its collectives stay in a host.
@@ -214,7 +213,7 @@ def fused(
         options=options,
         writer=writer,
         by_module=by_module,
-        copied_over=copied_over,
+        shard_copies=shard_copies,
         scales_tensors=scales_tensors,
     )
     scheduled = _scheduled(program, main, fuser(overlaps=True))
@@ -262,7 +261,7 @@ def _scheduled(program: Program, main: Function, fuser: _Fuser) -> Program:
     assumption = _TPU_ASSUMPTION if fuser.writer is Writer.TPU else _ASSUMPTION
     if is_of_libraries:
         assumption = MODULE_ASSUMPTION if fuser.by_module else LIBRARY_ASSUMPTION
-    more = (SHARDS_ASSUMPTION,) if fuser.copied_over else ()
+    more = () if fuser.shard_copies is None else (fuser.shard_copies.assumption,)
     more += (SCALES_ASSUMPTION,) if fuser.scales_tensors else ()
     return replace(
         program,
@@ -280,7 +279,7 @@ class _Fuser:
     writer: Writer
     overlaps: bool
     by_module: bool
-    copied_over: Groups
+    shard_copies: ShardCopies | None
     scales_tensors: bool
     names: Names = field(default_factory=Names)
 
@@ -329,6 +328,6 @@ class _Fuser:
         ops = with_routing_together(ops, needed, self.names, writer=LIBRARY_WRITER)
         if self.scales_tensors:
             ops = [*with_scales(ops, self.names, writer=LIBRARY_WRITER)]
-        if self.copied_over:
-            ops = [*with_shards_copied(ops, self.copied_over, self.names)]
+        if self.shard_copies is not None:
+            ops = [*with_shards_copied(ops, self.shard_copies, self.names)]
         return ops

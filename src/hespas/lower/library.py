@@ -1,4 +1,4 @@
-"""Model libraries' kernels: routing, tensors' scales, FSDP2's copies.
+"""Model libraries' kernels: routing, tensors' scales, FSDP's copies.
 
 Frameworks that serve choose and weigh experts in one kernel, and sort the choices by expert in
 another, each with one block of threads whose data are in shared memory. Sources: vLLM,
@@ -16,16 +16,20 @@ FSDP2 gathers a layer's weights into one flat buffer, and copies them out of it,
 of its own; it copies gradients into another, which is scattered. Gradients are summed in f32 where
 weights are smaller. Source: pytorch/pytorch, torch/distributed/fsdp/_fully_shard/
 _fsdp_collectives.py, ``foreach_all_gather_copy_out`` and ``foreach_reduce``; torchtitan,
-``mixed_precision_reduce``, float32 by default.
+``mixed_precision_reduce``, float32 by default. FSDP1's weights are views of the gathered buffer,
+whose gradients autograd puts together; they are divided before they are scattered. Source:
+torch/distributed/fsdp/_flat_param.py and _runtime_utils.py, ``_div_if_needed``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from typing import Literal
 
 from msgspec.structs import replace
 
+from hespas.base.frozen import frozen
 from hespas.lower.build import Names, fusion_around
 from hespas.lower.roles import bytes_of
 from hespas.program.attrs import CollectiveAttrs, FusionAttrs
@@ -316,31 +320,66 @@ def _apart(
 
 Groups = frozenset[frozenset[int]]
 
-SHARDS_ASSUMPTION = (
-    "FSDP2 copies gathered weights out of one buffer, and gradients into another, in which they "
-    "are summed in f32"
-)
+
+@frozen
+class ShardCopies:
+    """What FSDP copies around collectives among ``groups``.
+
+    It follows from the ``version`` of PyTorch's FSDP.
+    """
+
+    groups: Groups
+    version: Literal[1, 2]
+
+    @property
+    def assumption(self) -> str:
+        """What a result says about it."""
+        if self.version == 1:
+            return (
+                "FSDP1 puts gradients together in one buffer, and divides them there for their sum"
+            )
+        return (
+            "FSDP2 copies gathered weights out of one buffer, and gradients into another, in which "
+            "they are summed in f32"
+        )
 
 
-def with_shards_copied(operations: Sequence[Op], groups: Groups, names: Names) -> Iterator[Op]:
-    """Yield operations with FSDP2's copies around collectives among ``groups``."""
+def with_shards_copied(operations: Sequence[Op], copies: ShardCopies, names: Names) -> Iterator[Op]:
+    """Yield operations with FSDP's copies around collectives."""
+    around = _around_version_1 if copies.version == 1 else _around_version_2
     for op in operations:
-        if not isinstance(op.attrs, CollectiveAttrs) or _device_groups(op.attrs) != groups:
-            yield op
-        elif op.kind == "all_gather":
-            buffers = tuple([Value(type=value.type) for value in op.results])
-            yield replace(op, results=buffers)
-            for buffer, result in zip(buffers, op.results, strict=True):
-                yield _copied(op, buffer, result, names)
-        elif op.kind == "reduce_scatter":
-            buffers, sums = (tuple(map(_in_f32, values)) for values in (op.operands, op.results))
-            for operand, buffer in zip(op.operands, buffers, strict=True):
-                yield _copied(op, operand, buffer, names)
-            yield replace(op, operands=buffers, results=sums)
-            for total, result in zip(sums, op.results, strict=True):
-                yield _copied(op, total, result, names)
+        if isinstance(op.attrs, CollectiveAttrs) and _device_groups(op.attrs) == copies.groups:
+            yield from around(op, names)
         else:
             yield op
+
+
+def _around_version_1(op: Op, names: Names) -> Iterator[Op]:
+    if op.kind != "reduce_scatter":
+        yield op
+        return
+    together, divided = ([Value(type=each.type) for each in op.operands] for _ in range(2))
+    for before, buffer, after in zip(op.operands, together, divided, strict=True):
+        yield _copied(op, before, buffer, names)
+        yield _copied(op, buffer, after, names)
+    yield replace(op, operands=tuple(divided))
+
+
+def _around_version_2(op: Op, names: Names) -> Iterator[Op]:
+    if op.kind == "all_gather":
+        buffers = tuple([Value(type=value.type) for value in op.results])
+        yield replace(op, results=buffers)
+        for buffer, result in zip(buffers, op.results, strict=True):
+            yield _copied(op, buffer, result, names)
+    elif op.kind == "reduce_scatter":
+        buffers, sums = (tuple(map(_in_f32, values)) for values in (op.operands, op.results))
+        for operand, buffer in zip(op.operands, buffers, strict=True):
+            yield _copied(op, operand, buffer, names)
+        yield replace(op, operands=buffers, results=sums)
+        for total, result in zip(sums, op.results, strict=True):
+            yield _copied(op, total, result, names)
+    else:
+        yield op
 
 
 def _device_groups(attrs: CollectiveAttrs) -> Groups:

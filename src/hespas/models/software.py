@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import field
+from typing import Literal
 
 import msgspec
 
@@ -29,7 +30,7 @@ class Software:
     have biases or cut their activations off, ``of_scaled_rotation`` those of models whose rotation
     multiplies what it turns. ``runs_by_module`` says that no compiler joins the
     kernels of modules: PyTorch calls what a module has for a pass, and then the next one's.
-    ``copies_shards`` says that weights are copied out of a gathered buffer, and gradients into one.
+    ``fsdp`` is the version of PyTorch's FSDP, whose copies are counted.
     ``scaled_whole`` are types of products whose operands are rounded by one scale each.
     ``full_remat`` is how its backward pass computes whole layers again. ``keeps_weights`` says that
     weights are whole on each device where states are divided, without stages too.
@@ -44,7 +45,7 @@ class Software:
     full_remat: str = "full"
     keeps_weights: bool = False
     runs_by_module: bool = False
-    copies_shards: bool = False
+    fsdp: Literal[1, 2] | None = None
     scaled_whole: frozenset[str] = frozenset()
     scaled_whole_on_hopper: frozenset[str] = frozenset()
 

@@ -11,6 +11,7 @@ from hashlib import sha256
 from math import prod
 from pathlib import Path
 from time import perf_counter
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -32,7 +33,7 @@ from hespas.frontend.load import is_false_first, load_per_device, load_undivided
 from hespas.frontend.mesh import cached_global_facts
 from hespas.frontend.overrides import Loaded, LoadOptions
 from hespas.hardware.system import System
-from hespas.models.software import software_named
+from hespas.models.software import Software, software_named
 from hespas.prediction.checks import check_effects
 from hespas.prediction.fidelity import Plan, fallen_back, planned
 from hespas.prediction.kept import loaded_once
@@ -62,6 +63,9 @@ from hespas.program.scopes import merged_layers, read_scope
 from hespas.sources.source import FileSource, ModelSource, platform_of
 from hespas.sources.workload import Workload, export_cache, read_workload
 from hespas.work.gemm import gemms
+
+if TYPE_CHECKING:
+    from hespas.lower.library import ShardCopies
 
 log = logging.getLogger("hespas")
 IN_GRAPHS = "host launches: CUDA graphs launch all kernels, and the host takes no part"
@@ -281,9 +285,7 @@ def _fused(
         compute_capability=None if target is None else compute_capability(target),
         devices_per_host=system.dimensions[0].size if system and system.dimensions else None,
         by_module=software is not None and software.runs_by_module,
-        copied_over=_fsdp_groups(program)
-        if software is not None and software.copies_shards
-        else frozenset(),
+        shard_copies=None if software is None else _shard_copies(program, software),
         scales_tensors=software is not None
         and software.scales_tensors(types, is_hopper=turns_8_bits(device)),
     )
@@ -291,11 +293,14 @@ def _fused(
     return result
 
 
-def _fsdp_groups(program: Program) -> frozenset[frozenset[int]]:
+def _shard_copies(program: Program, software: Software) -> ShardCopies | None:
+    from hespas.lower.library import ShardCopies  # noqa: PLC0415
+
     mesh = program.global_facts.mesh
-    if dict(mesh).get(_FSDP, 1) < 2:
-        return frozenset()
-    return frozenset(map(frozenset, groups_along(mesh, (_FSDP,))))
+    if software.fsdp is None or dict(mesh).get(_FSDP, 1) < 2:
+        return None
+    groups = frozenset(map(frozenset, groups_along(mesh, (_FSDP,))))
+    return ShardCopies(groups=groups, version=software.fsdp)
 
 
 def _read(content: bytes, options: PredictOptions, *, false_first: bool = False) -> Loaded:

@@ -42,6 +42,8 @@ _MOST_SHOWN = 4
 StreamKey: TypeAlias = tuple[str, int]
 """A stream's purpose, and the group whose tasks keep the program's order; else `NO_GROUP`."""
 NO_GROUP = -1
+FIRST_READY = -2
+"""In place of a group: the stream runs tasks in the order in which they become ready."""
 StreamOf: TypeAlias = Callable[[Task, int], StreamKey | None]
 """Returns the stream of a task in a group; None for a task without one."""
 Work: TypeAlias = tuple[Task, int, tuple[int, ...]]
@@ -51,7 +53,8 @@ Work: TypeAlias = tuple[Task, int, tuple[int, ...]]
 class Stream:
     """Runs one task at a time.
 
-    It is the ready task with the lowest id, or in a stream of a group the program's next.
+    It is the ready task with the lowest id, or in a stream of a group the program's next, or the
+    one that has been ready for longest.
     """
 
     __slots__ = ("in_order", "is_busy", "key", "ready")
@@ -60,7 +63,7 @@ class Stream:
         self.key = key
         self.is_busy = False
         self.ready: list[tuple[int, int, TaskRun]] = []
-        self.in_order: deque[TaskRun] | None = deque() if key[1] != NO_GROUP else None
+        self.in_order: deque[TaskRun] | None = deque() if key[1] >= 0 else None
 
     def take(self) -> TaskRun | None:
         """Return a task that can start, and occupy the stream."""
@@ -161,16 +164,17 @@ class Device:
             if run.stream.in_order is not None:
                 run.stream.in_order.append(run)
         if not run.missing:
-            self._make_ready(run)
+            self._make_ready(run, 0)
 
-    def _make_ready(self, run: TaskRun) -> None:
+    def _make_ready(self, run: TaskRun, now_ps: int) -> None:
         stream = run.stream
         if stream is None:
             self._free.append(run)
             return
         self._woken[stream] = None
         if stream.in_order is None:
-            heappush(stream.ready, (run.task.id, run.position, run))
+            order = now_ps if stream.key[1] == FIRST_READY else run.task.id
+            heappush(stream.ready, (order, run.position, run))
 
     def take_ready(self) -> list[TaskRun]:
         """Return the tasks that can start, occupying their streams."""
@@ -198,7 +202,7 @@ class Device:
         for child in run.children:
             child.missing -= 1
             if not child.missing:
-                self._make_ready(child)
+                self._make_ready(child, now_ps)
         if self._reach is not None:
             self._forget(run)
 

@@ -1,14 +1,15 @@
-"""FSDP2 copies weights out of a gathered buffer, and gradients into one that is summed in f32."""
+"""FSDP2 copies weights and gradients; FSDP1 puts gradients together and divides them."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
 from hespas.frontend.load import load_source
 from hespas.lower.fused import Writer, fused
-from hespas.lower.library import SHARDS_ASSUMPTION
+from hespas.lower.library import ShardCopies
 from hespas.models.model import parse_mesh
 from hespas.prediction.loading import load
 from hespas.prediction.options import (
@@ -40,14 +41,19 @@ ALL = frozenset({frozenset(range(4))})
 WHOLE, SHARD = 8 * 6, 2 * 6
 
 
-def made(groups: frozenset[frozenset[int]]) -> Program:
+def made(groups: frozenset[frozenset[int]], version: Literal[1, 2] = 2) -> Program:
     text = main_function(
         BODY,
         arguments="%a: tensor<2x6xbf16>, %b: tensor<8x6xbf16>",
         results="tensor<8x6xbf16>, tensor<2x6xbf16>",
     )
     program = load_source(on_devices(text).encode(), name="test.mlir")
-    return fused(program, writer=Writer.LIBRARY, copied_over=groups)
+    copied = ShardCopies(groups=groups, version=version) if groups else None
+    return fused(program, writer=Writer.LIBRARY, shard_copies=copied)
+
+
+def mentions_fsdp(program: Program) -> bool:
+    return any("FSDP" in assumption for assumption in program.assumptions)
 
 
 def copies(program: Program) -> list[Op]:
@@ -63,12 +69,23 @@ def test_each_array_is_copied_once_and_gradients_are_summed_in_f32() -> None:
         "tensor<2x6xbf16>",
         "tensor<8x6xf32>",
     ]
-    assert SHARDS_ASSUMPTION in program.assumptions
+    assert mentions_fsdp(program)
+
+
+def test_fsdp_1_puts_gradients_together_and_divides_them() -> None:
+    program = made(ALL, version=1)
+    moved = [total(expand(op)).bytes_moved for op in copies(program)]
+    assert moved == [(2 + 2) * WHOLE, (2 + 2) * WHOLE]
+    started = [op for op in program.main.body.operations if op.kind == "async_start"]
+    assert sorted(str(op.operands[0].type) for op in started) == [
+        "tensor<2x6xbf16>",
+        "tensor<8x6xbf16>",
+    ]
 
 
 def test_collectives_of_other_groups_have_none() -> None:
     assert not copies(made(frozenset({frozenset({0, 1}), frozenset({2, 3})})))
-    assert SHARDS_ASSUMPTION not in made(frozenset()).assumptions
+    assert not mentions_fsdp(made(frozenset()))
 
 
 @pytest.mark.parametrize(
@@ -76,7 +93,8 @@ def test_collectives_of_other_groups_have_none() -> None:
     [
         ("torchtitan-2024", "fsdp=4", True),
         ("torchtitan-2024", "tp=4", False),
-        ("llm-foundry-2023", "fsdp=4", False),
+        ("llm-foundry-2023", "fsdp=4", True),
+        ("megatron", "fsdp=4", False),
     ],
 )
 def test_the_framework_and_the_mesh_decide(software: str, mesh: str, is_copied: bool) -> None:
@@ -90,4 +108,4 @@ def test_the_framework_and_the_mesh_decide(software: str, mesh: str, is_copied: 
         estimate=EstimateOptions(node="H100_80GB"),
         network=NetworkOptions(system="4xH100_80GB"),
     )
-    assert (SHARDS_ASSUMPTION in load(options).assumptions) is is_copied
+    assert mentions_fsdp(load(options)) is is_copied

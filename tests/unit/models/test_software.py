@@ -37,7 +37,8 @@ def test_every_setting_of_a_framework_has_its_source(name: str) -> None:
     settings = {**software.settings, **software.on_hopper, **of_models}
     again = {"full_remat"} if software.full_remat != "full" else set[str]()
     whole = {"keeps_weights"} if software.keeps_weights else set[str]()
-    assert set(software.sources) == {*settings, *again, *whole}
+    fsdp = set[str]() if software.fsdp is None else {"fsdp"}
+    assert set(software.sources) == {*settings, *again, *whole, *fsdp}
     for model in (MODEL, BIASED):
         own = model_named(model)
         slow, scales = own.settings.has_slow_experts, own.settings.scales_rotation

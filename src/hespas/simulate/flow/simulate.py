@@ -14,12 +14,14 @@ from hespas.hardware.machine_links import Graph
 from hespas.hardware.system import RemoteMemory, RemoteMemoryKind, System, interconnect_of
 from hespas.simulate.engine import (
     EVERYONE,
+    FIRST_READY,
     NO_GROUP,
     Device,
     End,
     Engine,
     Match,
     StreamKey,
+    StreamOf,
     TaskRun,
     work_of,
 )
@@ -47,6 +49,7 @@ from hespas.tasks.graph import (
     as_job,
     devices_text,
     find_roles,
+    is_host_launch,
 )
 
 _MOST_NAMED = 16
@@ -74,6 +77,19 @@ def stream_of(task: Task, group: int) -> StreamKey | None:
             return None
 
 
+def _recorded_stream_of(task: Task, group: int) -> StreamKey | None:
+    """Return a task's stream, where a host launches kernels on several streams of a device.
+
+    Of kernels in different streams, a device starts the one that has been ready for longest.
+    """
+    key = stream_of(task, group)
+    return ("compute", FIRST_READY) if key == ("compute", NO_GROUP) else key
+
+
+def _streams_of(graph: TaskGraph) -> StreamOf:
+    return _recorded_stream_of if any(map(is_host_launch, graph.tasks)) else stream_of
+
+
 def run_flow(classes: Classes, remote: RemoteMemory | None) -> tuple[ClassTimeline, ...]:
     """Return the timelines of device classes, run to their ends.
 
@@ -82,7 +98,12 @@ def run_flow(classes: Classes, remote: RemoteMemory | None) -> tuple[ClassTimeli
     """
     everyone = EVERYONE if classes.world is None else classes.world
     devices = [
-        Device(number, item.devices, work_of(item, everyone, keeps_order=False), stream_of)
+        Device(
+            number,
+            item.devices,
+            work_of(item, everyone, keeps_order=False),
+            _streams_of(item.graph),
+        )
         for number, item in enumerate(classes.devices)
     ]
     kernel = Kernel()

@@ -24,7 +24,7 @@ from hespas.hardware.system import ASTRA_SHAPES, RemoteMemory, RemoteMemoryKind,
 from hespas.program.collectives import COMMON_KINDS, CollectiveKind
 from hespas.simulate.astra.simulate import simulate
 from hespas.simulate.flow.simulate import simulate_flow
-from hespas.tasks.graph import CollectiveTask, Job, Task, TaskGraph
+from hespas.tasks.graph import HOST_LAUNCH, CollectiveTask, Job, Task, TaskGraph
 
 
 def alone_ps(
@@ -59,6 +59,19 @@ def alone_ps(
 )
 def test_algorithms_on_a_switch(kind: str, algorithm: str, expected_ps: int) -> None:
     assert alone_ps(CollectiveKind[kind], algorithm, SWITCH) == expected_ps
+
+
+@pytest.mark.parametrize(("is_launched", "start_ps"), [(True, 2 * MS), (False, 3 * MS)])
+def test_a_kernel_that_was_ready_first_starts_first(is_launched: bool, start_ps: int) -> None:
+    launched = replace(compute(1, MS), is_on_host=True, label=HOST_LAUNCH if is_launched else "")
+    tasks = (
+        launched,
+        compute(2, MS, depends_on=(1,)),
+        compute(3, MS, depends_on=(2,)),
+        compute(4, MS, depends_on=(1,)),  # in another stream of the device
+    )
+    (timeline,) = simulate_flow(graph(*tasks), SWITCH).classes
+    assert timeline.nodes[4][0] == start_ps
 
 
 @pytest.mark.parametrize(
