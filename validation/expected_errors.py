@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from statistics import mean, median
+from statistics import mean, median, quantiles
 from typing import Any
 
 from every_rows import RECENT
@@ -67,6 +67,7 @@ def _recorded(row: Mapping[str, Any]) -> dict[str, Any]:
 def _group(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     found: Sequence[Mapping[str, Any]] = list(rows)
     sizes: list[float] = [row["error"] for row in found]
+    tenths = quantiles(sizes, n=10, method="inclusive")
     devices = [row["devices"] for row in found]
     return {
         "steps": len(found),
@@ -74,6 +75,8 @@ def _group(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         "median": median(sizes),
         "least": min(sizes),
         "most": max(sizes),
+        "low": tenths[0],
+        "high": tenths[-1],
         "devices": [min(devices), max(devices)],
         "parts": sorted({row["part"] for row in found}),
     }

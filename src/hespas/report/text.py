@@ -7,7 +7,13 @@ from textwrap import fill
 
 from hespas.base.frozen import frozen
 from hespas.base.units import format_amount, format_energy, format_quantity, format_time
-from hespas.prediction.figures.schema import IDLE, AssumptionGroup, EnergyParts, RunReport
+from hespas.prediction.figures.schema import (
+    IDLE,
+    AssumptionGroup,
+    EnergyParts,
+    ExpectedError,
+    RunReport,
+)
 
 _SHOWN = 3
 _WIDTH = 100
@@ -124,10 +130,10 @@ def headline(report: RunReport) -> Headline:
     machine = f"{report.devices} x {report.node}"
     if report.system not in (None, f"{report.devices}x{report.node}"):
         machine += f" on {report.system}"
-    memory, error = list(_memory(report)), report.expected_error
+    memory = list(_memory(report))
     rows = [
         *_times(report),
-        *([] if error is None else [("Expected error", error.text)]),
+        *_expected(report.expected_error),
         ("Bound by", _per_cents(bound_parts(report))),
         *_throughput(report),
         *_utilisation(report),
@@ -172,6 +178,15 @@ def _times(report: RunReport) -> Iterator[tuple[str, str]]:
         moved = format_quantity(report.host_transfer_bytes, "B")
         note = f"for {moved} a device, {hidden} hidden"
         yield "Host transfers", _time_text(report.host_transfer_s, note)
+
+
+def _expected(error: ExpectedError | None) -> Iterator[tuple[str, str]]:
+    if error is None:
+        return
+    yield "Expected error", error.text
+    if error.likely_from_s is not None and error.likely_to_s is not None:
+        span = f"{format_time(error.likely_from_s)} to {format_time(error.likely_to_s)}"
+        yield "Likely step time", f"{span}, as 8 of 10 of these steps were to their predictions"
 
 
 def _time_text(time_s: float, note: str) -> str:

@@ -349,6 +349,10 @@ class ExpectedError(msgspec.Struct, frozen=True, kw_only=True):
     least: Annotated[Known, _of("the lowest error, below 0 where the prediction is short")] = None
     most: Annotated[Known, _of("the highest error")] = None
     modelled: Annotated[Known, _of("what modelled kernels are off compiled ones, mean")] = None
+    likely_from_s: Annotated[
+        Known, _of("of ten steps that are to predictions as published ones, one is shorter")
+    ] = None
+    likely_to_s: Annotated[Known, _of("one of ten is longer")] = None
 
 
 class PublishedErrors(msgspec.Struct, frozen=True, kw_only=True):

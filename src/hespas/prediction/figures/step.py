@@ -351,7 +351,7 @@ def _summary(
         live_memory_bytes=program.memory.live_bytes if program.graph.program.is_recorded else None,
         launch_wait_s=prediction.launch_wait_s,
         holders=_holder_rows(program),
-        expected_error=expected_error(prediction),
+        expected_error=expected_error(prediction, step_s),
     )
 
 

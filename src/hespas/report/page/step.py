@@ -78,9 +78,13 @@ def _answer(report: RunReport) -> Iterator[Cards | Notes]:
 
 def _figures(report: RunReport) -> Iterator[tuple[str, str, str]]:
     yield "Step time", format_time(report.step_time_s), f"on {report.devices} devices"
-    if report.expected_error is not None and report.expected_error.mean_absolute is not None:
-        share = f"{100 * report.expected_error.mean_absolute:.1f} %"
-        yield "Expected error", share, f"mean of {report.expected_error.steps} published steps"
+    error = report.expected_error
+    if error is not None and error.mean_absolute is not None:
+        share = f"{100 * error.mean_absolute:.1f} %"
+        yield "Expected error", share, f"mean of {error.steps} published steps"
+    if error is not None and error.likely_from_s is not None and error.likely_to_s is not None:
+        span = f"{format_time(error.likely_from_s)} to {format_time(error.likely_to_s)}"
+        yield "Likely step time", span, "8 of 10 published steps, relative to predictions"
     if report.tokens_per_s is not None:
         per_device = f"{format_amount(report.tokens_per_s_per_device or 0.0)} tokens/s a device"
         yield "Throughput", f"{format_amount(report.tokens_per_s)} tokens/s", per_device

@@ -13,11 +13,12 @@ from hespas.prediction.figures.expected import expected_error
 from hespas.prediction.figures.schema import ExpectedError
 
 ROOT = Path(__file__).resolve().parents[4]
+STEP_S = 2.0
 BLOCK = str(ROOT / "examples" / "attention_block.mlir")
 
 
 def stated(workload: str, cluster: str, fidelity: str = "fused") -> ExpectedError:
-    return expected_error(hespas.predict(workload, cluster=cluster, fidelity=fidelity))
+    return expected_error(hespas.predict(workload, cluster=cluster, fidelity=fidelity), STEP_S)
 
 
 def test_a_step_on_gpus_has_the_error_of_steps_on_gpus() -> None:
@@ -38,6 +39,15 @@ def test_kernels_of_libraries_have_errors_of_their_own_and_more_with_experts() -
     assert "PyTorch on" in dense.text
     experts = stated("Qwen/Qwen3-30B-A3B", "8xH100_80GB", "library")
     assert "with experts" in experts.text
+
+
+def test_eight_of_ten_steps_lie_in_a_range() -> None:
+    expected = stated("llama3-100m", "4xH100_80GB", "library")
+    assert expected.median is not None
+    assert expected.likely_from_s is not None
+    assert expected.likely_to_s is not None
+    assert expected.likely_from_s < STEP_S / (1 + expected.median) < expected.likely_to_s
+    assert stated("llama3-8b:prefill", "8xH100_80GB").likely_from_s is None
 
 
 def test_a_token_has_the_errors_of_engines() -> None:
