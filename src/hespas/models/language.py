@@ -449,11 +449,13 @@ class LanguageModel:
         run = self.run
         if not isinstance(run, Training):
             return self
+        style = self.style
+        if run.embedding_lookup != "auto":
+            style = replace(style, one_hot=run.embedding_lookup == "product")
         experts, rotation = run.expert_kernels == "eager", run.rotary_kernels == "eager"
-        if not (run.eager or experts or rotation):
-            return self
-        style = replace(self.style, eager=run.eager, eager_experts=experts, eager_rotation=rotation)
-        return replace(self, style=style)
+        if run.eager or experts or rotation:
+            style = replace(style, eager=run.eager, eager_experts=experts, eager_rotation=rotation)
+        return self if style is self.style else replace(self, style=style)
 
     @property
     def has_slow_experts(self) -> bool:

@@ -185,6 +185,7 @@ CHOICES = {
     "loss": ("fused", "eager"),
     "expert_kernels": ("fused", "eager"),
     "rotary_kernels": ("fused", "eager"),
+    "embedding_lookup": ("auto", "rows", "product"),
     "same_rows": ("auto", "joined", "apart"),
     "lora_modules": ("all", *LORA_MODULES),
     "stage": ("whole", "first", "middle", "last"),

@@ -21,7 +21,8 @@ class Training:
     of PyTorch as a kernel of its own; ``loss`` eager the loss alone, in f32; ``expert_kernels``
     eager what is between products of experts, as far as Megatron-LM has no kernel for all of it;
     ``rotary_kernels`` eager what rotates queries and keys. Products of the ``same_rows``, of
-    queries, keys and values or of a gate and what it multiplies, are joined, or apart.
+    queries, keys and values or of a gate and what it multiplies, are joined, or apart. The
+    ``embedding_lookup`` reads rows of the embedding, or is a product with a one-hot matrix.
     Each of ``mtp_layers`` predicts a further token (multi-token prediction). With a ``lora_rank``
     the model's weights are frozen, in ``dtype``, and adapters of that rank are trained beside those
     of the ``lora_modules``, joined by ``+``: by default all that Megatron-Bridge adapts. Sequences
@@ -49,6 +50,7 @@ class Training:
     expert_kernels: str = "fused"
     rotary_kernels: str = "fused"
     same_rows: str = "auto"
+    embedding_lookup: str = "auto"
     mtp_layers: int = 0
     lora_rank: int = 0
     lora_modules: str = "all"

@@ -165,3 +165,12 @@ def test_products_that_are_apart_share_what_is_gathered() -> None:
         )
     }
     assert found["f8"] == found["bf16"]
+
+
+@pytest.mark.parametrize("name", SOFTWARE)
+def test_frameworks_of_pytorch_read_rows_of_the_embedding(name: str) -> None:
+    maxtext = model_named("llama3-100m")
+    given = software_named(name).settings_for(is_hopper=True)
+    assert maxtext.settings.as_run.style.one_hot
+    assert not maxtext.with_options(given).settings.as_run.style.one_hot
+    assert maxtext.with_options({"embedding_lookup": "product"}).settings.as_run.style.one_hot
