@@ -91,9 +91,14 @@ def names_system(name: str) -> bool:
 
 def _presets(part: str) -> dict[str, tuple[int, ...]]:
     """Return the preset sizes of a part's family, by name."""
-    own = [name for name in system_names() if name.startswith(f"{part}_")]
-    family = [name for name in system_names() if name.startswith(f"{family_of(part)}_")]
+    own = [name for name in system_names() if _part_of(name) == part]
+    family = [name for name in system_names() if family_of(_part_of(name)) == family_of(part)]
     return {name: preset_sizes(name) for name in dict.fromkeys([*own, *family])}
+
+
+def _part_of(system: str) -> str:
+    """Return the part whose name begins that of a system preset."""
+    return max((name for name in device_names() if system.startswith(f"{name}_")), key=len)
 
 
 def _gpu_nodes(part: str, count: int) -> System:

@@ -375,12 +375,12 @@ def load_word(requests: Requests, figures: Figures, most: float | None) -> str:
     return "backlogged" if is_growing else "stable"
 
 
-def bound_of(surface: Surface, served: Served, mean_batch: float, prompt: int) -> Bound:
-    """Return what limits iterations of the mean batch."""
+def bound_of(surface: Surface, served: Served, batch: float, prompt: int) -> Bound:
+    """Return what limits iterations of a batch."""
     causes = served.causes_ps
     queue = max(causes, key=lambda cause: causes[cause]) if causes else IDLE_QUEUE
     return Bound(
-        decode=_largest(surface.report_near(round(mean_batch), is_prompt=False).bound),
+        decode=_largest(surface.report_near(round(batch), is_prompt=False).bound),
         prefill=_largest(surface.report_near(prompt, is_prompt=True).bound),
         queue=queue,
     )
@@ -389,12 +389,6 @@ def bound_of(surface: Surface, served: Served, mean_batch: float, prompt: int) -
 def _largest(shares: msgspec.Struct) -> str:
     values: Mapping[str, float] = msgspec.to_builtins(shares)
     return max(values, key=lambda name: values[name] or 0.0).replace("_", " ")
-
-
-def mean_batch(served: Served, figures: Figures) -> float:
-    """Return the mean number of decoding requests over the run, all replicas."""
-    first, ended = np.asarray(served.first_ps), np.asarray(served.ended_ps)
-    return float((ended - first).sum()) / PICOSECONDS / figures.duration_s
 
 
 def check_lengths(requests: Requests, longest: int | None) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from hespas.serve.activity import Activity
 from hespas.serve.prefixes import Chain, Node, PrefixCache
 from hespas.serve.setup import Setup
 
@@ -69,7 +70,7 @@ class Growth:
 
 @dataclass(slots=True, kw_only=True)
 class Pool:
-    """A replica's common queue, prompts and blocks."""
+    """A replica's common queue, prompts and blocks, and what it did."""
 
     free: int
     cache: PrefixCache | None
@@ -78,6 +79,7 @@ class Pool:
     order: list[int] = field(default_factory=list[int])
     blocks_of: dict[int, int] = field(default_factory=dict[int, int])
     used: dict[int, list[Node]] = field(default_factory=dict[int, list[Node]])
+    activity: Activity = field(default_factory=Activity)
 
 
 def pool_of(setup: Setup, work: Work) -> Pool:

@@ -254,7 +254,8 @@ class Replica:
             times_ps = [self._mixed_ps(stage, decoding, chunks) for stage in self.setup.stages]
             elapsed = self.clock.through(self.now + host_ps, times_ps) - self.now
         self.planned_ps, self.unpolled = self.now, 0
-        self._pass(elapsed, self._tokens_made() if decodes else 1, decodes=decodes)
+        count = self._tokens_made() if decodes else 1
+        self._pass(elapsed, count, decodes=decodes, prompt_tokens=tokens)
         self.complete = [prompt for prompt in pool.prompts if not prompt.uncomputed]
         pool.prompts = [prompt for prompt in pool.prompts if prompt.uncomputed]
 
@@ -451,9 +452,10 @@ class Replica:
 
     # -- time
 
-    def _pass(self, elapsed_ps: int, count: int, *, decodes: bool) -> None:
+    def _pass(self, elapsed_ps: int, count: int, *, decodes: bool, prompt_tokens: int = 0) -> None:
         """Let iterations pass, each with a token for every decoding sequence."""
-        pool = self.pool
+        pool, decoding = self.pool, self.decoding
+        pool.activity.add(self.now, elapsed_ps, decoding=decoding, prompt_tokens=prompt_tokens)
         if pool.waiting:
             cause = self._cause()
             self.causes_ps[cause] = self.causes_ps.get(cause, 0) + elapsed_ps

@@ -18,6 +18,7 @@ from hespas.models.language import LanguageModel
 from hespas.models.model import MeshAxes
 from hespas.models.part import PIPE
 from hespas.prediction.served import without_capacity
+from hespas.serve.activity import mean_batch, working_batch
 from hespas.serve.answer import (
     Figures,
     Objectives,
@@ -30,10 +31,10 @@ from hespas.serve.answer import (
     largest_rate,
     latency,
     load_word,
-    mean_batch,
     states,
 )
 from hespas.serve.calibration import compared, read_log
+from hespas.serve.energy import energy_of
 from hespas.serve.engine import Engine, engine_named
 from hespas.serve.expected import published_errors
 from hespas.serve.load import PICOSECONDS, Requests
@@ -54,6 +55,8 @@ _OF_THE_STEP = ("the batch is", "the mesh is", "kernels are those of libraries",
 """How assumptions begin that hold for a step by itself, or for all that are served."""
 _OF_ONE_STAGE = frozenset({"stage", "first_layer"})
 """Settings of steps that are one stage of a pipeline."""
+_COPIES = "data"
+"""The axis of copies of the model, which are replicas where it is served."""
 _EXPERTS = "expert"
 """The axis of devices that have experts of their own, and attention too."""
 
@@ -79,7 +82,13 @@ class Fleet:
     @property
     def devices(self) -> int:
         """The devices of all replicas."""
-        return self.of_replica * self.replicas + self.prefill_mesh.device_count * self.prefills
+        return sum(self.of_each)
+
+    @property
+    def of_each(self) -> list[int]:
+        """The devices of each replica, those for prompts alone behind the others."""
+        of_prefill = self.prefill_mesh.device_count
+        return [self.of_replica] * self.replicas + [of_prefill] * self.prefills
 
 
 def fleet_of(options: ServeOptions) -> Fleet:
@@ -197,8 +206,25 @@ def _check(options: ServeOptions, fleet: Fleet, model: LanguageModel | None) -> 
         )
     if model is not None:
         _check_type(options, model, fleet.part)
+    _check_unserved(options, fleet)
     _check_halves(options, fleet)
     _check_pipeline(options, fleet)
+
+
+def _check_unserved(options: ServeOptions, fleet: Fleet) -> None:
+    """Raise `ConfigError` for what steps have and engines have not."""
+    if options.model.software is not None:
+        raise ConfigError(
+            f"{option('software')} has no effect on what is served",
+            hint=f"drop it: training steps have it; {option('engine')} names the engine",
+        )
+    for name, mesh in (("mesh", fleet.mesh), ("prefill_mesh", fleet.prefill_mesh)):
+        if mesh.size(_COPIES) > 1:
+            raise ConfigError(
+                f"{_COPIES}={mesh.size(_COPIES)} of {option(name)} makes copies of the model, "
+                "which engines serve as replicas",
+                hint=f"drop it: {option('replicas')} says how many there are",
+            )
 
 
 def _check_type(options: ServeOptions, model: LanguageModel, part: str) -> None:
@@ -283,14 +309,17 @@ def _report(
     plan: ServingPlan,
     steps: ReplicaSteps,
 ) -> ServingReport:
-    surface, stages, usd = steps.joined, len(steps.models), options.device_hour_usd
+    surface, usd = steps.joined, options.device_hour_usd
     setup, served = plan.setup, plan.serve(requests)
     errors = published_errors(setup.engine.name, fleet.part)
     figures = figures_of(requests, served)
     most = largest_rate(requests, plan, options.slo)
     tokens = sum(requests.outputs)
     rate = tokens / figures.duration_s
-    batch = mean_batch(served, figures) / fleet.replicas
+    duration_s = figures.duration_s
+    working = working_batch(served.activities) / surface.parts
+    batch = mean_batch(served.activities, duration_s) / fleet.replicas
+    total_j = energy_of(surface, served.activities, fleet.of_each, duration_s)
     ttft, total, queue = map(latency, (figures.ttft_s, figures.latency_s, figures.queue_s))
     assert ttft is not None and total is not None and queue is not None  # noqa: S101, PT018
     hits = served.cached_tokens / sum(requests.prompts) if requests.chains is not None else None
@@ -321,17 +350,19 @@ def _report(
         prompt_share=_prompt_share(requests, surface, batch),
         preemptions=served.preemptions,
         iterations=served.iterations,
-        bound=bound_of(surface, served, batch / stages, sum(requests.prompts) // len(requests)),
+        bound=bound_of(surface, served, working, sum(requests.prompts) // len(requests)),
         expected_error=None if errors is None else errors.tpot,
         published_errors=errors,
         left_out_error=surface.times.left_out_error,
-        energy_j_per_output_token=_energy(surface, batch / stages, fleet, figures, tokens),
+        energy_j_per_output_token=None if total_j is None else total_j / tokens,
         usd_per_million_output_tokens=usd
         and usd * fleet.devices * figures.duration_s / _S_PER_HOUR / tokens * 1e6,
         launch="\n".join(_launches(options, fleet, setup.engine)),
         steps=_steps_of(surface),
         states=states(served),
-        stages=steps.rows(setup, batch / stages, _capacity_bytes(fleet.part)) if stages > 1 else [],
+        stages=steps.rows(setup, working, _capacity_bytes(fleet.part))
+        if len(steps.models) > 1
+        else [],
         assumptions=list(_assumptions(options, plan, requests, steps)),
     )
 
@@ -357,16 +388,6 @@ def _prompt_share(requests: Requests, surface: Surface, batch: float) -> float:
     step_ps = times.of_tokens(sequences) + times.of_context(sequences) * context
     decoding_s = step_ps / PICOSECONDS * sum(requests.outputs) / sequences
     return prompts_s / (prompts_s + decoding_s)
-
-
-def _energy(
-    surface: Surface, batch: float, fleet: Fleet, figures: Figures, tokens: int
-) -> float | None:
-    """Return joules per output token, at the mean batch."""
-    if surface.power_w is None:
-        return None
-    power_w = interpolated(surface.power_w, round(batch))
-    return power_w * fleet.devices * figures.duration_s / tokens
 
 
 def _launches(options: ServeOptions, fleet: Fleet, engine: Engine) -> Iterator[str]:
@@ -436,6 +457,7 @@ def _assumptions(
         "before"
     )
     yield from _cache_assumptions(plan, surface)
+    yield from _power_assumptions(surface)
     yield from _stage_assumptions(steps, plan.setup.engine)
     if options.step_factors != StepFactors():
         factors = options.step_factors
@@ -537,6 +559,17 @@ def _cache_assumptions(plan: ServingPlan, surface: Surface) -> Iterator[str]:
         yield f"layers with a window attend to the last {window} tokens; {keeping}"
     if memory.state_bytes:
         yield f"a sequence has {memory.state_bytes / 1e6:.1f} MB of states on a device, in f32"
+
+
+def _power_assumptions(surface: Surface) -> Iterator[str]:
+    """Say what devices that wait draw, if power is known."""
+    if surface.power_w is None:
+        return
+    if surface.idle_w:
+        share = "its part of the machine and the network"
+        yield f"a device that waits draws {surface.idle_w:.0f} W, with {share}"
+    else:
+        yield "what devices draw while they wait is not known, and not counted"
 
 
 def _host_assumption(engine: Engine) -> str:

@@ -12,6 +12,7 @@ from heapq import heapify, heappop, heappush
 
 from hespas.base.frozen import frozen
 from hespas.errors import ConfigError
+from hespas.serve.activity import Activity
 from hespas.serve.load import PICOSECONDS, Requests
 from hespas.serve.pipeline import Pipeline
 from hespas.serve.pool import Work, summed_causes_ps
@@ -106,6 +107,7 @@ class Served:
 
     ``replicas`` are where each ran. ``samples`` of a replica are its state at ends of iterations.
     ``cached_tokens`` are those of prompts that were not computed, as a replica kept them.
+    ``activities`` are of replicas, those behind the others that compute prompts alone.
     """
 
     arrivals_ps: list[int]
@@ -118,6 +120,7 @@ class Served:
     cached_tokens: int = 0
     samples: list[Sample] = field(default_factory=list["Sample"])
     causes_ps: dict[str, int] = field(default_factory=dict[str, int])
+    activities: list[Activity] = field(default_factory=list[Activity])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,6 +185,7 @@ def serve(
         cached_tokens=sum(work.cached.values()),
         samples=samples,
         causes_ps=summed_causes_ps(fleet.engines),
+        activities=[replica.pool.activity for replica in fleet.engines],
     )
 
 

@@ -21,7 +21,7 @@ from hespas.base.frozen import frozen
 from hespas.base.home import cache_home
 from hespas.errors import CacheError, ConfigError
 from hespas.models.language import LanguageModel
-from hespas.prediction.figures.schema import RunReport
+from hespas.prediction.figures.schema import EnergyParts, RunReport
 from hespas.prediction.workload import source_of
 from hespas.serve.depth import Depths, deepened, depths_of
 from hespas.serve.load import PICOSECONDS
@@ -177,8 +177,9 @@ class Surface:
     """Step times of one replica, and its devices' memory.
 
     ``most_decoded`` is the largest batch that decodes; those beyond are of prompts. ``power_w`` is
-    that of a device by new tokens; None where it is not known. ``reports`` are the predicted steps,
-    of the ``depths``' layers where not all are predicted.
+    that of a device by new tokens; None where it is not known. ``idle_w`` is what a device and its
+    share of the machine draw while it waits, 0 where that is not known. ``reports`` are the
+    predicted steps, of the ``depths``' layers where not all are predicted.
     """
 
     times: StepTimes
@@ -187,6 +188,7 @@ class Surface:
     capacity_bytes: int | None
     parts: int
     power_w: tuple[tuple[int, float], ...] | None
+    idle_w: float
     reports: Mapping[Size, RunReport]
     depths: Depths | None
 
@@ -306,9 +308,24 @@ def surface(
         capacity_bytes=next(iter(reports.values())).memory_capacity_bytes,
         parts=parts,
         power_w=tuple(sorted(power_w.items())) or None,
+        idle_w=_idle_w(next(iter(reports.values())).energy),
         reports=reports,
         depths=depths,
     )
+
+
+def _idle_w(parts: EnergyParts | None) -> float:
+    """Return what a device and its machine draw beside work.
+
+    >>> _idle_w(None)
+    0.0
+    """
+    if parts is None:
+        return 0.0
+    board_j = parts.compute_j + parts.memory_j + parts.idle_j
+    beside_j = parts.idle_j + (parts.node_j or 0.0) + (parts.network_j or 0.0) + parts.facility_j
+    # Parts are of the step that was predicted, which may have fewer layers than the model.
+    return parts.device_w * beside_j / board_j
 
 
 def _attending(

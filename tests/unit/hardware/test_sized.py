@@ -116,6 +116,20 @@ def test_a_part_takes_the_links_of_one_that_differs_in_memory_and_its_own_memory
 
 
 @pytest.mark.parametrize(
+    ("asked", "preset"),
+    [
+        ("2xH100_80GB", "H100_80GB_8GPU"),
+        ("2xH100_96GB", "H100_80GB_8GPU"),
+        ("2xH200_141GB", "H200_141GB_8GPU"),
+        ("2xH100_NVL_94GB", "H100_NVL_94GB_2GPU"),
+        ("2xA100_SXM_80GB", "A100_SXM_40GB_8GPU"),
+    ],
+)
+def test_a_part_takes_no_links_of_a_card_of_another_form(asked: str, preset: str) -> None:
+    assert f"linked as in the preset {preset}" in find_system(asked).assumptions[0]
+
+
+@pytest.mark.parametrize(
     ("asked", "message"),
     [
         ("12xH100_80GB", "12 devices do not fill nodes of 8 H100_80GB; give 8 or 16"),

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from hespas.errors import ConfigError
+from hespas.serve.activity import mean_batch
 from hespas.serve.answer import (
     Objectives,
     check_lengths,
@@ -13,7 +14,6 @@ from hespas.serve.answer import (
     largest_rate,
     latency,
     load_word,
-    mean_batch,
     sustained_rate,
 )
 from hespas.serve.engine import vllm
@@ -53,7 +53,7 @@ def test_a_single_request_takes_what_its_iterations_take() -> None:
     assert figures.tpot_s[0] == pytest.approx(step_s + 1000.5 * 1e-8, rel=1e-6)
     assert figures.latency_s[0] == pytest.approx(prompt_s + 2 * figures.tpot_s[0])
     assert figures.queue_s[0] == 0
-    assert mean_batch(served, figures) == pytest.approx(
+    assert mean_batch(served.activities, figures.duration_s) == pytest.approx(
         2 * figures.tpot_s[0] / figures.latency_s[0]
     )
 

@@ -53,6 +53,22 @@ def test_models_that_are_no_decoders_are_refused() -> None:
         _asked("google-t5/t5-large", "1xH100_80GB")
 
 
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"model": ModelOptions(mesh=parse_mesh("data=2,tp=2"))}, "data=2 of mesh makes copies"),
+        (
+            {"prefill_replicas": 1, "prefill_mesh": parse_mesh("data=2"), "replicas": 1},
+            "data=2 of prefill_mesh makes copies",
+        ),
+        ({"model": ModelOptions(software="megatron")}, "software has no effect"),
+    ],
+)
+def test_what_no_engine_has_is_refused(changed: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        _asked("Qwen/Qwen3-4B", "4xH100_80GB", **changed)
+
+
 def test_a_type_that_a_part_does_not_multiply_is_refused() -> None:
     with pytest.raises(ConfigError, match="no products of bf16") as refused:
         _asked("meta-llama/Llama-3.1-8B", "1xV100_32GB")
@@ -134,6 +150,7 @@ class _Seen(Surfaces):
             capacity_bytes=80 * 10**9,
             parts=1,
             power_w=None,
+            idle_w=0.0,
             reports=dict.fromkeys(sizes, report),
             depths=None,
         )

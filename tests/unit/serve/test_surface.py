@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from hespas.prediction.figures.schema import OpRow, RunReport
+from hespas.prediction.figures.schema import EnergyParts, OpRow, RunReport
 from hespas.serve.load import PICOSECONDS
 from hespas.serve.surface import (
     LONG,
@@ -141,6 +141,30 @@ def test_of_recurrences_attention_alone_counts_pairs() -> None:
 def test_power_is_that_of_the_steps(exact: Surface) -> None:
     assert exact.power_w is not None
     assert exact.power_w[0] == (1, pytest.approx(3.0 / exact.reports[sizes()[0]].step_time_s, 0.01))
+
+
+def test_a_device_that_waits_draws_what_a_step_draws_beside_work() -> None:
+    parts = EnergyParts(
+        compute_j=20.0,
+        memory_j=10.0,
+        idle_j=10.0,
+        node_j=6.0,
+        network_j=None,
+        facility_j=0.0,
+        device_w=400.0,
+        node_w=None,
+        node_devices=None,
+        clock=1.0,
+        power_limit_w=700.0,
+    )
+    reports = {
+        size: msgspec.structs.replace(_report(size), energy=parts, energy_j=46.0)
+        for size in sizes()
+    }
+    # A step of 0.1 s: 40 J of 400 W.
+    assert surface(reports, parts=1).idle_w == pytest.approx((10 + 6) / 0.1)
+    reports = {size: msgspec.structs.replace(_report(size), energy=None) for size in sizes()}
+    assert surface(reports, parts=1).idle_w == 0
 
 
 def test_the_nearest_step_says_what_bounds_it(exact: Surface) -> None:
