@@ -16,6 +16,7 @@ from hespas.errors import SimulationError
 from hespas.tasks.graph import (
     ALWAYS,
     CollectiveTask,
+    GroupTable,
     Job,
     ReceiveTask,
     Roles,
@@ -118,17 +119,26 @@ def find_groups(job: Job, roles: Sequence[Roles]) -> tuple[list[Group], list[lis
     return list(numbers), group_of
 
 
-def _groups_of_task(graph: TaskGraph, task: Task) -> Iterator[tuple[Group, Members]]:
+def communicators(graph: TaskGraph, task: Task) -> GroupTable:
+    """Return the groups or pairs of devices that a task is among."""
     match task:
         case CollectiveTask(group_table=int(table)):
-            groups = graph.group_tables[table]
-            yield from zip(groups, groups, strict=True)
+            return graph.group_tables[table]
+        case SendTask() | ReceiveTask():
+            return task.pairs
+        case _:
+            return ()
+
+
+def _groups_of_task(graph: TaskGraph, task: Task) -> Iterator[tuple[Group, Members]]:
+    groups = communicators(graph, task)
+    match task:
         case SendTask():
             yield from ((Channel(*pair), pair[:1]) for pair in task.pairs)
         case ReceiveTask():
             yield from ((Channel(*pair), pair[1:]) for pair in task.pairs)
         case _:
-            return
+            yield from zip(groups, groups, strict=True)
 
 
 def fold(

@@ -8,19 +8,36 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
 from math import prod
 from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hespas.base.frozen import frozen
 from hespas.collectives.patterns import Along, Form, Pattern, ends, loop_through
 from hespas.hardware.interconnect import Dimension, Shape
-from hespas.simulate.astra.folding import Group, Members, check_group, find_groups
+from hespas.simulate.astra.folding import (
+    Group,
+    Members,
+    check_group,
+    communicators,
+    find_groups,
+    tasks_of_roles,
+)
 from hespas.simulate.flow.graph_links import Integers
-from hespas.tasks.graph import ALWAYS, CollectiveTask, Job, ReceiveTask, Roles, SendTask
+from hespas.simulate.flow.refinement import count_distinct, row_numbers
+from hespas.tasks.graph import (
+    ALWAYS,
+    CollectiveTask,
+    GroupTable,
+    Job,
+    ReceiveTask,
+    Roles,
+    SendTask,
+    Task,
+)
 
 Signature: TypeAlias = tuple[str, int]
 """A kind of collective, or ``send_recv``, and its size in bytes."""
@@ -34,7 +51,7 @@ def signature_of(task: CollectiveTask | SendTask | ReceiveTask) -> Signature:
     return f"{kind}_{task.kernel}" if task.kernel else kind, task.size_bytes
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class Groups:
     """All groups of a job, numbered.
 
@@ -54,23 +71,61 @@ class Groups:
         return len(self.signatures)
 
 
-def groups_of_job(job: Job, roles: list[Roles]) -> Groups:
-    """Return the groups of a job."""
-    groups, by_graph = find_groups(job, roles)
-    signatures: list[frozenset[Signature]] = [frozenset()] * len(groups)
-    group_of = [[np.array(numbers, dtype=np.int64) for numbers in table] for table in by_graph]
-    everyone: Members = tuple(range(job.device_count))
-    world_signatures: set[Signature] = set()
-    for graph, graph_roles, groups_of_roles in zip(job.graphs, roles, group_of, strict=True):
-        role_signatures: dict[int, set[Signature]] = {}
+@frozen
+class _Communication:
+    """What the groups of a job follow from: equal for jobs that have equal ones.
+
+    ``everyone`` has the signatures among all devices; ``roles`` by graph what its roles are among,
+    and their signatures.
+    """
+
+    graph_of_device: tuple[int, ...]
+    everyone: frozenset[Signature]
+    roles: tuple[tuple[tuple[type[Task], GroupTable, frozenset[Signature]], ...], ...]
+    job: Job = field(compare=False)
+    job_roles: Sequence[Roles] = field(compare=False)
+
+    def __hash__(self) -> int:
+        return hash(len(self.graph_of_device))
+
+
+def groups_of_job(job: Job, roles: Sequence[Roles]) -> Groups:
+    """Return the groups of a job: the same value again where they are the last job's."""
+    everyone: set[Signature] = set()
+    of_graphs: list[tuple[tuple[type[Task], GroupTable, frozenset[Signature]], ...]] = []
+    for graph, graph_roles in zip(job.graphs, roles, strict=True):
+        signatures: dict[int, set[Signature]] = {}
         for task, role in zip(graph.tasks, graph_roles.role_of_task, strict=True):
             if isinstance(task, CollectiveTask | SendTask | ReceiveTask):
-                own = (
-                    world_signatures if role == ALWAYS else role_signatures.setdefault(role, set())
-                )
+                own = everyone if role == ALWAYS else signatures.setdefault(role, set())
                 own.add(signature_of(task))
-        for role, own in role_signatures.items():
-            numbers = groups_of_roles[role]
+        of_graphs.append(
+            tuple(
+                [
+                    (type(task), communicators(graph, task), frozenset(signatures.get(role, ())))
+                    for role, task in enumerate(tasks_of_roles(graph, graph_roles))
+                ]
+            )
+        )
+    return found_groups(
+        _Communication(
+            graph_of_device=job.graph_of_device,
+            everyone=frozenset(everyone),
+            roles=tuple(of_graphs),
+            job=job,
+            job_roles=roles,
+        )
+    )
+
+
+@lru_cache(maxsize=1)
+def found_groups(communication: _Communication) -> Groups:
+    """Return the groups of a job. Predictions simulate one job several times."""
+    groups, by_graph = find_groups(communication.job, communication.job_roles)
+    signatures: list[frozenset[Signature]] = [frozenset()] * len(groups)
+    group_of = [[np.array(numbers, dtype=np.int64) for numbers in table] for table in by_graph]
+    for graph_roles, groups_of_roles in zip(communication.roles, group_of, strict=True):
+        for (_, _, own), numbers in zip(graph_roles, groups_of_roles, strict=True):
             joined: dict[frozenset[Signature], frozenset[Signature]] = {}
             present: list[int] = np.unique(numbers[numbers >= 0], return_counts=True)[0].tolist()
             for number in present:
@@ -79,12 +134,13 @@ def groups_of_job(job: Job, roles: list[Roles]) -> Groups:
                     joined[before] = before | own
                 signatures[number] = joined[before]
     world = None
-    if world_signatures:
+    if communication.everyone:
+        everyone: Members = tuple(range(communication.job.device_count))
         if everyone not in groups:
             groups.append(everyone)
             signatures.append(frozenset())
         world = groups.index(everyone)
-        signatures[world] |= world_signatures
+        signatures[world] |= communication.everyone
     return Groups(
         by_size=_by_size(groups),
         group_of=group_of,
@@ -136,8 +192,7 @@ def layout_numbers(
     table = np.concatenate(columns, axis=1)
     if (table == table[0]).all():
         return np.zeros(len(members), dtype=np.int64)
-    _, numbers = np.unique(table, axis=0, return_inverse=True)
-    return numbers.reshape(-1).astype(np.int64)
+    return row_numbers(table)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -303,9 +358,3 @@ def _along(rows: Integers, pattern: Pattern) -> tuple[Integers, Integers]:
 
 
 _MESSAGES_EACH = {Form.NEIGHBOURS: 2, Form.BOTH_TREES: 4}
-
-
-def count_distinct(values: NDArray[np.int64] | NDArray[np.uint64]) -> int:
-    """Return how many values differ."""
-    # Without counts, numpy imports masked arrays, which takes 10 ms.
-    return len(np.unique(values, return_counts=True)[0])

@@ -7,26 +7,36 @@ devices, groups and links are refined into classes.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import field, replace
+from functools import lru_cache
 from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hespas.base.frozen import frozen
 from hespas.collectives.patterns import Pattern
+from hespas.hardware.interconnect import Dimension
+from hespas.hardware.links import LinkParameters
 from hespas.simulate.astra.folding import DeviceClass
 from hespas.simulate.flow.graph_links import Integers
 from hespas.simulate.flow.groups import (
     GroupLayout,
     Groups,
     Signature,
-    count_distinct,
     groups_of_job,
     layout_numbers,
 )
 from hespas.simulate.flow.planning import Plan, Planner
+from hespas.simulate.flow.refinement import (
+    ClassNumbers,
+    Edges,
+    count_distinct,
+    equal_targets,
+    numbered,
+    refine,
+    split,
+)
 from hespas.simulate.flow.topology import Reals, Topology
 from hespas.simulate.flow.transfers import rate_units
 from hespas.simulate.kernel import BYTES_PER_TASK, check_memory
@@ -81,14 +91,47 @@ def find_classes(
     and collectives without an algorithm, and for what would take more memory than there is.
     """
     groups = groups_of_job(job, roles)
-    blocks = list(_blocks(groups, planner, is_irregular=is_irregular))
+    shapes = tuple([_shape(dimension) for dimension in planner.dimensions])
+    blocks = [
+        _Block(placed=placed, plans=_plans(placed, planner))
+        for placed in placed_groups(groups, shapes, is_irregular)
+    ]
     exclusive = frozenset[int]() if is_irregular else _exclusive_dimensions(blocks)
     check_memory(sum(block.message_count(exclusive) for block in blocks))
-    return _Classes(job, roles, topology, groups, blocks, exclusive=exclusive).run(
-        is_folded=is_folded
+    question = _Question(
+        groups=groups,
+        graph_of_device=job.graph_of_device,
+        shapes=shapes,
+        bandwidth_classes=topology.bandwidth_classes,
+        network=None if shapes and not is_irregular else topology,
+        patterns=tuple([block.patterns for block in blocks]),
+        exclusive=exclusive,
+        is_folded=is_folded,
+        blocks=blocks,
+        topology=topology,
+    )
+    found = alike(question)
+    devices = tuple([
+        _device_class(members, job, roles, groups, found.numbers)
+        for members in split(found.numbers.devices)
+    ])  # fmt: skip
+    tasks = sum(len(device.graph.tasks) for device in devices)
+    check_memory(tasks, "tasks", bytes_each=BYTES_PER_TASK)
+    bandwidths: list[float] = topology.bytes_per_ns(found.links).tolist()
+    return Classes(
+        devices=devices,
+        groups=tuple(_group_classes(blocks, found)),
+        world=None if groups.world is None else int(found.numbers.groups[groups.world]),
+        capacities={number: rate_units(value) for number, value in enumerate(bandwidths)},
     )
 
 
+def _shape(dimension: Dimension) -> Dimension:
+    """Return a dimension without the times of its links: these divide nothing into classes."""
+    return replace(dimension, parameters=_ANY_LINK, measured=None)
+
+
+_ANY_LINK = LinkParameters(bandwidth_bytes_per_s=1.0, latency_s=0.0)
 _EVERY = 64
 """More dimensions than there are."""
 
@@ -98,41 +141,21 @@ def _exclusive_dimensions(blocks: Iterable[_Block]) -> frozenset[int]:
 
     A group's collectives follow each other, so nothing else loads its links meanwhile.
     """
-    used: dict[int, list[_Block]] = {}
+    used: dict[int, list[_Placed]] = {}
     for block in blocks:
-        for line in block.dimensions:
-            used.setdefault(line, []).append(block)
+        for line in block.placed.dimensions:
+            used.setdefault(line, []).append(block.placed)
     return frozenset(line for line, own in used.items() if len(own) == 1 and own[0].is_apart)
 
 
 @frozen
-class _Block:
-    """Groups of one layout (rows of members) and their plans."""
+class _Placed:
+    """Groups of one layout (rows of members), which have the same collectives."""
 
     layout: GroupLayout
     groups: Integers
     members: Integers
-    plans: Mapping[Signature, Plan]
-
-    @property
-    def patterns(self) -> tuple[Pattern, ...]:
-        """The patterns of all plans, each once."""
-        patterns = [pattern for plan in self.plans.values() for pattern in plan.patterns]
-        return tuple(dict.fromkeys(patterns))
-
-    def message_count(self, exclusive: Collection[int]) -> int:
-        """Return about how many messages of the groups are routed."""
-        simple = [self.simplest(pattern, exclusive)[0] for pattern in self.patterns]
-        return len(self.groups) * sum(map(self.layout.message_count, simple))
-
-    def simplest(self, pattern: Pattern, exclusive: Collection[int]) -> tuple[Pattern, int]:
-        """Return a representative pattern and the factor to its messages.
-
-        In the dimensions ``exclusive``, only this block's groups use the links.
-        """
-        if self.layout.paired_line(pattern) in exclusive:
-            return self.layout.sample(pattern)
-        return self.layout.simplest(pattern)
+    signatures: frozenset[Signature]
 
     @property
     def dimensions(self) -> frozenset[int]:
@@ -145,11 +168,54 @@ class _Block:
         return count_distinct(self.members.ravel()) == self.members.size
 
 
-def _blocks(groups: Groups, planner: Planner, *, is_irregular: bool) -> Iterator[_Block]:
+@frozen
+class _Block:
+    """Groups of one layout and their plans."""
+
+    placed: _Placed
+    plans: Mapping[Signature, Plan]
+
+    @property
+    def layout(self) -> GroupLayout:
+        """The layout of all groups."""
+        return self.placed.layout
+
+    @property
+    def patterns(self) -> tuple[Pattern, ...]:
+        """The patterns of all plans, each once."""
+        patterns = [pattern for plan in self.plans.values() for pattern in plan.patterns]
+        return tuple(dict.fromkeys(patterns))
+
+    def message_count(self, exclusive: Collection[int]) -> int:
+        """Return about how many messages of the groups are routed."""
+        simple = [self.simplest(pattern, exclusive)[0] for pattern in self.patterns]
+        return len(self.placed.groups) * sum(map(self.layout.message_count, simple))
+
+    def simplest(self, pattern: Pattern, exclusive: Collection[int]) -> tuple[Pattern, int]:
+        """Return a representative pattern and the factor to its messages.
+
+        In the dimensions ``exclusive``, only this block's groups use the links.
+        """
+        if self.layout.paired_line(pattern) in exclusive:
+            return self.layout.sample(pattern)
+        return self.layout.simplest(pattern)
+
+
+def _plans(placed: _Placed, planner: Planner) -> Mapping[Signature, Plan]:
+    return {item: planner.plan(placed.layout, *item) for item in sorted(placed.signatures)}
+
+
+@lru_cache(maxsize=1)
+def placed_groups(
+    groups: Groups,
+    dimensions: tuple[Dimension, ...],
+    is_irregular: bool,
+) -> tuple[_Placed, ...]:
+    """Return the groups by layout and collectives."""
     numbers_of_signatures: dict[frozenset[Signature], int] = {}
-    count = 0
+    placed: list[_Placed] = []
     for numbers, members in groups.by_size:
-        layouts = layout_numbers(members, planner.dimensions, is_irregular=is_irregular)
+        layouts = layout_numbers(members, dimensions, is_irregular=is_irregular)
         listed: list[int] = numbers.tolist()
         signatures = [groups.signatures[number] for number in listed]
         signature_numbers = [
@@ -158,20 +224,16 @@ def _blocks(groups: Groups, planner: Planner, *, is_irregular: bool) -> Iterator
         ]
         base = len(numbers_of_signatures) + 1
         keys = layouts * base + np.array(signature_numbers, dtype=np.int64)
-        for rows in split(numbered(keys)):
-            layout = GroupLayout(
-                number=count, members=members[rows[0]], dimensions=planner.dimensions
-            )
-            count += 1
-            yield _Block(
-                layout=layout,
+        placed += [
+            _Placed(
+                layout=GroupLayout(number=number, members=members[rows[0]], dimensions=dimensions),
                 groups=numbers[rows],
                 members=members[rows],
-                plans={
-                    signature: planner.plan(layout, *signature)
-                    for signature in sorted(signatures[int(rows[0])])
-                },
+                signatures=signatures[int(rows[0])],
             )
+            for number, rows in enumerate(split(numbered(keys)), start=len(placed))
+        ]
+    return tuple(placed)
 
 
 @frozen
@@ -215,12 +277,13 @@ def _loads_of(
 ) -> _Loads:
     simple, times = block.simplest(pattern, exclusive)
     sources, targets = block.layout.positions(simple)
-    routes = topology.routes(block.members[:, sources].ravel(), block.members[:, targets].ravel())
-    row = routes.message // len(sources) if len(sources) else routes.message
-    span = int(routes.link.max()) + 1 if len(routes.link) else 1
-    key, count = np.unique(row * span + routes.link, return_counts=True)
+    members = block.placed.members
+    message, link = topology.crossed(members[:, sources].ravel(), members[:, targets].ravel())
+    row = message // len(sources) if len(sources) else message
+    span = int(link.max()) + 1 if len(link) else 1
+    key, count = np.unique(row * span + link, return_counts=True)
     return _Loads(
-        group=block.groups[key // span],
+        group=block.placed.groups[key // span],
         pattern=np.full(len(key), number, dtype=np.int64),
         link=key % span,
         messages=count.astype(np.int64) * times,
@@ -237,8 +300,8 @@ def _concatenated(parts: list[_Loads]) -> _Loads:
     )
 
 
-def _joined(loads: _Loads, bandwidths: Reals) -> tuple[_Loads, Reals]:
-    """Return loads and bandwidths with equally crossed links joined.
+def _joined(loads: _Loads, bandwidths: Reals) -> tuple[_Loads, Integers]:
+    """Return loads with equally crossed links joined, and a link that stands for each.
 
     The result numbers its links from 0.
     """
@@ -247,139 +310,151 @@ def _joined(loads: _Loads, bandwidths: Reals) -> tuple[_Loads, Reals]:
     is_first = np.zeros(len(numbers), dtype=bool)
     is_first[first] = True
     distinct = loads.selected(np.nonzero(is_first[loads.link])[0])
-    return replace(distinct, link=numbers[distinct.link]), bandwidths[first]
+    return replace(distinct, link=numbers[distinct.link]), first
 
 
-class _Classes:
-    def __init__(
-        self,
-        job: Job,
-        roles: list[Roles],
-        topology: Topology,
-        groups: Groups,
-        blocks: list[_Block],
-        *,
-        exclusive: frozenset[int],
-    ) -> None:
-        self._job = job
-        self._roles = roles
-        self._groups = groups
-        self._blocks = blocks
-        self._exclusive = exclusive
-        self._block_of = np.zeros(groups.count, dtype=np.int64)
-        self._pattern_numbers: dict[Pattern, int] = {}
-        # The pattern that crosses the same links, by block and pattern.
-        self._same_links: dict[tuple[int, Pattern], int] = {}
-        loads = _concatenated([
-            part for index in range(len(blocks)) for part in self._load(topology, index)
-        ])  # fmt: skip
-        links, link = np.unique(loads.link, return_inverse=True)
-        loads = replace(loads, link=link.reshape(-1))
-        self._loads, self._bandwidths = _joined(loads, topology.bytes_per_ns(links))
+@frozen
+class _Question:
+    """What decides which devices, groups and links are alike: equal ones have one answer.
 
-    def _load(self, topology: Topology, index: int) -> list[_Loads]:
-        """Return the distinct loads of a block's groups."""
-        block = self._blocks[index]
-        self._block_of[block.groups] = index
+    Bandwidths count as far as they differ, unless a ``network`` is given.
+    """
+
+    groups: Groups
+    graph_of_device: tuple[int, ...]
+    shapes: tuple[Dimension, ...]
+    bandwidth_classes: tuple[int, ...]
+    network: Topology | None
+    patterns: tuple[tuple[Pattern, ...], ...]
+    exclusive: frozenset[int]
+    is_folded: bool
+    blocks: list[_Block] = field(compare=False)
+    topology: Topology = field(compare=False)
+
+    def __hash__(self) -> int:
+        return hash((self.groups, self.patterns))
+
+
+@frozen
+class _Alike:
+    """The numbers of classes, and what loads a link of each.
+
+    ``links`` has a link of each class. ``same_links`` is the pattern that crosses the same links,
+    by block and pattern.
+    """
+
+    numbers: ClassNumbers
+    loads: _ClassLoads
+    links: Integers
+    same_links: Mapping[tuple[int, Pattern], int]
+
+
+@lru_cache(maxsize=1)
+def alike(question: _Question) -> _Alike:
+    """Return which devices, groups and links are alike.
+
+    A prediction asks several times: with other durations, and with faster links.
+    """
+    groups, topology = question.groups, question.topology
+    block_of = np.zeros(groups.count, dtype=np.int64)
+    pattern_numbers: dict[Pattern, int] = {}
+    same_links: dict[tuple[int, Pattern], int] = {}
+    parts: list[_Loads] = []
+    for index, block in enumerate(question.blocks):
+        block_of[block.placed.groups] = index
         distinct: list[_Loads] = []
         for pattern in block.patterns:
-            number = self._pattern_numbers.setdefault(pattern, len(self._pattern_numbers))
-            loads = _loads_of(topology, block, pattern, number, self._exclusive)
+            number = pattern_numbers.setdefault(pattern, len(pattern_numbers))
+            loads = _loads_of(topology, block, pattern, number, question.exclusive)
             same = next((item for item in distinct if item.crosses_same_links(loads)), None)
             if same is None:
                 distinct.append(loads)
             elif len(same.pattern):
                 number = int(same.pattern[0])
-            self._same_links[index, pattern] = number
-        return distinct
-
-    def run(self, *, is_folded: bool) -> Classes:
-        numbers = self._refined() if is_folded else self._unfolded()
-        devices = tuple(
-            [self._device_class(members, numbers) for members in split(numbers.devices)]
+            same_links[index, pattern] = number
+        parts += distinct
+    every = _concatenated(parts)
+    links, link = np.unique(every.link, return_inverse=True)
+    joined, first = _joined(replace(every, link=link.reshape(-1)), topology.bytes_per_ns(links))
+    links = links[first]
+    if question.is_folded:
+        numbers = refine(
+            np.array(question.graph_of_device, dtype=np.int64),
+            block_of,
+            numbered(topology.bytes_per_ns(links).view(np.int64)),
+            _roles_of_devices(groups),
+            joined.edges,
         )
-        tasks = sum(len(device.graph.tasks) for device in devices)
-        check_memory(tasks, "tasks", bytes_each=BYTES_PER_TASK)
-        class_loads = _ClassLoads(self._loads, numbers)
-        world = self._groups.world
-        return Classes(
-            devices=devices,
-            groups=tuple(self._group_classes(numbers, class_loads)),
-            world=None if world is None else int(numbers.groups[world]),
-            capacities={
-                number: rate_units(float(self._bandwidths[link]))
-                for number, link in enumerate(class_loads.first_link)
-            },
-        )
+    else:
+        counts = len(question.graph_of_device), groups.count, len(links)
+        devices, all_groups, all_links = map(np.arange, counts)
+        numbers = ClassNumbers(devices=devices, groups=all_groups, links=all_links)
+    class_loads = _ClassLoads(joined, numbers)
+    return _Alike(
+        numbers=numbers,
+        loads=class_loads,
+        links=links[class_loads.first_link],
+        same_links=same_links,
+    )
 
-    def _unfolded(self) -> ClassNumbers:
-        return ClassNumbers(
-            devices=np.arange(self._job.device_count),
-            groups=np.arange(self._groups.count),
-            links=np.arange(len(self._bandwidths)),
-        )
 
-    def _refined(self) -> ClassNumbers:
-        return refine(
-            np.array(self._job.graph_of_device, dtype=np.int64),
-            self._block_of,
-            numbered(self._bandwidths.view(np.int64)),
-            self._roles_of_devices(),
-            self._loads.edges,
-        )
+def _roles_of_devices(groups: Groups) -> Edges:
+    devices: list[Integers] = [np.zeros(0, dtype=np.int64)]
+    of_devices: list[Integers] = [np.zeros(0, dtype=np.int64)]
+    weights: list[Integers] = [np.zeros(0, dtype=np.int64)]
+    for graph, groups_of_roles in enumerate(groups.group_of):
+        for role, group_of in enumerate(groups_of_roles):
+            (members,) = np.nonzero(group_of >= 0)
+            devices.append(members)
+            of_devices.append(group_of[members])
+            weights.append(np.full(len(members), (graph << 32) + role, dtype=np.int64))
+    return Edges(
+        source=np.concatenate(devices),
+        target=np.concatenate(of_devices),
+        weight=np.concatenate(weights),
+    )
 
-    def _roles_of_devices(self) -> Edges:
-        devices: list[Integers] = [np.zeros(0, dtype=np.int64)]
-        groups: list[Integers] = [np.zeros(0, dtype=np.int64)]
-        weights: list[Integers] = [np.zeros(0, dtype=np.int64)]
-        for graph, groups_of_roles in enumerate(self._groups.group_of):
-            for role, group_of in enumerate(groups_of_roles):
-                (members,) = np.nonzero(group_of >= 0)
-                devices.append(members)
-                groups.append(group_of[members])
-                weights.append(np.full(len(members), (graph << 32) + role, dtype=np.int64))
-        return Edges(
-            source=np.concatenate(devices),
-            target=np.concatenate(groups),
-            weight=np.concatenate(weights),
-        )
 
-    def _device_class(self, devices: Integers, numbers: ClassNumbers) -> DeviceClass:
-        first = int(devices[0])
-        index = self._job.graph_of_device[first]
-        own = [int(groups[first]) for groups in self._groups.group_of[index]]
-        return DeviceClass(
-            devices=tuple(devices.tolist()),
-            graph=self._job.graphs[index],
-            roles=self._roles[index],
-            groups=tuple([group if group < 0 else int(numbers.groups[group]) for group in own]),
-        )
+def _device_class(
+    devices: Integers, job: Job, roles: Sequence[Roles], groups: Groups, numbers: ClassNumbers
+) -> DeviceClass:
+    first = int(devices[0])
+    index = job.graph_of_device[first]
+    own = [int(groups_of_role[first]) for groups_of_role in groups.group_of[index]]
+    return DeviceClass(
+        devices=tuple(devices.tolist()),
+        graph=job.graphs[index],
+        roles=roles[index],
+        groups=tuple([group if group < 0 else int(numbers.groups[group]) for group in own]),
+    )
 
-    def _group_classes(self, numbers: ClassNumbers, loads: _ClassLoads) -> Iterator[GroupClass]:
-        first_groups = [int(groups[0]) for groups in split(numbers.groups)]
-        representatives = set(first_groups)
-        row_of = {
-            group: (index, row)
-            for index, block in enumerate(self._blocks)
-            for row, group in enumerate(block.groups.tolist())
-            if group in representatives
-        }
-        for number, group in enumerate(first_groups):
-            index, row = row_of[group]
-            block = self._blocks[index]
-            members = block.members[row]
-            numbers_of = {pattern: self._same_links[index, pattern] for pattern in block.patterns}
-            yield GroupClass(
-                members=frozenset(numbers.devices[members].tolist()),
-                devices=tuple(members.tolist()),
-                plans=block.plans,
-                uses={pattern: loads.uses(number, own) for pattern, own in numbers_of.items()},
-                rivals=frozenset([
-                    plan
-                    for plan in block.plans.values()
-                    if loads.are_rivals(number, {numbers_of[pattern] for pattern in plan.patterns})
-                ]),
-            )  # fmt: skip
+
+def _group_classes(blocks: Sequence[_Block], alike: _Alike) -> Iterator[GroupClass]:
+    numbers, loads = alike.numbers, alike.loads
+    first_groups = [int(groups[0]) for groups in split(numbers.groups)]
+    representatives = set(first_groups)
+    row_of = {
+        group: (index, row)
+        for index, block in enumerate(blocks)
+        for row, group in enumerate(block.placed.groups.tolist())
+        if group in representatives
+    }
+    for number, group in enumerate(first_groups):
+        index, row = row_of[group]
+        block = blocks[index]
+        members = block.placed.members[row]
+        numbers_of = {pattern: alike.same_links[index, pattern] for pattern in block.patterns}
+        yield GroupClass(
+            members=frozenset(numbers.devices[members].tolist()),
+            devices=tuple(members.tolist()),
+            plans=block.plans,
+            uses={pattern: loads.uses(number, own) for pattern, own in numbers_of.items()},
+            rivals=frozenset([
+                plan
+                for plan in block.plans.values()
+                if loads.are_rivals(number, {numbers_of[pattern] for pattern in plan.patterns})
+            ]),
+        )  # fmt: skip
 
 
 class _ClassLoads:
@@ -419,94 +494,3 @@ class _ClassLoads:
             len({group for group, pattern in loads if pattern in patterns}) > 1
             for loads in loads_of_links
         )
-
-
-Hashes: TypeAlias = NDArray[np.uint64]
-
-
-@frozen
-class Edges:
-    """Weighted edges between two sorts of nodes."""
-
-    source: Integers
-    target: Integers
-    weight: Integers
-
-
-@frozen
-class ClassNumbers:
-    """The class numbers of devices, groups and links."""
-
-    devices: Integers
-    groups: Integers
-    links: Integers
-
-
-def refine(
-    devices: Integers, groups: Integers, links: Integers, roles: Edges, loads: Edges
-) -> ClassNumbers:
-    """Return the coarsest stable refinement of initial classes.
-
-    ``roles`` goes from devices to groups, ``loads`` from groups to links.
-    """
-    device, group, link = _mixed(devices), _mixed(groups), _mixed(links)
-    role, load = _mixed(roles.weight), _mixed(loads.weight)
-    count = 0
-    while True:
-        previous, count = count, sum(map(count_distinct, (device, group, link)))
-        if count == previous:
-            return ClassNumbers(
-                devices=numbered(device), groups=numbered(group), links=numbered(link)
-            )
-        group = _mix(
-            group
-            + _sums(device[roles.source], role, roles.target, len(group))
-            + _sums(link[loads.target], load, loads.source, len(group))
-        )
-        link = _mix(link + _sums(group[loads.source], load, loads.target, len(link)))
-        device = _mix(device + _sums(group[roles.target], role, roles.source, len(device)))
-
-
-def equal_targets(kinds: Integers, edges: Edges) -> Integers:
-    """Return target numbers, equal for equal kinds and edges."""
-    own = _mixed(kinds)
-    return numbered(own + _sums(_mixed(edges.source), _mixed(edges.weight), edges.target, len(own)))
-
-
-def numbered(values: Integers | Hashes) -> Integers:
-    """Return value numbers, from 0 by first appearance."""
-    _, first, inverse = np.unique(values, return_index=True, return_inverse=True)
-    order = np.empty(len(first), dtype=np.int64)
-    order[np.argsort(first)] = np.arange(len(first))
-    return order[inverse.reshape(-1)]
-
-
-def split(numbers: Integers) -> list[Integers]:
-    """Return the ascending positions of each number, by number."""
-    if not len(numbers):
-        return []
-    order = np.argsort(numbers, kind="stable")
-    starts = np.flatnonzero(np.diff(numbers[order], prepend=-1))
-    return np.split(order, starts[1:])
-
-
-def _sums(values: Hashes, weights: Hashes, to: Integers, count: int) -> Hashes:
-    """Return the order-independent sums of weighted values by target."""
-    sums = np.zeros(count, dtype=np.uint64)
-    np.add.at(sums, to, _mix(values ^ weights))
-    return sums
-
-
-def _mixed(values: Integers) -> Hashes:
-    return _mix(values.astype(np.uint64))
-
-
-def _mix(values: Hashes) -> Hashes:
-    """Spread 64 bits, one to one. Source: S. Vigna, splitmix64."""
-    mixed = values + np.uint64(0x9E3779B97F4A7C15)
-    mixed ^= mixed >> np.uint64(30)
-    mixed *= np.uint64(0xBF58476D1CE4E5B9)
-    mixed ^= mixed >> np.uint64(27)
-    mixed *= np.uint64(0x94D049BB133111EB)
-    mixed ^= mixed >> np.uint64(31)
-    return mixed

@@ -113,23 +113,31 @@ class Topology:
 
         Raises `HardwareError` if every route of a message crosses a dead link.
         """
-        starts = np.asarray(sources, dtype=np.int64)
-        goals = np.asarray(targets, dtype=np.int64)
-        message, link = self._network.crossed(starts, goals)
-        if self._dead:
-            message, link = self._around(message, link, starts, goals)
+        message, link = self.crossed(sources, targets)
         part = self._parts(link)
         link_latency_ns, bits = self._latency_ns[part], self._dimension[part]
         for number, override in self._overrides.items():
             link_latency_ns[link == number] += override.extra_latency_s * 1e9
-        dimensions = np.zeros(len(starts), dtype=np.int64)
+        dimensions = np.zeros(len(sources), dtype=np.int64)
         for bit in {*self._dimension.tolist()} - {0}:
             dimensions[message[bits == bit]] |= bit
-        latency_ns = np.zeros(len(starts))
-        latency_ns += np.bincount(message, weights=link_latency_ns, minlength=len(starts))
+        latency_ns = np.zeros(len(sources))
+        latency_ns += np.bincount(message, weights=link_latency_ns, minlength=len(sources))
         return Routes(
             message=message, link=link, latency_ns=np.round(latency_ns, 6), dimensions=dimensions
         )
+
+    def crossed(
+        self, sources: Sequence[int] | Integers, targets: Sequence[int] | Integers
+    ) -> Crossing:
+        """Return messages and the links that they cross: the routes alone.
+
+        Raises as `routes` does.
+        """
+        starts = np.asarray(sources, dtype=np.int64)
+        goals = np.asarray(targets, dtype=np.int64)
+        message, link = self._network.crossed(starts, goals)
+        return self._around(message, link, starts, goals) if self._dead else (message, link)
 
     def _around(
         self, message: Integers, link: Integers, starts: Integers, goals: Integers
@@ -153,6 +161,14 @@ class Topology:
                 hint="give it some bandwidth, or leave its device out",
             )
         return route
+
+    @property
+    def bandwidth_classes(self) -> tuple[int, ...]:
+        """Equal numbers for links of equal bandwidth, by sort of link; overrides left out."""
+        numbers: dict[float, int] = {}
+        return tuple([
+            numbers.setdefault(value, len(numbers)) for value in self._bytes_per_ns.tolist()
+        ])  # fmt: skip
 
     def bytes_per_ns(self, links: Sequence[int] | Integers) -> Reals:
         """Return the bandwidth of links."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import pytest
 
 from hespas.hardware.interconnect import Dimension, Dimensions, Interconnect, Shape
 from hespas.hardware.links import LinkParameters
 from hespas.program.collectives import CollectiveKind
-from hespas.simulate.flow import symmetry
+from hespas.simulate.flow import groups, symmetry
 from hespas.simulate.flow.simulate import simulate_flow
 from hespas.tasks.graph import CollectiveTask, GroupTable, Task, TaskGraph
 
@@ -101,3 +102,44 @@ def test_thousands_of_devices_in_pairs_take_little() -> None:
     expected_ns = 2 * (100 + part)
     found = simulate_flow(graph, system, algorithm="direct").finish_ps / 1000
     assert found == pytest.approx(expected_ns, rel=1e-6)
+
+
+SECOND = LinkParameters(bandwidth_bytes_per_s=2e9, latency_s=1e-7)
+
+
+def faster(system: Interconnect, *numbers: int) -> Interconnect:
+    """Return a network whose numbered dimensions have twice the bandwidth."""
+    dimensions = tuple([
+        replace(dimension, parameters=SECOND) if number in numbers else dimension
+        for number, dimension in enumerate(system.dimensions)
+    ])  # fmt: skip
+    return replace(system, fabric=Dimensions(dimensions=dimensions))
+
+
+@pytest.mark.parametrize("numbers", [(), (0,), (1,), (0, 1)])
+@pytest.mark.parametrize("name", JOBS)
+def test_what_an_earlier_simulation_found_decides_nothing(
+    name: str, numbers: tuple[int, ...]
+) -> None:
+    system = faster(TWO_NODES, *numbers)
+    forget()
+    alone = simulate_flow(JOBS[name], system)
+    for earlier, before in ((JOBS[name], TWO_NODES), (JOBS["nodes and others"], system)):
+        forget()
+        simulate_flow(earlier, before)
+        assert simulate_flow(JOBS[name], system) == alone
+
+
+def forget() -> None:
+    """Forget the groups and classes of earlier simulations."""
+    for found in (groups.found_groups, symmetry.placed_groups, symmetry.alike):
+        found.cache_clear()
+
+
+def test_faster_links_and_other_times_have_the_same_classes() -> None:
+    forget()
+    simulate_flow(JOBS["nodes and rails"], TWO_NODES)
+    simulate_flow(JOBS["nodes and rails"], faster(TWO_NODES, 0, 1))
+    assert symmetry.alike.cache_info().hits == 1
+    simulate_flow(JOBS["nodes and rails"], faster(TWO_NODES, 0))
+    assert symmetry.alike.cache_info().misses == 2
