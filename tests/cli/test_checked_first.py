@@ -157,3 +157,9 @@ def test_without_a_mistake_the_work_begins(capsys: pytest.CaptureFixture[str]) -
     for words in (MODEL, PROGRAM):
         assert cli.run(commands, "hespas", words) == cli.ERROR_CODE
         assert "this takes time" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("step", ["--prefill", "--decode"])
+def test_a_long_run_is_of_training(step: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("run", "Qwen/Qwen3-8B", "--cluster", "8xH100_80GB", step, "--goodput")
+    assert "--goodput has no effect on Qwen/Qwen3-8B:" in refused(words, capsys)

@@ -56,7 +56,13 @@ def tasks(draw: st.DrawFn, number: int, tables: int) -> Task:
     kind = draw(st.sampled_from((ComputeTask, CollectiveTask, SendTask, ReceiveTask)))
     if kind is ComputeTask:
         duration_ps = draw(st.integers(min_value=0, max_value=10**10))
-        return ComputeTask(id=number, name="c", depends_on=depends_on, duration_ps=duration_ps)
+        return ComputeTask(
+            id=number,
+            name="c",
+            depends_on=depends_on,
+            duration_ps=duration_ps,
+            arithmetic_share=draw(st.sampled_from((0.0, 0.25, 1.0))),
+        )
     if kind is CollectiveTask:
         return CollectiveTask(
             id=number,
@@ -93,7 +99,7 @@ def view(job: Job, device: int) -> list[object]:
     for task, partner, depends_on in own_tasks(graph, roles, roles.key(device)):
         match task:
             case ComputeTask():
-                what: object = task.duration_ps
+                what: object = (task.duration_ps, task.arithmetic_share)
             case CollectiveTask(group_table=None):
                 what = (task.kind, task.size_bytes, tuple(range(DEVICES)))
             case CollectiveTask(group_table=int(table)):

@@ -90,6 +90,8 @@ def checked(options: PredictOptions, *, needs_program: bool = True) -> PredictOp
             check_source(source.path)
         if isinstance(source, ModelSource):
             check_experts(source, options)
+            if options.long_run.goodput:
+                _check_trains(source)
             refuse_unused(options.step, {OPEN_FLOPS: source.name})
             if options.program.model.part is None:
                 refuse_unused(options.estimate, {RECORDED: True}, location=source.name)
@@ -97,6 +99,19 @@ def checked(options: PredictOptions, *, needs_program: bool = True) -> PredictOp
 
             return as_served(options, source, target_of(options, system))
     return options
+
+
+def _check_trains(source: ModelSource) -> None:
+    """Refuse a long run of steps that train nothing."""
+    from hespas.models.language import LanguageModel  # noqa: PLC0415 - of use to models alone
+    from hespas.models.runs import Training  # noqa: PLC0415 - as above
+
+    settings = source.settings
+    if isinstance(settings, LanguageModel) and not isinstance(settings.run, Training):
+        raise ConfigError(
+            f"{option('goodput')} has no effect on {source.name}: checkpoints are of training",
+            hint="drop it; hespas serve predicts what a served model does over time",
+        )
 
 
 def _check_stages(options: PredictOptions) -> None:

@@ -228,7 +228,7 @@ class _Batch:
             ends = gap_s >= left_s
             passed_s = np.where(runs, np.minimum(gap_s, left_s), 0.0)
             self._pass(passed_s)
-            self._settle(runs & ends, planned=np.zeros(seeds, dtype=bool))
+            self._settle(runs & ends, saves=runs & ends)
             goes_on = goes_on & ~(runs & ends) & (self.now_s < self.run_s)
             runs = runs & goes_on
             if not peak:
@@ -360,27 +360,31 @@ class _Batch:
         self.start_s[seeds] = self.run.start_s
         self.load_s[seeds] = self.run.load_s
 
-    def _settle(self, seeds: Flags, *, planned: Flags) -> None:
+    def _settle(
+        self, seeds: Flags, *, planned: Flags | None = None, saves: Flags | None = None
+    ) -> None:
         """Account for the time since the last restart.
 
-        Planned stops lose nothing.
+        ``planned`` stops lose nothing. A run that ends ``saves`` before that what it trained.
         """
-        run, since_s = self.run, self.since_s
+        run, since_s, none = self.run, self.since_s, np.zeros(self.seeds, dtype=bool)
+        planned, saves = none if planned is None else planned, none if saves is None else saves
         starting_s = np.minimum(since_s, self.start_s)
         loading_s = np.minimum(since_s - starting_s, self.load_s)
         worked_s = since_s - starting_s - loading_s
         cycle_s = run.interval_s + run.save_s
         saved = np.floor(np.maximum(0.0, worked_s - run.behind_s) / cycle_s)
-        saving_s = saved * run.save_s
         unsaved_s = worked_s - saved * cycle_s
-        trained_s = saved * run.interval_s + np.where(planned, unsaved_s, 0.0)
+        last_s = np.where(saves, np.minimum(unsaved_s, run.save_s + run.behind_s), 0.0)
+        is_lost = ~(planned | saves)
+        trained_s = saved * run.interval_s + np.where(is_lost, 0.0, unsaved_s - last_s)
         for name, amount_s in (
             ("starting", starting_s),
             ("loading", loading_s),
             ("productive", trained_s * self.speed),
             ("waiting", trained_s * (1.0 - self.speed)),
-            ("saving", saving_s),
-            ("lost", np.where(planned, 0.0, unsaved_s)),
+            ("saving", saved * run.save_s + last_s),
+            ("lost", np.where(is_lost, unsaved_s, 0.0)),
         ):
             self.seconds[name] += np.where(seeds, amount_s, 0.0)
 

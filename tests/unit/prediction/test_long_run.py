@@ -51,6 +51,19 @@ def test_nothing_that_fails_leaves_saving() -> None:
     assert runs.share("starting") == runs.share("waiting") == 0
 
 
+@pytest.mark.parametrize("behind_s", [0, 300])
+@pytest.mark.parametrize("run_s", [400, 615, 629, 900, 1259, 2000])
+def test_a_run_saves_what_it_trained_before_it_ends(run_s: float, behind_s: float) -> None:
+    run, never = replace(RUN, behind_s=behind_s), replace(ALIKE, causes=())
+    runs = played(run, never, run_s=run_s, seeds=2, seed=0)
+    assert runs.share("lost") == 0
+    assert sum(runs.seconds.values()) == pytest.approx(run_s)
+    # Each whole interval was saved once, and the last one when the run ends.
+    whole = (run_s - behind_s) // 630
+    least_s = run_s - behind_s - (whole + 1) * 30
+    assert runs.seconds["productive"] == pytest.approx(max(whole * 600, least_s))
+
+
 @pytest.mark.parametrize("hazards", [ALIKE, GROUPED])
 def test_no_seed_trains_less_with_more_spares(hazards: Hazards) -> None:
     plan = replace(RUN, repair_s=DAY_S)

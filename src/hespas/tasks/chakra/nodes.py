@@ -51,7 +51,7 @@ _ALLOWED: Mapping[int, frozenset[str]] = {
     NodeType.INVALID: _COMMON,
     NodeType.MEM_LOAD: _COMMON,
     NodeType.MEM_STORE: _COMMON,
-    NodeType.COMP: frozenset({"duration_ns"}) | _COMMON,
+    NodeType.COMP: frozenset({"duration_ns", "arithmetic_share"}) | _COMMON,
     NodeType.COMM_COLL: _COLLECTIVE,
     NodeType.COMM_SEND: _TRANSFER,
     NodeType.COMM_RECV: _TRANSFER,
@@ -177,6 +177,7 @@ def _compute(reader: _Reader) -> ParsedNode:
         is_on_host=bool(reader.values.get("is_cpu_op", False)),
         operations=reader.optional_amount("num_ops"),
         tensor_bytes=reader.optional_amount("tensor_size"),
+        arithmetic_share=_arithmetic_share(reader),
     )
     has_work = bool(task.operations or task.tensor_bytes)
     has_duration = "duration_ns" in reader.values or node.duration_micros > 0
@@ -184,6 +185,14 @@ def _compute(reader: _Reader) -> ParsedNode:
     if has_work and not has_duration and not task.is_on_host:
         task = replace(task, has_duration=False)
     return ParsedNode(task)
+
+
+def _arithmetic_share(reader: _Reader) -> float:
+    """Return the share of a duration that arithmetic bounds (hespas' attribute)."""
+    share = reader.values.get("arithmetic_share", 1.0)
+    if not isinstance(share, int | float) or not 0 <= share <= 1:
+        reader.fail(f"arithmetic_share is {share!r}, not a share of 0 to 1")
+    return share
 
 
 def _memory(reader: _Reader) -> ParsedNode:

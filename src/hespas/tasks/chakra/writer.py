@@ -149,7 +149,11 @@ class _NodeWriter:
         match task:
             case ComputeTask():
                 figures = {"num_ops": task.operations, "tensor_size": task.tensor_bytes}
-                work = {name: value for name, value in figures.items() if value is not None}
+                work: dict[str, float | str] = {
+                    name: value for name, value in figures.items() if value is not None
+                }
+                if task.arithmetic_share != 1.0:
+                    work["arithmetic_share"] = task.arithmetic_share
                 if task.has_duration:
                     return self._compute(task, depends_on) + self._attributes(work)
                 return self._head_of(task, NodeType.COMP, depends_on) + self._attributes(work)

@@ -58,8 +58,8 @@ def values(node: et.Node) -> dict[str, object]:
     return {a.name: getattr(a, a.WhichOneof("value") or "") for a in node.attr}
 
 
-def node_bytes(number: int, kind: et.NodeType, **attributes: int | str | bool) -> bytes:
-    fields = {bool: "bool_val", int: "int64_val", str: "string_val"}
+def node_bytes(number: int, kind: et.NodeType, **attributes: float | str | bool) -> bytes:
+    fields = {bool: "bool_val", int: "int64_val", float: "double_val", str: "string_val"}
     node = et.schema().node(id=number, name=f"n{number}", type=kind)
     for name, value in attributes.items():
         node.attr.add(name=name, **{fields[type(value)]: value})
@@ -202,6 +202,24 @@ def test_a_job_comes_back_as_it_was(tmp_path: Path) -> None:
     job = read_traces(tmp_path / "dev", tmp_path / "comm_group.json")
 
     assert job == Job(graphs=(replace(written, name="dev 0"),), graph_of_device=(0, 0, 0, 0))
+
+
+def test_what_arithmetic_bounds_comes_back_and_has_no_attribute_where_that_is_all(
+    tmp_path: Path,
+) -> None:
+    task = replace(compute(1), arithmetic_share=0.25)
+    file, *_ = write_traces(graph(2, [task, compute(2)]), tmp_path)
+
+    assert read_traces(tmp_path / "dev").graphs[0].tasks == (task, compute(2))
+    assert file.read_bytes().count(b"arithmetic_share") == 1
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.5, float("nan"), "half"])
+def test_a_share_beyond_all_is_refused(share: float | str, tmp_path: Path) -> None:
+    prefix = write_raw(tmp_path, [node_bytes(1, et.NodeType.COMP, arithmetic_share=share)])
+
+    with pytest.raises(TraceError, match="arithmetic_share is .*, not a share"):
+        read_traces(prefix)
 
 
 def test_involved_dimensions_come_back(tmp_path: Path) -> None:
