@@ -218,7 +218,7 @@ def test_what_arithmetic_bounds_comes_back_and_has_no_attribute_where_that_is_al
 def test_a_share_beyond_all_is_refused(share: float | str, tmp_path: Path) -> None:
     prefix = write_raw(tmp_path, [node_bytes(1, et.NodeType.COMP, arithmetic_share=share)])
 
-    with pytest.raises(TraceError, match="arithmetic_share is .*, not a share"):
+    with pytest.raises(TraceError, match=r"arithmetic_share is .*, not a share"):
         read_traces(prefix)
 
 
