@@ -290,6 +290,42 @@ def test_the_goal_of_a_search_stays_where_its_form_is_drawn_again(
     expect(page.get_by_label("Best")).to_have_value("step_time_s")
 
 
+def test_what_is_typed_stays_when_a_search_ends(page: Page, server: Server) -> None:
+    waiting: list[Route] = []
+
+    def hold(route: Route) -> None:
+        if '"list"' in (route.request.post_data or ""):
+            waiting.append(route)
+        else:
+            route.continue_()
+
+    show(page, server, "#search?model=llama3-100m&cluster=2xA100_SXM_40GB&set.layers=2")
+    page.fill("#search-where", "mesh.tp <= 1")
+    page.click("#search-start")
+    expect(page.locator("#search form")).to_contain_text("running")
+    page.route("**/api/search", hold)
+    page.locator("#search-batch").press_sequentially("6")
+    page.get_by_text("finished").wait_for()
+    page.locator("#search-batch").press_sequentially("4")
+    for route in waiting:
+        route.continue_()
+    page.unroute("**/api/search")
+    expect(page.locator("#search form")).not_to_contain_text("running")
+    expect(page.locator("#search-batch")).to_have_value("64")
+    expect(page.locator("#search-batch")).to_be_focused()
+    with page.expect_request(lambda request: '"start"' in (request.post_data or "")) as asked:
+        page.keyboard.press("Enter")
+    assert json.loads(asked.value.post_data or "")["keys"]["global_batch"] == 64
+
+
+def test_a_button_that_draws_the_knobs_again_stays_in_focus(page: Page) -> None:
+    step(page)
+    page.get_by_role("button", name="half as many devices").focus()
+    page.keyboard.press("Enter")
+    expect(page.locator("#command")).to_contain_text("--cluster 2xA100_SXM_40GB")
+    expect(page.get_by_role("button", name="half as many devices")).to_be_focused()
+
+
 def test_a_link_to_a_served_load_is_answered(page: Page, server: Server) -> None:
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.post_data or ""))

@@ -1,5 +1,5 @@
 // A cluster: its network drawn; devices and links can be marked as slow, and the step is shown then.
-import { SHARED, addressOf, ask, field, go, h, post, readAddress, select } from "/files/page.js";
+import { SHARED, addressOf, ask, field, go, h, post, redrawn, select } from "/files/page.js";
 import { s } from "/files/draw.js";
 
 const MOST_NODES = 8, MOST_DEVICES = 8;
@@ -8,7 +8,7 @@ const LINK = [1, 0.5, 0], DEVICE = [1, 1.2, 2];
 export function setUp(home) {
   let state = { model: "llama3-8b", cluster: "16xH100_80GB" }, network = null, marks = { devices: {}, links: {} }, base = null, turn = 0;
   const form = h("form.panel.knobs", { "aria-label": "The cluster", onsubmit: (event) => event.preventDefault() });
-  const found = h("div.answer"), picture = h("div.box"), result = h("div.answer");
+  const drawn = redrawn(form), found = h("div.answer"), picture = h("div.box"), result = h("div.answer");
   found.append(picture, result);
   home.append(h("div.split", {}, form, found));
   function drawForm() {
@@ -18,7 +18,7 @@ export function setUp(home) {
     const many = h("input", { type: "number", min: 2, value: count, onchange: () => set({ cluster: `${many.value}x${part || SHARED.names.parts[0]}`, node: "" }) });
     const model = h("input", { list: "models", value: state.model, onchange: () => set({ model: model.value.trim() }) });
     const listed = [...Object.entries(marks.devices).map(([device, scale]) => `device ${device}: computes ${scale} times as long`), ...Object.entries(marks.links).map(([link, scale]) => (scale ? `${link}: ${scale} of its bandwidth` : `${link}: dead`))];
-    form.replaceChildren(h("fieldset", {}, h("legend", {}, "Cluster"), h("div.two", {}, field("Part", select([...new Set([...SHARED.names.parts, part])], part, (value) => set({ cluster: `${count || 8}x${value}`, node: "" }))), field("How many", many)), field("Or one of your own: its directory", own), of, field("Step of", model)),
+    drawn(h("fieldset", {}, h("legend", {}, "Cluster"), h("div.two", {}, field("Part", select([...new Set([...SHARED.names.parts, part])], part, (value) => set({ cluster: `${count || 8}x${value}`, node: "" }))), field("How many", many)), field("Or one of your own: its directory", own), of, field("Step of", model)),
       h("fieldset", {}, h("legend", {}, "Not perfect"), listed.length ? h("ul.note", {}, listed.map((text) => h("li", {}, text))) : h("p.note", {}, "Click a device or a link of the picture: slow, slower or dead, and as it should be again. By keyboard: Tab to it, Enter."),
         h("button", { type: "button", disabled: !listed.length, onclick: () => { marks = { devices: {}, links: {} }; redraw(); } }, "All as it should be")));
   }

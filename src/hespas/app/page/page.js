@@ -43,9 +43,9 @@ export async function copy(text, what) {
 }
 // A field with its label: the label's text is what a screen reader says.
 let fields = 0;
-export function field(label, input, more = {}) {
+export function field(label, input) {
   input.id ||= `field-${++fields}`;
-  return h("div", more, h("label", { for: input.id }, label), input);
+  return h("div", {}, h("label", { for: input.id }, label), input);
 }
 export function select(values, chosen, change) {
   const element = h("select", { onchange: () => change(element.value) });
@@ -54,6 +54,27 @@ export function select(values, chosen, change) {
     element.append(h("option", { value: key, selected: key === String(chosen ?? "") }, text));
   }
   return element;
+}
+// Let answers draw a form again: the focus stays, and what is typed and not entered yet.
+// Returns the function that draws its new content.
+export function redrawn(form) {
+  const isTyped = (element) => element?.dataset.typed === "yes";
+  form.addEventListener("input", (event) => { if (event.target.matches("input:not([type=range])")) event.target.dataset.typed = "yes"; });
+  form.addEventListener("change", (event) => { delete event.target.dataset.typed; }, true);
+  // Browsers enter only what was typed into the element itself, not what was put back into a new one.
+  const enter = (element) => { if (isTyped(element)) element.dispatchEvent(new Event("change", { bubbles: true })); };
+  form.addEventListener("keydown", (event) => { if (event.key === "Enter") enter(event.target); });
+  form.addEventListener("focusout", (event) => enter(event.target));
+  const nameOf = (element) => element.labels?.[0]?.textContent || element.ariaLabel || element.id || element.textContent;
+  return (...content) => {
+    const before = form.contains(document.activeElement) ? document.activeElement : null;
+    const typed = isTyped(before) ? before.value : null, name = before && nameOf(before);
+    if (typed !== null) { before.value = before.defaultValue; delete before.dataset.typed; } // Else the browser enters it as the element goes.
+    form.replaceChildren(...content.filter(Boolean));
+    const now = before && [...form.elements].find((element) => nameOf(element) === name);
+    now?.focus({ preventScroll: true });
+    if (now && typed !== null) { now.value = typed; now.dataset.typed = "yes"; }
+  };
 }
 export const SHARED = { names: { models: [], parts: [] } };
 

@@ -1,5 +1,5 @@
 // One step: knobs on the left, the answer on the right, as the knobs move.
-import { SHARED, TAB, addressOf, ask, copy, field, go, h, post, readAddress, say, select } from "/files/page.js";
+import { SHARED, TAB, addressOf, ask, copy, field, go, h, post, redrawn, say, select } from "/files/page.js";
 import { bars, stack } from "/files/draw.js";
 
 const FIRST = { model: "llama3-8b", cluster: "8xH100_80GB" };
@@ -16,13 +16,7 @@ export function setUp(home) {
   let state = clone(FIRST), known = null, undone = [], pinned = null, shown = null, whole = null;
   let turn = 0, busy = false, again = false, rest = 0, tried = [], nearing = Promise.resolve();
   const knobs = h("form.panel.knobs", { "aria-label": "Knobs", onsubmit: (event) => event.preventDefault() });
-  // What is typed and not entered yet stays when an answer draws the knobs again.
-  knobs.addEventListener("input", (event) => { if (event.target.matches("input:not([type=range])")) event.target.dataset.typed = "yes"; });
-  knobs.addEventListener("change", (event) => { delete event.target.dataset.typed; }, true);
-  // Browsers enter only what was typed into the element itself, not what was put back into a new one.
-  const enter = (element) => { if (element.dataset.typed) element.dispatchEvent(new Event("change", { bubbles: true })); };
-  knobs.addEventListener("keydown", (event) => { if (event.key === "Enter") enter(event.target); });
-  knobs.addEventListener("focusout", (event) => enter(event.target));
+  const drawn = redrawn(knobs);
   const status = h("div.status", { "aria-live": "polite" });
   const cards = h("dl.cards", { id: "cards" });
   const problem = h("div"), body = h("div.answer"), copies = h("div.box");
@@ -85,7 +79,6 @@ export function setUp(home) {
   }
 
   function drawKnobs() {
-    const before = document.activeElement, held = before?.id;
     const [count, part] = /^(\d+)x(.+)$/.exec(state.cluster || "")?.slice(1) ?? ["", state.cluster || ""];
     const model = h("input", { id: "model", list: "models", value: state.model, autocomplete: "off", spellcheck: "false", onchange: () => change({ model: model.value.trim(), cluster: state.cluster }) });
     const file = h("input", { type: "file", id: "upload", accept: ".json,.mlir,.hlo,.txt", onchange: () => upload(file.files[0]) });
@@ -112,12 +105,7 @@ export function setUp(home) {
     }
     if (known && Object.keys(known.settings).length) rows.push(...modelKnobs());
     rows.push(h("div.row.last", {}, h("button", { type: "button", id: "undo", disabled: !undone.length, onclick: undo }, "Undo"), h("button", { type: "button", id: "reset", onclick: () => change(clone(FIRST)) }, "Start over")));
-    const typed = knobs.contains(before) && before.dataset.typed ? before.value : null;
-    if (typed !== null) { before.value = before.defaultValue; delete before.dataset.typed; } // Else the browser enters it as the element goes.
-    knobs.replaceChildren(...rows);
-    const now = held ? document.getElementById(held) : null;
-    now?.focus({ preventScroll: true });
-    if (now && typed !== null) { now.value = typed; now.dataset.typed = "yes"; }
+    drawn(...rows);
   }
 
   function modelKnobs() {

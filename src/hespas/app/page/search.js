@@ -1,5 +1,5 @@
 // Searches: studies on disk, with their candidates as points while they run.
-import { SHARED, addressOf, field, go, h, post, say, select } from "/files/page.js";
+import { SHARED, addressOf, field, go, h, post, redrawn, say, select } from "/files/page.js";
 import { scatter } from "/files/draw.js";
 
 const LOOK_MS = 1500;
@@ -9,11 +9,11 @@ const KEYS = { tokens_per_s_per_device: "tokens/s/device", samples_per_s: "sampl
 export function setUp(home) {
   let name = "", keys = { model: "llama3-8b", cluster: "8xH100_80GB" }, timer = 0, wasRunning = false;
   const form = h("form.panel.knobs", { "aria-label": "A new search", onsubmit: (event) => { event.preventDefault(); start(); } });
-  const found = h("div.answer");
+  const drawn = redrawn(form), found = h("div.answer");
   home.append(h("div.split", {}, form, found));
 
   async function drawForm() {
-    const held = document.activeElement?.id;
+    const list = await post("/api/search", { do: "list" });
     const [count, part] = /^(\d+)x(.+)$/.exec(keys.cluster)?.slice(1) ?? ["8", keys.cluster];
     const model = h("input", { list: "models", id: "search-model", value: keys.model, onchange: () => { keys = { model: model.value.trim(), cluster: keys.cluster }; drawForm(); } });
     const parts = select([...new Set([...SHARED.names.parts, part])], part, (value) => { keys.cluster = `${many.value}x${value}`; });
@@ -22,11 +22,9 @@ export function setUp(home) {
     const where = h("input", { id: "search-where", value: keys.where ?? "memory.fits", spellcheck: "false", onchange: () => { keys.where = where.value.trim(); } });
     const batch = h("input", { id: "search-batch", type: "number", min: 1, value: keys.global_batch ?? "", placeholder: "4 for each device", onchange: () => { if (batch.value) keys.global_batch = Number(batch.value); else delete keys.global_batch; } });
     const pinned = Object.entries(keys).flatMap(([key, value]) => (OWN.has(key) ? [] : typeof value === "object" ? Object.entries(value) : [[key, value]])).map(([key, value]) => `${key}=${value}`);
-    const list = await post("/api/search", { do: "list" });
-    form.replaceChildren(h("fieldset", {}, h("legend", {}, "Find the best mesh"), field("Model", model), h("div.two", {}, field("Part", parts), field("How many", many)), field("Sequences of a step, the same for all", batch), field("Best", goals), field("Where (as in memory.fits and mesh.tp <= 8)", where), pinned.length ? h("p.note", { id: "search-pinned" }, `With ${pinned.join(", ")} `, h("button.small", { type: "button", onclick: () => { keys = Object.fromEntries(Object.entries(keys).filter(([key]) => OWN.has(key))); drawForm(); } }, "drop")) : null),
+    drawn(h("fieldset", {}, h("legend", {}, "Find the best mesh"), field("Model", model), h("div.two", {}, field("Part", parts), field("How many", many)), field("Sequences of a step, the same for all", batch), field("Best", goals), field("Where (as in memory.fits and mesh.tp <= 8)", where), pinned.length ? h("p.note", { id: "search-pinned" }, `With ${pinned.join(", ")} `, h("button.small", { type: "button", onclick: () => { keys = Object.fromEntries(Object.entries(keys).filter(([key]) => OWN.has(key))); drawForm(); } }, "drop")) : null),
       h("button.main", { type: "submit", id: "search-start" }, "Search"),
       h("fieldset", {}, h("legend", {}, "Searches on this disk"), (list.searches || []).length ? (list.searches || []).map((each) => h("div.row", {}, h("a.grow", { href: addressOf("search", { name: each.name }) }, each.name), h("span.note", {}, each.is_running ? "running" : ""))) : h("p.note", {}, "none yet")));
-    if (held) document.getElementById(held)?.focus({ preventScroll: true });
   }
   async function start() {
     const answer = await post("/api/search", { do: "start", keys });

@@ -1,5 +1,5 @@
 // A served load: sliders for the load and the objectives, latency against rate.
-import { SHARED, TAB, addressOf, ask, copy, field, h, post, select } from "/files/page.js";
+import { SHARED, TAB, addressOf, ask, copy, field, h, post, redrawn, select } from "/files/page.js";
 import { lines } from "/files/draw.js";
 
 const FIRST = { model: "Qwen/Qwen3-8B", cluster: "8xH100_80GB", mesh: "tp=2", rate: 20, isl: 1024, osl: 256, slo: "ttft=500ms,tpot=40ms", engine: "vllm" };
@@ -8,7 +8,7 @@ const STEPS = [1, 2, 4, 8, 16, 32];
 export function setUp(home) {
   let state = { ...FIRST }, timer = 0, turn = 0, answer = null;
   const form = h("form.panel.knobs", { "aria-label": "Load and engine", onsubmit: (event) => { event.preventDefault(); predict(); } });
-  const found = h("div.answer");
+  const drawn = redrawn(form), found = h("div.answer");
   home.append(h("div.split", {}, form, found));
   const objective = (name, fallback) => Number(new RegExp(`${name}=(\\d+)ms`).exec(state.slo || "")?.[1] ?? fallback);
   function set(more) {
@@ -24,13 +24,12 @@ export function setUp(home) {
     return h("div.slider", {}, h("label", { for: id }, label), input, h("output", {}, text(value)));
   }
   function drawForm() {
-    const held = document.activeElement?.id;
     const [count, part] = /^(\d+)x(.+)$/.exec(state.cluster)?.slice(1) ?? ["8", state.cluster];
     const model = h("input", { id: "serve-model", list: "models", value: state.model, onchange: () => set({ model: model.value.trim() }) });
     const many = h("input", { id: "serve-count", type: "number", min: 1, value: count, onchange: () => set({ cluster: `${many.value}x${part}` }) });
     const rates = [0.5, 1, 2, 5, 10, 15, 20, 30, 40, 60, 80, 100, 150, 200, 300, 400];
     const tp = Number(/tp=(\d+)/.exec(state.mesh || "")?.[1] ?? 1);
-    form.replaceChildren(
+    drawn(
       h("fieldset", {}, h("legend", {}, "What is served"), field("Model", model), h("div.two", {}, field("Part", select([...new Set([...SHARED.names.parts, part])], part, (value) => set({ cluster: `${count}x${value}` }))), field("How many", many)), field("Engine", select(["vllm", "sglang", "trtllm"], state.engine, (value) => set({ engine: value })))),
       h("fieldset", {}, h("legend", {}, "A replica"), slider("serve-tp", "tp", STEPS.filter((step) => Number(count) % step === 0), tp, (value) => `${value}`, (value) => set({ mesh: `tp=${value}` }))),
       h("fieldset", {}, h("legend", {}, "Load"), slider("serve-rate", "requests/s", rates, Number(state.rate), (value) => `${value}`, (value) => set({ rate: value })),
@@ -38,7 +37,6 @@ export function setUp(home) {
       h("fieldset", {}, h("legend", {}, "Objectives"), slider("serve-ttft", "first token", [100, 200, 300, 500, 800, 1000, 2000, 5000], objective("ttft", 500), (value) => `${value} ms`, (value) => set({ slo: `ttft=${value}ms,tpot=${objective("tpot", 40)}ms` })),
         slider("serve-tpot", "each token", [5, 10, 20, 30, 40, 60, 80, 100, 200], objective("tpot", 40), (value) => `${value} ms`, (value) => set({ slo: `ttft=${objective("ttft", 500)}ms,tpot=${value}ms` }))),
       h("button.main", { type: "submit" }, "Predict"));
-    if (held) document.getElementById(held)?.focus({ preventScroll: true });
   }
   async function predict() {
     const mine = ++turn, about = { ...state }, began = Date.now();
