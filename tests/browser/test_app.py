@@ -236,14 +236,7 @@ def test_a_load_is_served_by_keys_alone(page: Page, server: Server) -> None:
 @pytest.mark.parametrize("key", ["Enter", "Tab"])
 def test_what_is_typed_stays_when_an_answer_comes(page: Page, server: Server, key: str) -> None:
     waiting: list[Route] = []
-
-    def hold(route: Route) -> None:
-        if '"describe"' in (route.request.post_data or ""):
-            waiting.append(route)
-        else:
-            route.continue_()
-
-    page.route("**/api/ask", hold)
+    page.route("**/api/ask", lambda route: _held(route, '"describe"', waiting))
     show(page, server, STATE)
     page.locator("#model").press_sequentially("x")
     typed = page.locator("#model").input_value()
@@ -292,18 +285,11 @@ def test_the_goal_of_a_search_stays_where_its_form_is_drawn_again(
 
 def test_what_is_typed_stays_when_a_search_ends(page: Page, server: Server) -> None:
     waiting: list[Route] = []
-
-    def hold(route: Route) -> None:
-        if '"list"' in (route.request.post_data or ""):
-            waiting.append(route)
-        else:
-            route.continue_()
-
     show(page, server, "#search?model=llama3-100m&cluster=2xA100_SXM_40GB&set.layers=2")
     page.fill("#search-where", "mesh.tp <= 1")
     page.click("#search-start")
     expect(page.locator("#search form")).to_contain_text("running")
-    page.route("**/api/search", hold)
+    page.route("**/api/search", lambda route: _held(route, '"list"', waiting))
     page.locator("#search-batch").press_sequentially("6")
     page.get_by_text("finished").wait_for()
     page.locator("#search-batch").press_sequentially("4")
@@ -340,6 +326,15 @@ def test_a_link_to_a_served_load_is_answered(page: Page, server: Server) -> None
     assert any('"serve"' in each and '"rate":2' in each for each in asked)
 
 
+def test_a_link_to_the_load_of_the_start_is_answered(page: Page, server: Server) -> None:
+    show(page, server, "#serve")
+    link = page.url.partition("#")[2]
+    page.goto("about:blank")
+    with page.expect_request(lambda request: '"serve"' in (request.post_data or "")):
+        page.goto(f"{server.address}#{link}")
+    page.get_by_role("button", name="Cancel").click()
+
+
 def test_a_killed_worker_is_a_message_and_the_next_question_works(
     page: Page, server: Server
 ) -> None:
@@ -372,6 +367,29 @@ def test_ten_tabs_get_their_own_answers(context: BrowserContext, server: Server)
     assert len(set(texts)) == 10
     for tab in tabs:
         tab.close()
+
+
+def test_a_device_that_is_slow_before_the_first_answer_is_compared(
+    page: Page, server: Server
+) -> None:
+    waiting: list[Route] = []
+    page.route("**/api/ask", lambda route: _held(route, "none" if waiting else '"quick"', waiting))
+    show(page, server, "#cluster?model=llama3-100m&cluster=4xH100_80GB&set.layers=2")
+    page.get_by_role("button", name="device 1", exact=True).focus()
+    while not waiting:
+        page.wait_for_timeout(50)
+    page.keyboard.press("Enter")
+    expect(page.locator("#cluster-change")).to_contain_text("+")
+    waiting[0].continue_()
+    page.unroute("**/api/ask")
+
+
+def _held(route: Route, text: str, waiting: list[Route]) -> None:
+    """Hold requests that have a text."""
+    if text in (route.request.post_data or ""):
+        waiting.append(route)
+    else:
+        route.continue_()
 
 
 def test_a_link_of_the_network_slows_the_step(page: Page, server: Server) -> None:
@@ -466,6 +484,38 @@ def test_what_to_try_next_is_applied_by_buttons_in_sight(
         place = button.bounding_box()
         assert place is not None
         assert place["x"] + place["width"] <= box["x"] + box["width"]
+
+
+def test_figures_stay_in_sight_of_a_phone_while_its_knobs_move(page: Page, server: Server) -> None:
+    page.set_viewport_size({"width": 390, "height": 700})
+    page.goto(server.address + STATE)
+    step(page)
+    page.locator("#model").scroll_into_view_if_needed()
+    expect(page.locator("#cards strong").first).to_be_in_viewport(ratio=1)
+    expect(page.locator("#cards dd").last).to_be_in_viewport(ratio=1)
+
+
+def test_bars_of_a_box_are_of_one_scale(page: Page) -> None:
+    answered(page)
+    tracks = page.locator("#where .bar").all()
+    widths = {round((track.bounding_box() or {})["width"]) for track in tracks}
+    assert len(tracks) > 3
+    assert len(widths) == 1
+
+
+def test_candidates_are_read_on_a_phone(page: Page, server: Server) -> None:
+    text = "micro_batch=4, remat=minimal_with_context, data=2,fsdp=4,tp=2"
+    figures = {"step_time_s": 1.0, "tokens_per_s_per_device": 1.0, "peak_memory_bytes": 1.0}
+    texts = {"step_time_s": "1.762 s", "mfu": "48.4 %", "peak_memory_bytes": "64.14 GB"}
+    row = {"number": 1, "text": text, "figures": figures, "texts": texts, "fits": True}
+    answer = {"name": "x", "rows": [row], "total": 1, "waiting": 0, "text": "", "pinned": ""}
+    page.route("**/api/search", lambda route: route.fulfill(json=answer))
+    page.set_viewport_size({"width": 390, "height": 900})
+    show(page, server, "#search?name=x")
+    cell = page.locator("td.candidate").bounding_box()
+    assert cell is not None
+    assert cell["height"] < 120
+    page.unroute("**/api/search")
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from hespas.base.fields import build
-from hespas.base.units import format_quantity, format_time
+from hespas.base.units import format_amount, format_quantity, format_time
 from hespas.errors import ConfigError
 from hespas.models.model import parse_mesh
 from hespas.serve.answer import Latency, ServingReport, unlike_published
@@ -97,11 +97,12 @@ def _rows(report: ServingReport) -> list[tuple[str, str]]:
             return "not known"
         return f"{format_time(latency.p50)} median, {format_time(latency.p99)} p99"
 
-    rate = format_quantity(report.output_tokens_per_s, "tokens/s", ".4g")
+    rate = format_quantity(report.output_tokens_per_s, "tokens/s")
+    of_device = format_amount(report.output_tokens_per_s_per_device)
     largest_rate = "not known" if report.max_rate is None else f"{report.max_rate:.3g} requests/s"
     met = report.goodput
     rows = [
-        ("Output", f"{rate}, {report.output_tokens_per_s_per_device:.4g} a device"),
+        ("Output", f"{rate}, {of_device}a device"),
         ("Load", report.load),
         ("Largest rate", largest_rate),
         ("First token", shown(report.ttft_s)),

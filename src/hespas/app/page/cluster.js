@@ -90,10 +90,14 @@ export function setUp(home) {
     const mine = ++turn;
     const written = await post("/api/imperfect", marks);
     if (mine !== turn) return;
-    const about = { model: state.model, cluster: state.cluster, ...(state.node ? { node: state.node } : {}), ...(written.path ? { imperfect: written.path } : {}) };
+    const perfect = { model: state.model, cluster: state.cluster, ...(state.node ? { node: state.node } : {}) };
+    const about = { ...perfect, ...(written.path ? { imperfect: written.path } : {}) };
     result.classList.add("stale");
     const answer = await ask("quick", about);
+    // Marks can be made before the perfect cluster is answered.
+    const compared = written.path && !base && !answer.error && !answer.code ? await ask("quick", perfect) : null;
     if (mine !== turn) return;
+    base = compared?.view ?? base;
     result.classList.remove("stale");
     if (answer.error) return result.replaceChildren(h("div.error", { role: "alert" }, answer.error));
     if (answer.code) return result.replaceChildren(h("div.ask", {}, h("p", {}, "The step of ", h("code", {}, answer.code), " runs code on this machine. The Predict view asks for it."), h("button", { type: "button", onclick: () => go("predict", about) }, "Ask there")));

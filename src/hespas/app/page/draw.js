@@ -40,11 +40,11 @@ export function ticks(least, most, count = 5) {
   for (let value = Math.ceil(least / step) * step; value <= most + step * 1e-6; value += step) found.push(value);
   return found;
 }
-const short = (value) => {
+export const short = (value, digits = 3) => {
   const size = Math.abs(value);
-  for (const [unit, factor] of [["T", 1e12], ["G", 1e9], ["M", 1e6], ["k", 1e3]]) if (size >= factor) return `${+(value / factor).toPrecision(3)} ${unit}`;
-  if (size && size < 0.1) return `${+(value * 1e3).toPrecision(3)} m`;
-  return String(+value.toPrecision(3));
+  for (const [unit, factor] of [["T", 1e12], ["G", 1e9], ["M", 1e6], ["k", 1e3]]) if (size >= factor) return `${+(value / factor).toPrecision(digits)} ${unit}`;
+  if (size && size < 0.1) return `${+(value * 1e3).toPrecision(digits)} m`;
+  return String(+value.toPrecision(digits));
 };
 const L = 62, R = 16, T = 14, B = 44, WIDE = 800, NARROW = 440;
 function frame(label, xs, ys, xName, yName, { W, fromZero = false }) {

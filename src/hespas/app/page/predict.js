@@ -247,7 +247,7 @@ export function setUp(home) {
     if (!old?.value || card.value === null) return null;
     const gain = card.value / old.value - 1;
     if (Math.abs(gain) < 5e-5) return h("span.note", {}, "as pinned");
-    return h((gain < 0) === card.is_less_better ? "span.better" : "span.worse", {}, `${gain > 0 ? "+" : "−"}${Math.abs(100 * gain).toFixed(1)} % to the pinned ${old.text}`);
+    return h((gain < 0) === card.is_less_better ? "span.better" : "span.worse", {}, `${gain > 0 ? "+" : "−"}${Math.abs(100 * gain).toFixed(1)}\u00a0% to the pinned ${old.text}`);
   }
   function draw(view, text) {
     shown = view;
@@ -256,7 +256,7 @@ export function setUp(home) {
       h("button.small", { type: "button", id: "pin", "aria-pressed": String(Boolean(pinned)), onclick: () => { pinned = pinned ? null : { view: shown, state: clone(state) }; say(pinned ? "pinned: differences are to this answer" : "no longer pinned"); draw(shown, text); } }, pinned ? "Unpin" : "Pin this answer"),
       pinned ? h("button.small", { type: "button", onclick: () => change(clone(pinned.state)) }, "Back to the pinned") : null].filter(Boolean));
     cards.classList.remove("stale"); body.classList.remove("stale");
-    cards.replaceChildren(...view.cards.map((card) => h("div", {}, h("dt", {}, card.name), h("dd", {}, h("strong", {}, card.text), h("span.note", {}, card.note), " ", changed(card)))));
+    cards.replaceChildren(...view.cards.map((card) => h("div", {}, h("dt", {}, card.name), h("dd", {}, h("strong", {}, card.text), h("span.note", {}, card.note.replaceAll(" %", "\u00a0%")), " ", changed(card)))));
     const memory = view.memory;
     const memoryBox = h("div.box", { id: "memory" }, h("h2", {}, "Memory of a device ", h(memory.fits === false ? "span.worse" : "span.better", {}, memory.fits === null ? "" : memory.fits ? "fits" : "does not fit")),
         stack(memory.parts, "Memory", memory.capacity_share), h("p.note", {}, memory.note));

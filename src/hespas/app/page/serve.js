@@ -1,6 +1,6 @@
 // A served load: sliders for the load and the objectives, latency against rate.
 import { SHARED, TAB, addressOf, ask, copy, field, h, post, redrawn, select } from "/files/page.js";
-import { lines } from "/files/draw.js";
+import { lines, short } from "/files/draw.js";
 
 const FIRST = { model: "Qwen/Qwen3-8B", cluster: "8xH100_80GB", mesh: "tp=2", rate: 20, isl: 1024, osl: 256, slo: "ttft=500ms,tpot=40ms", engine: "vllm" };
 const STEPS = [1, 2, 4, 8, 16, 32];
@@ -63,7 +63,7 @@ export function setUp(home) {
           h("ul.legend", {}, h("li", {}, h("i.k0"), "median"), h("li", {}, h("i.k3"), "p99"))),
         h("div.box", {}, h("h2", {}, "What a user sees against what a device makes"), lines({ series: [{ name: "tokens/s/user", points: [...points].sort((a, b) => a.tokens_per_s_per_device - b.tokens_per_s_per_device).map((point) => ({ x: point.tokens_per_s_per_device, y: point.tokens_per_s_per_user })) }], xName: "tokens/s/device", yName: "tokens/s/user", label: "Tokens a second of a user against those of a device" }))),
       h("div.box", {}, h("h2", {}, "Figures"), h("div.scroll", {}, h("table", {}, h("thead", {}, h("tr", {}, ["requests/s", "first token", "p99", "each token", "tokens/s/user", "tokens/s/device"].map((text) => h("th.number", { scope: "col" }, text)))),
-        h("tbody", {}, points.map((point) => h(point.rate === answer.rate ? "tr.chosen" : "tr", {}, [point.rate.toPrecision(4), `${(1e3 * point.ttft_p50_s).toPrecision(4)} ms`, `${(1e3 * point.ttft_p99_s).toPrecision(4)} ms`, `${(1e3 * point.tpot_p50_s).toPrecision(4)} ms`, point.tokens_per_s_per_user.toPrecision(4), point.tokens_per_s_per_device.toPrecision(4)].map((text) => h("td.number", {}, text)))))))),
+        h("tbody", {}, points.map((point) => h(point.rate === answer.rate ? "tr.chosen" : "tr", {}, [short(point.rate, 4), ...[point.ttft_p50_s, point.ttft_p99_s, point.tpot_p50_s].map((time) => `${+(1e3 * time).toPrecision(4)} ms`), short(point.tokens_per_s_per_user, 4), short(point.tokens_per_s_per_device, 4)].map((text) => h("td.number", {}, text)))))))),
       h("div.box", {}, h("h2", {}, "Launch it"), h("pre", { tabindex: "0" }, answer.launch), h("p", {}), h("h2", {}, "The same from the command line"), h("pre", { id: "serve-command", tabindex: "0" }, answer.command), h("p", {}), h("div.row", {}, h("button", { type: "button", onclick: () => copy(answer.launch, "launch command") }, "Copy launch command"), h("button", { type: "button", onclick: () => copy(answer.command, "command line") }, "Copy command line"))),
       h("details.box", {}, h("summary", {}, `Assumed (${answer.assumptions.length})`), h("ul", {}, answer.assumptions.map((each) => h("li", {}, each)))));
   }
@@ -73,7 +73,8 @@ export function setUp(home) {
       state = asked;
       history.replaceState(null, "", addressOf("serve", state));
       drawForm();
-      if (isOther) return predict(); // A link is answered, and no other one's answer stays beside its knobs.
+      const isLink = Object.keys(given).length && !turn;
+      if (isOther || isLink) return predict(); // A link is answered, and no other one's answer stays beside its knobs.
       if (!answer && !turn) found.replaceChildren(h("div.box", {}, h("h2", {}, "Latencies and throughput of a model under load"), h("p", {}, "Set the load and press Predict. Steps of a new model take up to half a minute; after that, sliders answer in seconds.")));
     },
   };
