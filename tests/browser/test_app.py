@@ -252,6 +252,57 @@ def test_what_is_typed_stays_when_an_answer_comes(page: Page, server: Server, ke
     expect(page.locator("#predict [role=alert]")).to_contain_text(typed)
 
 
+def test_a_cancelled_compilation_leaves_what_to_try_next_and_can_be_asked_again(
+    page: Page, server: Server
+) -> None:
+    compilations: list[str] = []
+
+    def as_with_a_compiler(route: Route) -> None:
+        asked = route.request.post_data or ""
+        if '"whole"' in asked and not compilations:
+            compilations.append(asked)
+            route.fulfill(json={"error": "cancelled"})
+        elif '"quick"' in asked:
+            route.fulfill(json={**route.fetch().json(), "is_last": False})
+        else:
+            route.continue_()
+
+    page.route("**/api/ask", as_with_a_compiler)
+    show(page, server, f"{STATE}&batch=3")
+    status = page.locator("#predict .status")
+    expect(status).to_contain_text("cancelled: the modelled answer stands")
+    expect(page.locator("#near button").first).to_be_visible()
+    page.get_by_role("button", name="Compile it").click()
+    answered(page)
+    expect(status).not_to_contain_text("cancelled")
+    page.unroute("**/api/ask")
+
+
+def test_a_knob_ends_the_compilation_of_the_answer_before(page: Page, server: Server) -> None:
+    held: list[Route] = []
+
+    def as_with_a_compiler(route: Route) -> None:
+        asked = route.request.post_data or ""
+        if '"whole"' in asked and not held:
+            held.append(route)
+        elif '"quick"' in asked:
+            route.fulfill(json={**route.fetch().json(), "is_last": False})
+        else:
+            route.continue_()
+
+    page.route("**/api/ask", as_with_a_compiler)
+    show(page, server, f"{STATE}&batch=5")
+    expect(page.locator("#predict .status")).to_contain_text("compiling")
+    with page.expect_request("**/api/cancel") as cancelled:
+        page.fill("#batch", "6")
+        page.keyboard.press("Enter")
+    assert "-whole" in (cancelled.value.post_data or "")
+    held[0].fulfill(json={"error": "cancelled"})
+    answered(page)
+    expect(page.locator("#command")).to_contain_text("--batch 6")
+    page.unroute("**/api/ask")
+
+
 def test_a_pinned_answer_is_compared_with(page: Page) -> None:
     step(page)
     page.click("#pin")

@@ -47,6 +47,7 @@ class Pool:
     _topics: dict[int, str] = field(default_factory=dict[int, str])
     _workers: list[Worker] = field(default_factory=list[Worker])
     _asking: dict[str, Worker] = field(default_factory=dict[str, Worker])
+    _waiting: list[str] = field(default_factory=list[str])
     _cancelled: set[str] = field(default_factory=set[str])
     _lock: Lock = field(default_factory=Lock)
     _home: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="hespas-app-")))
@@ -79,15 +80,18 @@ class Pool:
         A question that ``can_wait`` leaves a process free for others, else it is not answered.
         Questions about one ``topic`` go to the process that knows it, where that is free.
         """
-        worker = self._take(topic, least=min(2, self.limits.processes) if can_wait else 1)
+        with self._lock:
+            self._waiting.append(owner)
+        worker = self._take(topic, owner, least=min(2, self.limits.processes) if can_wait else 1)
+        with self._lock:
+            self._waiting.remove(owner)
+            if worker is not None and owner:
+                self._asking[owner] = worker
         if worker is None:
-            return {"error": BUSY}
+            return {"error": CANCELLED if self._was_cancelled(owner) else BUSY}
         try:
             if self._was_cancelled(owner):
                 return {"error": CANCELLED}
-            with self._lock:
-                if owner:
-                    self._asking[owner] = worker
             return worker.ask(question, time_s=self.limits.time_s)
         except HespasError as error:
             return {"error": CANCELLED if self._was_cancelled(owner) else error.text(str)}
@@ -97,10 +101,10 @@ class Pool:
                     del self._asking[owner]
             with self._freed:
                 self._idle.append(worker)
-                self._freed.notify()
+                self._freed.notify_all()
 
-    def _take(self, topic: str, *, least: int) -> Worker | None:
-        """Take a free process if ``least`` are free.
+    def _take(self, topic: str, owner: str, *, least: int) -> Worker | None:
+        """Take a free process if ``least`` are free, unless the owner cancels.
 
         One that knows the topic goes first, then one that knows none. A question without a topic
         takes the one that was used longest ago, so that what others know stays for them.
@@ -109,6 +113,8 @@ class Pool:
             if least > 1 and len(self._idle) < least:
                 return None
             while not self._idle:
+                if owner in self._cancelled:
+                    return None
                 self._freed.wait()
             unused = [worker for worker in self._idle if id(worker) not in self._topics]
             if topic:
@@ -121,13 +127,16 @@ class Pool:
             return worker
 
     def cancel(self, owner: str) -> bool:
-        """End the process that answers ``owner``, if there is one."""
+        """End the question of ``owner``, answered or waiting, if there is one."""
         with self._lock:
             worker = self._asking.get(owner)
-            if worker is None:
+            if worker is None and owner not in self._waiting:
                 return False
             self._cancelled.add(owner)
-            worker.interrupt()
+            if worker is not None:
+                worker.interrupt()
+        with self._freed:
+            self._freed.notify_all()
         return True
 
     def _was_cancelled(self, owner: str) -> bool:

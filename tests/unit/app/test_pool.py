@@ -52,6 +52,20 @@ def test_who_asks_can_cancel(pool: Pool) -> None:
     assert pool.ask({"about": 2}, "mine")["echo"] == 2
 
 
+def test_a_question_that_waits_for_a_process_can_be_cancelled(pool: Pool) -> None:
+    with ThreadPoolExecutor(3) as tabs:
+        for number in range(2):
+            tabs.submit(pool.ask, {"about": number, "takes_s": 2}, "")
+        sleep(0.3)
+        start_s = monotonic()
+        waiting = tabs.submit(pool.ask, {"about": 3}, "mine")
+        sleep(0.3)
+        assert pool.cancel("mine")
+        assert waiting.result() == {"error": CANCELLED}
+        assert monotonic() - start_s < 1.5
+    assert pool.ask({"about": 4}, "mine")["echo"] == 4
+
+
 def test_ten_at_once_get_their_own_answers(pool: Pool) -> None:
     def asked(number: int) -> int:
         return int(pool.ask({"about": number, "takes_s": 0.01}, str(number))["echo"])

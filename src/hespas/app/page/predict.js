@@ -14,7 +14,7 @@ const SEQUENCES = [1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072];
 
 export function setUp(home) {
   let state = clone(FIRST), known = null, undone = [], pinned = null, shown = null, whole = null;
-  let turn = 0, busy = false, again = false, rest = 0, tried = [], nearing = Promise.resolve();
+  let turn = 0, busy = false, again = false, rest = 0, tried = [], nearing = Promise.resolve(), modelled = null, isCompiling = false;
   const knobs = h("form.panel.knobs", { "aria-label": "Knobs", onsubmit: (event) => event.preventDefault() });
   const drawn = redrawn(knobs);
   const status = h("div.status", { "aria-live": "polite" });
@@ -140,6 +140,7 @@ export function setUp(home) {
   async function predict() {
     again = true;
     clearTimeout(rest);
+    if (isCompiling) { isCompiling = false; cancel(); } // Nobody waits for it any more.
     drawCopies();
     if (busy) return;
     busy = true;
@@ -153,28 +154,35 @@ export function setUp(home) {
       if (mine !== turn || again) continue;
       if (answer.code) { consent(answer.code, predict); continue; }
       if (answer.error) { fail(answer.error); continue; }
-      whole = null; tried = [];
+      whole = null; tried = []; modelled = answer.view;
       draw(answer.view, `${answer.is_last ? "predicted" : "modelled"} in ${((performance.now() - began) / 1000).toFixed(2)} s`);
       rest = setTimeout(() => complete(about, answer.is_last, mine), REST_MS);
     }
     busy = false;
   }
 
+  const cancel = () => post("/api/cancel", { tab: `${TAB}-whole` });
   async function complete(about, isLast, mine) {
     const text = isLast ? "adding what takes the time" : "compiling";
-    const began = Date.now();
-    const cancel = h("button.small", { type: "button", id: "cancel", onclick: () => { post("/api/cancel", { tab: `${TAB}-whole` }); } }, "Cancel");
-    const bar = h("progress", { "aria-label": text }), clock = h("span");
-    const note = h("span.row", {}, bar, text, clock, cancel);
+    const began = Date.now(), bar = h("progress", { "aria-label": text }), clock = h("span");
+    const note = h("span.row", {}, bar, text, clock, h("button.small", { type: "button", id: "cancel", onclick: cancel }, "Cancel"));
     status.append(note);
     const tick = setInterval(() => { clock.textContent = `${Math.round((Date.now() - began) / 1000)} s`; }, 500);
+    isCompiling = !isLast;
+    if (isCompiling) near(about, mine); // A compiler has a process of its own.
     const answer = await ask("whole", about, { is_slow: !isLast });
     clearInterval(tick); note.remove();
     if (mine !== turn) return;
-    if (answer.error) { status.append(h("span.note", {}, answer.error === "cancelled" ? "cancelled: the modelled answer stands" : `the rest is missing: ${answer.error}`)); return; }
-    whole = answer;
-    draw(answer.view, isLast ? status.querySelector(".note")?.textContent || "" : `compiled in ${((Date.now() - began) / 1000).toFixed(1)} s`);
-    near(about, mine);
+    isCompiling = false;
+    if (answer.error) {
+      const again = h("button.small", { type: "button", onclick: () => { line.remove(); complete(about, isLast, mine); } }, isLast ? "Ask again" : "Compile it");
+      const line = h("span.row", {}, h("span.note", {}, answer.error !== "cancelled" ? `the rest is missing: ${answer.error}` : isLast ? "cancelled" : "cancelled: the modelled answer stands"), again);
+      status.append(line);
+    } else {
+      whole = answer;
+      draw(answer.view, isLast ? status.querySelector(".note")?.textContent || "" : `compiled in ${((Date.now() - began) / 1000).toFixed(1)} s`);
+    }
+    if (isLast) near(about, mine);
   }
 
   // ---- what lies near: knobs moved by one, predicted while nothing else is asked
@@ -202,8 +210,8 @@ export function setUp(home) {
     return parts.join(", ");
   };
   async function near(about, mine) {
-    if (!known?.axes.length) return;
     await nearing;
+    if (!known?.axes.length || tried.length) return;
     let finish;
     nearing = new Promise((done) => { finish = done; });
     for (const one of neighbours(about)) {
@@ -223,9 +231,9 @@ export function setUp(home) {
   function drawNear() {
     const place = document.getElementById("near");
     if (!place) return;
-    const base = rate(shown), fits = shown.memory.fits !== false;
+    const base = rate(modelled), fits = shown.memory.fits !== false;
     const rows = tried.map((each) => ({ ...each, gain: rate(each.view) / base - 1 })).sort((a, b) => (b.view.memory.fits !== false) - (a.view.memory.fits !== false) || b.gain - a.gain);
-    place.replaceChildren(h("h2", {}, "Try next"), h("p.note", {}, fits ? "Knobs moved by one, best first; the batch of a data part stays." : "This does not fit. Knobs moved by one, those that fit first; the batch of a data part stays."),
+    place.replaceChildren(h("h2", {}, "Try next"), h("p.note", {}, fits ? `Knobs moved by one, best first; the batch of a data part stays.${whole?.view.fidelity === "compiled" ? " They are modelled, and compared with the modelled answer." : ""}` : "This does not fit. Knobs moved by one, those that fit first; the batch of a data part stays."),
       h("div.scroll", {}, h("table", {}, h("thead", {}, h("tr", {}, ["change", "throughput", "memory", ""].map((name, number) => h(number === 1 || number === 2 ? "th.number" : "th", { scope: "col" }, name)))),
         h("tbody", {}, rows.map((each) => h(each.view.memory.fits === false ? "tr.out" : "tr", {}, h("td", {}, difference(each.about).replaceAll("_", "_\u200b")), h("td.number", {}, h(each.gain >= 0 ? "span.better" : "span.worse", {}, `${each.gain >= 0 ? "+" : "−"}${Math.abs(100 * each.gain).toFixed(1)} %`)),
           h("td.number", {}, each.view.memory.text, each.view.memory.fits === false ? h("span.worse", { title: "does not fit" }, " ✕") : ""), h("td.number", {}, h("button.small", { type: "button", "aria-label": `apply ${difference(each.about)}`, onclick: () => change(clone(each.about)) }, "Apply"))))))));
