@@ -26,6 +26,10 @@ _SHARE_OF_GOOD = 0.99
 _SHARES_OF_RATE = (0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 1.0, 1.1)
 _MOST_FOR_RATES = 5000
 """Requests of a load that is simulated again at other rates."""
+_FILLS, _MOST_IN_CROWD = 4, 10_000
+"""How many times requests fill replicas to show how fast they work, and how many do at most."""
+_LEAST_OF_LOAD = 1000
+"""Requests that a load has at least to see whether objectives are met for long."""
 _BACKLOGGED = 2.0
 """How many times as long the last quarter waits as the first where a queue grows."""
 
@@ -260,29 +264,30 @@ def latency(values: Seconds) -> Latency | None:
 def largest_rate(requests: Requests, plan: ServingPlan, objectives: Objectives) -> float | None:
     """Return the largest rate in 1/s that replicas serve within the objectives.
 
-    Without objectives it is the rate at which they work when all requests are there at once. None
-    for a closed load, and where even single requests miss an objective.
+    Without objectives it is the rate at which they work when enough requests to fill them are there
+    at once, and that is the most with objectives, too. None for a closed load, and where even
+    single requests miss an objective.
     """
     if requests.rate is None:
         return None
-    at_once = requests.at_once()
-    served = plan.serve(at_once)
-    most = len(requests) / figures_of(at_once, served).duration_s
+    crowd = _crowd(requests, plan)
+    served = plan.serve(crowd)
+    most = len(crowd) / figures_of(crowd, served).duration_s
     if not objectives.are_given:
         return most
 
+    long_load = _at_least(requests, _LEAST_OF_LOAD)
+
     def is_met(rate: float) -> bool:
-        load = requests.at_rate(rate)
+        load = long_load.at_rate(rate)
         met = objectives.met(figures_of(load, plan.serve(load)))
         return bool(met.mean() >= _SHARE_OF_GOOD)
 
     # A short load never fills replicas: it may be over before a queue grows too long.
-    sustained = sustained_rate(requests, plan, cached=served.cached_tokens)
-    low, high = 0.0, min(most, sustained)
-    while is_met(high):
-        if high == sustained:
-            return sustained
-        low, high = high, min(2 * high, sustained)
+    sustained = min(most, sustained_rate(requests, plan, cached=served.cached_tokens))
+    if is_met(sustained):
+        return sustained
+    low, high = 0.0, sustained
     for _ in range(_BISECTIONS):
         middle = (low + high) / 2
         if is_met(middle):
@@ -290,6 +295,25 @@ def largest_rate(requests: Requests, plan: ServingPlan, objectives: Objectives) 
         else:
             high = middle
     return low or None
+
+
+def _crowd(requests: Requests, plan: ServingPlan) -> Requests:
+    """Return requests that are all there at once, and fill replicas some times."""
+    count, setup = len(requests), plan.setup
+    length = (sum(requests.prompts) + sum(requests.outputs)) // count
+    room = setup.blocks // max(1, setup.blocks_of(length))
+    sequences = max(1, min(room, setup.engine.most_sequences * setup.parts))
+    return _at_least(requests.at_once(), min(_MOST_IN_CROWD, _FILLS * sequences * plan.replicas))
+
+
+def _at_least(requests: Requests, count: int) -> Requests:
+    """Return so many requests or more, repeated.
+
+    Those that share prefixes, or follow one another, are another load if repeated: they stay.
+    """
+    if requests.chains is not None or requests.follows is not None:
+        return requests
+    return requests.repeated(-(-count // len(requests)))
 
 
 def sustained_rate(requests: Requests, plan: ServingPlan, *, cached: int = 0) -> float:

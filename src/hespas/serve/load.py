@@ -90,6 +90,28 @@ class Requests:
         """Return the same requests, all there from the start."""
         return replace(self, arrivals_ps=(0,) * len(self), concurrency=None)
 
+    def repeated(self, times: int) -> Requests:
+        """Return requests of an open load several times, one round behind the other.
+
+        They share no prefixes, and none follows another.
+
+        >>> two = Requests(arrivals_ps=(0, 4), prompts=(1, 2), outputs=(3, 4))
+        >>> two.repeated(2).arrivals_ps, two.at_once().repeated(2).arrivals_ps
+        ((0, 4, 8, 12), (0, 0, 0, 0))
+        """
+        rate = self.rate
+        round_ps = 0 if rate is None else round(len(self) / rate * PICOSECONDS)
+        return replace(
+            self,
+            arrivals_ps=tuple(
+                number * round_ps + arrival
+                for number in range(times)
+                for arrival in self.arrivals_ps
+            ),
+            prompts=self.prompts * times,
+            outputs=self.outputs * times,
+        )
+
 
 @frozen
 class Lengths:
