@@ -39,7 +39,9 @@ _FILES = {
     "cluster.js": "text/javascript",
     "icon.svg": "image/svg+xml",
 }
-_UPLOADED = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,100}\.(json|mlir|hlo|txt)")
+_UPLOADED = re.compile(r"[^/\\\0-\x1f.][^/\\\0-\x1f]{0,100}\.(json|mlir|hlo|txt)")
+_UNUSUAL = re.compile(r"[^A-Za-z0-9._-]+")
+"""What names of files have that browsers wrote: ``config (1).json``."""
 _MOST_ANSWERS = 256
 MOST_BODY_BYTES = 1 << 20
 """Of a question."""
@@ -117,8 +119,9 @@ class Application:
             )
         directory = self.home / "uploads" / sha256(content).hexdigest()[:16]
         directory.mkdir(parents=True, exist_ok=True)
-        write_file(directory / name, content)
-        return {"path": str(directory / name)}
+        path = directory / _UNUSUAL.sub("-", name)
+        write_file(path, content)
+        return {"path": str(path)}
 
     def search(self, body: Mapping[str, Any]) -> Answer:
         """Begin, stop, resume or show a search."""

@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
+import msgspec
 import yaml
 
 from hespas.base.fields import options_by_field
@@ -90,6 +91,7 @@ def runs_code(state: State) -> str:
     file = Path(str(state.get(WORKLOAD, "")))
     is_json = file.suffix == ".json" and file.is_file()
     if is_json and not (is_configuration(file) or is_recorded_file(file)):
+        _check_json(file)
         raise ConfigError(
             "this JSON is neither a model's configuration nor a recorded step",
             location=file.name,
@@ -97,6 +99,18 @@ def runs_code(state: State) -> str:
         )
     source = source_of(options, system_of(options.network))
     return "" if isinstance(source, ModelSource | FileSource) else source.name
+
+
+def _check_json(file: Path) -> None:
+    """Raise `ConfigError` for a file that is no JSON."""
+    try:
+        msgspec.json.decode(file.read_bytes())
+    except msgspec.DecodeError as error:
+        raise ConfigError(
+            f"this is not JSON: {error}",
+            location=file.name,
+            hint="upload the config.json as it came with the model",
+        ) from error
 
 
 def _values(state: State) -> dict[str, object]:

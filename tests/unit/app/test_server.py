@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -137,11 +138,29 @@ def test_a_sender_that_goes_leaves_no_trace(chosen: Application, path: str) -> N
 
 
 @pytest.mark.parametrize(
-    "name", ["../../evil.json", "evil.py", "evil.sh", ".json", "a/b.json", "config.json%00.py"]
+    "name",
+    [
+        "../../evil.json",
+        "evil.py",
+        "evil.sh",
+        ".json",
+        "a/b.json",
+        "config.json%00.py",
+        "a%5Cb.json",
+        "a%00b.json",
+    ],
 )
 def test_uploads_have_plain_names_of_what_is_read(chosen: Application, name: str) -> None:
     refused = send(chosen, "POST", "/api/upload", body=b"{}", query=f"name={name}")
     assert "no file that can be predicted" in refused.json["error"]
+
+
+@pytest.mark.parametrize("name", ["config%20(1).json", "%C3%A4%20b.json", "a;b%26c.json"])
+def test_uploads_may_have_names_of_browsers(chosen: Application, name: str) -> None:
+    kept = send(chosen, "POST", "/api/upload", body=b"{}", query=f"name={name}").json
+    path = Path(kept["path"])
+    assert path.read_bytes() == b"{}"
+    assert re.fullmatch(r"[A-Za-z0-9._-]+\.json", path.name)
 
 
 def test_an_upload_is_kept_and_not_read(chosen: Application, tmp_path: Path) -> None:

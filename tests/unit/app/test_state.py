@@ -96,9 +96,17 @@ def test_the_part_of_a_cluster_of_ones_own_is_a_preset_and_no_file(tmp_path: Pat
         options_of({**STATE, "node": str(file)})
 
 
-@pytest.mark.parametrize("text", ["{not json", "[1]", '{"a": 1}'])
+@pytest.mark.parametrize("text", ["[1]", '{"a": 1}'])
 def test_a_json_of_something_else_is_named(tmp_path: Path, text: str) -> None:
     file = tmp_path / "settings.json"
     file.write_text(text)
     with pytest.raises(ConfigError, match="neither a model's configuration nor a recorded step"):
+        runs_code({"model": str(file), "cluster": "4xA100_SXM_40GB"})
+
+
+@pytest.mark.parametrize("text", ["", "{not json"])
+def test_a_file_that_is_no_json_is_named(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "config.json"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match="this is not JSON"):
         runs_code({"model": str(file), "cluster": "4xA100_SXM_40GB"})
