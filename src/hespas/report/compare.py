@@ -54,8 +54,9 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 
     ``parts`` add up to the difference of the steps; ``phases``, ``layers`` and ``kinds`` each to
     that of ``compute``, ``communication`` to that of exposed communication. ``missing`` lists the
-    tables that could not be compared. ``fail_above`` is the user's limit, as a share of the step of
-    ``a``, and ``fails`` says whether ``b`` takes longer than that; both are null without a limit.
+    tables that could not be compared, ``work`` says how much steps of other work compute.
+    ``fail_above`` is the user's limit, as a share of the step of ``a``, and ``fails`` says whether
+    ``b`` takes longer than that; both are null without a limit.
     """
 
     schema_version: int
@@ -70,6 +71,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     figures: list[FigureRow]
     settings: list[FigureRow]
     missing: list[str]
+    work: str = ""
     fail_above: float | None = None
     fails: bool | None = None
 
@@ -161,7 +163,27 @@ def compared(a: RunReport, b: RunReport, *, names: tuple[str, str]) -> Compariso
         figures=_figures(a, b),
         settings=_settings(a, b),
         missing=missing,
+        work=_work(a, b),
     )
+
+
+def _work(a: RunReport, b: RunReport) -> str:
+    """Say that steps compute different numbers of tokens or samples."""
+    for name, a_rate, b_rate in (
+        ("tokens", a.tokens_per_s, b.tokens_per_s),
+        (a.samples, a.samples_per_s, b.samples_per_s),
+    ):
+        if not a_rate or not b_rate:
+            continue
+        a_count, b_count = round(a_rate * a.step_time_s), round(b_rate * b.step_time_s)
+        if a_count == b_count:
+            return ""
+        change = b_rate / a_rate - 1
+        rate = f"{100 * abs(change):.3g} % {'more' if change > 0 else 'fewer'}"
+        rate = "as many" if abs(change) < _LEAST_SHARE else rate
+        counts = f"{a_count:,} {name} of a, {b_count:,} of b"
+        return f"the steps are not of the same work: {counts}; b makes {rate} {name}/s"
+    return ""
 
 
 def _kinds(result: RunReport) -> dict[str, float]:
@@ -269,6 +291,7 @@ def comparison_text(comparison: Comparison) -> str:
     )
     sections = [
         [f"a: {comparison.a}", f"b: {comparison.b}"],
+        [comparison.work] if comparison.work else [],
         *(_table(name, rows) for name, rows in tables if rows),
         _pairs("Figures that differ", comparison.figures),
         _pairs("What was asked for that differs", comparison.settings),

@@ -168,6 +168,34 @@ def test_options_and_versions_that_differ_are_listed() -> None:
     ]
 
 
+def test_steps_of_other_work_are_said_to_be() -> None:
+    a = result(1.0, tokens_per_s=1000.0)
+    b = result(0.8, tokens_per_s=625.0)
+    found = compared(a, b, names=("a.json", "b.json"))
+    assert found.work == (
+        "the steps are not of the same work: 1,000 tokens of a, 500 of b; "
+        "b makes 37.5 % fewer tokens/s"
+    )
+    assert found.work in comparison_text(found)
+    more = compared(b, a, names=("b.json", "a.json")).work
+    assert more.endswith("500 tokens of a, 1,000 of b; b makes 60 % more tokens/s")
+
+
+def test_images_are_work_where_there_are_no_tokens() -> None:
+    a = result(1.0, samples_per_s=64.0, samples="images")
+    b = result(0.5, samples_per_s=64.0, samples="images")
+    assert "64 images of a, 32 of b; b makes as many images/s" in (
+        compared(a, b, names=("a", "b")).work
+    )
+
+
+def test_steps_of_the_same_work_or_of_unknown_have_no_note() -> None:
+    a, b = result(1.0, tokens_per_s=1000.0), result(0.8, tokens_per_s=1250.0)
+    assert compared(a, b, names=("a", "b")).work == ""
+    assert compared(a, result(0.8), names=("a", "b")).work == ""
+    assert compared(result(1.0), result(0.8), names=("a", "b")).work == ""
+
+
 def test_the_text_has_the_step_first_and_says_what_is_missing() -> None:
     kinds = {f"kind {at:02}": op(0.05) for at in range(20)}
     a, b = result(per_op=kinds), result(compute_s=0.5, per_op={"kind 00": op(0.5)})
