@@ -13,6 +13,7 @@ from hespas.base.frozen import frozen
 from hespas.base.units import format_quantity
 from hespas.errors import ConfigError, DeviceCountError, HardwareError, option
 from hespas.hardware.system import System
+from hespas.models.division import trained_bytes
 from hespas.models.flops import model_flops
 from hespas.models.language import LanguageModel, expert_axes
 from hespas.models.model import TYPE_BYTES, MeshAxes
@@ -397,9 +398,9 @@ def least_memory(cut: Cut, *, remat: str | None = None) -> tuple[Footprint, ...]
 
 
 def _least(cut: Cut, part: Part, kept_bytes: int) -> Footprint:
-    weight_bytes = _argument_bytes(cut, part, PartProgram.BOTH, 0)
+    weight_bytes = _trained_bytes(cut, part, PartProgram.BOTH)
     wide, narrow = state_sizes(cut)
-    state_bytes = _argument_bytes(cut, part, PartProgram.UPDATE, 1) * wide // narrow
+    state_bytes = _trained_bytes(cut, part, PartProgram.UPDATE) * wide // narrow
     return Footprint(
         weight_bytes=weight_bytes,
         frozen_bytes=frozen_bytes(cut, part),
@@ -412,25 +413,29 @@ def _least(cut: Cut, part: Part, kept_bytes: int) -> Footprint:
 
 def frozen_bytes(cut: Cut, part: Part) -> int:
     """Return a device's bytes of frozen weights, rounded copies included."""
-    is_tuned = isinstance(cut.settings, LanguageModel) and bool(cut.settings.lora_modules)
-    return _argument_bytes(cut, part, PartProgram.BOTH, 1) if is_tuned else 0
+    if not (isinstance(cut.settings, LanguageModel) and cut.settings.lora_modules):
+        return 0
+    # Weights of a loop are few arrays, of all layers.
+    texts = {**cut.source.texts, "scan": "true"}
+    of_passes = _of_program(cut, part, PartProgram.BOTH)
+    return cut.source.model.part_step(texts, of_passes).argument_bytes(1)
 
 
 def expert_bytes(cut: Cut, part: Part) -> int:
     """Return a device's share of a part's expert weights."""
     if cut.mesh.size(*expert_axes(cut.settings)) == 1:
         return 0
-    return _argument_bytes(cut, part, PartProgram.BOTH, 0, along=EXPERT)
+    return _trained_bytes(cut, part, PartProgram.BOTH, along=EXPERT)
 
 
-def _argument_bytes(
-    cut: Cut, part: Part, program: PartProgram, argument: int, *, along: str | None = None
-) -> int:
-    """Return a device's bytes of a program's argument."""
-    of_program = replace(part, mesh=cut.mesh_of(program), program=program)
-    # Weights of a loop are few arrays, of all layers.
-    texts = {**cut.source.texts, "scan": "true"}
-    return cut.source.model.part_step(texts, of_program).argument_bytes(argument, along=along)
+def _trained_bytes(cut: Cut, part: Part, program: PartProgram, *, along: str | None = None) -> int:
+    """Return a device's bytes of a program's weights, or of its gradients."""
+    of_program = _of_program(cut, part, program)
+    return trained_bytes(cut.settings, of_program, along=along)
+
+
+def _of_program(cut: Cut, part: Part, program: PartProgram) -> Part:
+    return replace(part, mesh=cut.mesh_of(program), program=program)
 
 
 def check_fits(cut: Cut) -> None:

@@ -9,7 +9,6 @@ their sum.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -18,38 +17,11 @@ import jax.numpy as jnp
 
 from hespas.base.frozen import frozen
 from hespas.models.model import Step
-from hespas.models.part import EXPERT, REDUCED, SHARED, Part, PartProgram
+from hespas.models.part import Part, PartProgram
 from hespas.models.steps.adamw import training_state, updated
-from hespas.models.steps.sharding import Divided
 from hespas.models.steps.transformer import BeforeLayer, Transformer, joined, untouched
 
 Weights = Mapping[str, Any]
-
-
-def part_divided(divided: Divided, part: Part) -> Divided:
-    """Return how a part's arrays are divided.
-
-    ``divided`` is that of the model without the pipeline. A pass holds whole weights and a
-    micro-batch of one data-parallel part; the optimiser's states are divided over the axes
-    `hespas.models.part.SHARED`, those of weights that all devices of experts hold over these, too.
-    """
-    parts = divided.mesh.size(*REDUCED)
-    sizes = {
-        **divided.sizes,
-        "batch": divided.sizes["batch"] // parts,
-        "layers": part.layers,
-    }
-    axes = {
-        name: tuple(axis for axis in dividing if axis not in REDUCED)
-        for name, dividing in divided.axes.items()
-    }
-    if part.program is PartProgram.UPDATE:
-        over = (*SHARED, *axes.get("embedding", ()))
-        for name in ("embedding", "query_rank", "kv_rank"):
-            shares = (over, (*over, EXPERT))
-            even = [axes for axes in shares if sizes.get(name, 1) % part.mesh.size(*axes) == 0]
-            axes[name] = even[-1] if even else ()
-    return replace(divided, mesh=part.mesh, sizes=sizes, axes=axes)
 
 
 @frozen

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -10,6 +9,7 @@ import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
 from hespas.base.frozen import frozen
+from hespas.models.division import Division
 from hespas.models.model import CHOICES, MeshAxes, one_of
 
 _TYPES: dict[str, Any] = {"bf16": jnp.bfloat16, "f16": jnp.float16, "f32": jnp.float32}
@@ -25,37 +25,20 @@ def dtype_named(name: str) -> Any:
 
 
 @frozen
-class Divided:
-    """Sizes of named dimensions, and the axes that divide them.
-
-    ``axes`` lists, for a dimension, the mesh axes that divide it, major first; those that the
-    mesh lacks are left out, and a dimension that is not listed is not divided.
-    """
-
-    mesh: MeshAxes
-    sizes: Mapping[str, int]
-    axes: Mapping[str, tuple[str, ...]]
-
-    def _present(self, axes: tuple[str, ...]) -> tuple[str, ...]:
-        return self.mesh.present(axes)
+class Divided(Division):
+    """A division as JAX takes it."""
 
     def spec(self, *dimensions: str | None) -> PartitionSpec:
         """Return the axes of each dimension.
 
         An axis divides the first of the dimensions that name it.
         """
-        parts: list[tuple[str, ...]] = []
-        for name in dimensions:
-            used = {axis for part in parts for axis in part}
-            present = self._present(self.axes.get(name or "", ()))
-            parts.append(tuple(axis for axis in present if axis not in used))
+        parts = self.axes_of(*dimensions)
         return PartitionSpec(*[part[0] if len(part) == 1 else part or None for part in parts])
 
     def used(self, *dimensions: str | None) -> set[str]:
         """Return the mesh axes that divide these dimensions."""
-        return {
-            axis for name in dimensions for axis in self._present(self.axes.get(name or "", ()))
-        }
+        return {axis for name in dimensions for axis in self.present(name)}
 
     def without(self, axis: str) -> Divided:
         """Return each device's part along an axis of batches."""

@@ -14,13 +14,14 @@ import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
 from hespas.errors import ConfigError
+from hespas.models.division import divided_part, model_of_part
 from hespas.models.language import LanguageModel
 from hespas.models.model import Step
 from hespas.models.network_model import Learning, Network
-from hespas.models.part import SHARED, Part
+from hespas.models.part import Part
 from hespas.models.runs import Training
 from hespas.models.steps.adamw import METRICS, Preparation, training_state, training_step
-from hespas.models.steps.pipelined import PartTypes, part_divided, part_step
+from hespas.models.steps.pipelined import PartTypes, part_step
 from hespas.models.steps.sharding import Divided, dtype_named
 from hespas.models.steps.transformer import Transformer, joined
 
@@ -115,28 +116,10 @@ def training(
 
 def build_part(settings: LanguageModel, part: Part) -> Step:
     """Return a program of a part, for a pipeline."""
-    settings.check()
-    settings = settings.as_run
-    run = settings.run
-    if isinstance(run, Training) and run.zero:
-        raise ConfigError(
-            f"zero = {run.zero} has no effect in a pipeline, whose optimiser states the axes "
-            f"{' and '.join(SHARED)} divide",
-            hint="drop zero, and give fsdp in the place of data",
-        )
-    if settings.mtp_kinds:
-        raise ConfigError(
-            "layers that predict further tokens are not cut into a pipeline",
-            hint="drop mtp_layers, or pipe",
-        )
-    if settings.style.layer_input or any(kind.keys != "own" for kind in settings.kinds):
-        raise ConfigError(
-            "layers that have inputs or keys of other layers are not cut into a pipeline",
-            hint="drop pipe",
-        )
-    of_part = settings.with_layers(part.layers, first=part.first)
+    of_part = model_of_part(settings, part)
+    run = of_part.run
     divided = Divided(mesh=run.mesh, sizes=of_part.sizes, axes=of_part.axes)
-    decoder = Transformer(model=of_part, divided=part_divided(divided, part))
+    decoder = Transformer(model=of_part, divided=divided_part(divided, part))
     types = PartTypes(
         weights=dtype_named(run.dtype),
         states=dtype_named(settings.state_dtype),

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 
 from hespas.base.frozen import frozen
 from hespas.models.architecture import LayerKind, RotaryScaling
+from hespas.models.division import outside_part
 from hespas.models.kernels import platform_of
 from hespas.models.language import LanguageModel
 from hespas.models.plan import Loop, layers_of
@@ -151,11 +152,7 @@ class Transformer:
         self, weights: Mapping[str, Any], *, is_first: bool, is_last: bool
     ) -> dict[str, Any]:
         """Return a model part's weights: layers, and what surrounds them."""
-        before = {"embedding", "positions", "embedding_norm", "embedding_norm_bias"}
-        head = "embedding" if self.model.style.tied else "head"
-        behind = {"norm", "norm_bias", head, "head_bias"}
-        needed = (before if is_first else set[str]()) | (behind if is_last else set[str]())
-        absent = (before | behind) - needed
+        absent = outside_part(self.model, is_first=is_first, is_last=is_last)
         return {name: leaf for name, leaf in weights.items() if name not in absent}
 
     def fixed_weights(self) -> dict[str, Any]:
