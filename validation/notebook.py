@@ -46,7 +46,7 @@ Where the step goes. In a notebook of your own the charts answer the pointer.
 %% code
 prediction.plot("step")
 %% markdown
-Who holds the memory of a device:
+The memory of a device over the step; the dashed line is what it has:
 %% code
 prediction.plot("memory")
 %% markdown
