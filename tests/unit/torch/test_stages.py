@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
+import hespas
 from hespas.errors import HespasError, UnsupportedError
 from hespas.frontend.load import load_per_device
 from hespas.program.recorded import RecordedStep, encode_recorded
@@ -13,6 +15,7 @@ from torch_steps import NET, bytes_after, collectives, needs_torch, peak_bytes, 
 
 pytestmark = needs_torch
 
+EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "torch_pipeline.py"
 STAGES = f"""{NET}
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
@@ -161,3 +164,18 @@ def test_stages_that_do_not_divide_the_ranks_are_an_error() -> None:
 def test_other_schedules_are_refused_by_name() -> None:
     with pytest.raises(HespasError, match="the schedule ScheduleInterleavedZeroBubble is not"):
         record(STAGES, devices=2, schedule="ScheduleInterleavedZeroBubble", chunks=2)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "chunks"), [("gpipe", "1"), ("1f1b", "1"), ("interleaved", "2")]
+)
+def test_the_example_runs_in_stages(schedule: str, chunks: str) -> None:
+    small = {"layers": "8", "sequence": "512", "compiled": "false"}
+    prediction = hespas.predict(
+        f"torch:{EXAMPLE}:train",
+        cluster="4xH100_80GB",
+        settings={**small, "stages": "4", "schedule": schedule, "chunks": chunks},
+    )
+    times_s = [stage.prediction.step_time_s for stage in prediction.stages]
+    assert len(times_s) == 4
+    assert max(times_s) <= prediction.step_time_s
