@@ -33,7 +33,7 @@ from hespas.program.attrs import DimensionAttrs, GatherAttrs, KernelAttrs, Windo
 from hespas.program.kernels import KernelLaunch
 from hespas.program.operations.reduction import only_replaces
 from hespas.program.program import Op, Value, shape_of, size_of
-from hespas.program.types import TensorType, size_bytes
+from hespas.program.types import NumberKind, TensorType, size_bytes
 from hespas.work.sorts import shared_accesses, sort_launches
 
 PART_OF_STREAMING = {
@@ -55,6 +55,9 @@ narrow ones where they do not. Transposes stream too; `_transpose_costs` has the
 memory. A copy from device memory to device memory, which XLA leaves to the runtime, is assumed to
 stream.
 """
+
+_BESIDE_ARITHMETIC = frozenset({"convert", "maximum", "minimum", "select"})
+"""What other pipes than those of multiplications and additions run."""
 
 _MOST_KERNELS = 4096
 """Kernels whose form is remembered: every method and rate that prices a kernel asks for it."""
@@ -101,6 +104,7 @@ def terms_by_category(
     instructions = _instructions(kernel) + columns.instructions * excess_shares
     pipes = {
         "issue": instructions / gpu.issue_lanes * lane_s,
+        "fused": arithmetic_of(kernel) / gpu.fused_lanes * lane_s,
         "load/store": (turning.accesses + accesses) / gpu.memory_lanes * lane_s,
     }
     pipe = max(pipes, key=lambda name: pipes[name])
@@ -211,6 +215,19 @@ def _instructions(kernel: Kernel) -> float:
             for op in windows
         ]
     )
+
+
+@lru_cache(maxsize=_MOST_KERNELS)
+def arithmetic_of(kernel: Kernel) -> float:
+    """Return the instructions of a kernel's element-wise arithmetic."""
+    return sum(weight(op) * size_of(op.results[0]) for op in kernel.inner if _is_arithmetic(op))
+
+
+def _is_arithmetic(op: Op) -> bool:
+    if not op.traits.is_elementwise or op.kind in _BESIDE_ARITHMETIC:
+        return False
+    kind = op.results[0].type
+    return isinstance(kind, TensorType) and kind.element.kind is NumberKind.FLOAT
 
 
 def _window_instructions(op: Op) -> float:
