@@ -18,7 +18,8 @@ weights are smaller. Source: pytorch/pytorch, torch/distributed/fsdp/_fully_shar
 _fsdp_collectives.py, ``foreach_all_gather_copy_out`` and ``foreach_reduce``; torchtitan,
 ``mixed_precision_reduce``, float32 by default. FSDP1's weights are views of the gathered buffer,
 whose gradients autograd puts together; they are divided before they are scattered. Source:
-torch/distributed/fsdp/_flat_param.py and _runtime_utils.py, ``_div_if_needed``.
+torch/distributed/fsdp/_flat_param.py and _runtime_utils.py, ``_div_if_needed``. DTensor's copies:
+torch/distributed/_functional_collectives.py, ``all_gather_tensor``, ``reduce_scatter_tensor``.
 """
 
 from __future__ import annotations
@@ -323,9 +324,11 @@ Groups = frozenset[frozenset[int]]
 
 @frozen
 class ShardCopies:
-    """What FSDP copies around collectives among ``groups``.
+    """What FSDP copies around collectives among ``groups``, of devices that divide weights.
 
-    It follows from the ``version`` of PyTorch's FSDP.
+    It follows from the ``version`` of PyTorch's FSDP. With version 2 goes DTensor, whose other
+    collectives gather and scatter along the first dimension: data that lie along another are copied
+    behind an all-gather, and before a reduce-scatter.
     """
 
     groups: Groups
@@ -340,17 +343,38 @@ class ShardCopies:
             )
         return (
             "FSDP2 copies gathered weights out of one buffer, and gradients into another, in which "
-            "they are summed in f32"
+            "they are summed in f32; rows that DTensor gathers or scatters along the sequence are "
+            "copied"
         )
 
 
 def with_shards_copied(operations: Sequence[Op], copies: ShardCopies, names: Names) -> Iterator[Op]:
-    """Yield operations with FSDP's copies around collectives."""
-    around = _around_version_1 if copies.version == 1 else _around_version_2
+    """Yield operations with FSDP's and DTensor's copies around collectives."""
+    of_weights = _around_version_1 if copies.version == 1 else _around_version_2
     for op in operations:
-        if isinstance(op.attrs, CollectiveAttrs) and _device_groups(op.attrs) == copies.groups:
-            yield from around(op, names)
+        if not isinstance(op.attrs, CollectiveAttrs):
+            yield op
+        elif _device_groups(op.attrs) == copies.groups:
+            yield from of_weights(op, names)
+        elif copies.version != 1 and op.attrs.dimension:
+            yield from _along_first_dimension(op, names)
         else:
+            yield op
+
+
+def _along_first_dimension(op: Op, names: Names) -> Iterator[Op]:
+    match op.kind:
+        case "all_gather":
+            buffers = tuple([Value(type=value.type) for value in op.results])
+            yield replace(op, results=buffers)
+            for buffer, result in zip(buffers, op.results, strict=True):
+                yield _copied(op, buffer, result, names)
+        case "reduce_scatter":
+            buffers = tuple([Value(type=value.type) for value in op.operands])
+            for operand, buffer in zip(op.operands, buffers, strict=True):
+                yield _copied(op, operand, buffer, names)
+            yield replace(op, operands=buffers)
+        case _:
             yield op
 
 
@@ -366,12 +390,7 @@ def _around_version_1(op: Op, names: Names) -> Iterator[Op]:
 
 
 def _around_version_2(op: Op, names: Names) -> Iterator[Op]:
-    if op.kind == "all_gather":
-        buffers = tuple([Value(type=value.type) for value in op.results])
-        yield replace(op, results=buffers)
-        for buffer, result in zip(buffers, op.results, strict=True):
-            yield _copied(op, buffer, result, names)
-    elif op.kind == "reduce_scatter":
+    if op.kind == "reduce_scatter":
         buffers, sums = (tuple(map(_in_f32, values)) for values in (op.operands, op.results))
         for operand, buffer in zip(op.operands, buffers, strict=True):
             yield _copied(op, operand, buffer, names)
@@ -379,7 +398,7 @@ def _around_version_2(op: Op, names: Names) -> Iterator[Op]:
         for total, result in zip(sums, op.results, strict=True):
             yield _copied(op, total, result, names)
     else:
-        yield op
+        yield from _along_first_dimension(op, names)
 
 
 def _device_groups(attrs: CollectiveAttrs) -> Groups:

@@ -296,10 +296,12 @@ def _fused(
 def _shard_copies(program: Program, software: Software) -> ShardCopies | None:
     from hespas.lower.library import ShardCopies  # noqa: PLC0415
 
-    mesh = program.global_facts.mesh
-    if software.fsdp is None or dict(mesh).get(_FSDP, 1) < 2:
+    if software.fsdp is None:
         return None
-    groups = frozenset(map(frozenset, groups_along(mesh, (_FSDP,))))
+    mesh = program.global_facts.mesh
+    is_divided = dict(mesh).get(_FSDP, 1) > 1
+    listed = groups_along(mesh, (_FSDP,)) if is_divided else ()
+    groups = frozenset(map(frozenset, listed))
     return ShardCopies(groups=groups, version=software.fsdp)
 
 

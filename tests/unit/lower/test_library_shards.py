@@ -52,6 +52,19 @@ def made(groups: frozenset[frozenset[int]], version: Literal[1, 2] = 2) -> Progr
     return fused(program, writer=Writer.LIBRARY, shard_copies=copied)
 
 
+ALONG_ROWS = f"""%w = "stablehlo.all_gather"(%a) {{all_gather_dim = 1 : i64,
+      channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>,
+      replica_groups = {GROUPS}, use_global_device_ids}} : (tensor<8x2xbf16>) -> tensor<8x8xbf16>
+    %g = "stablehlo.reduce_scatter"(%b) ({{
+      ^bb0(%x: tensor<bf16>, %y: tensor<bf16>):
+        %s = stablehlo.add %x, %y : tensor<bf16>
+        stablehlo.return %s : tensor<bf16>
+    }}) {{scatter_dimension = 1 : i64,
+      channel_handle = #stablehlo.channel_handle<handle = 2, type = 1>,
+      replica_groups = {GROUPS}, use_global_device_ids}} : (tensor<8x8xbf16>) -> tensor<8x2xbf16>
+    return %w, %g : tensor<8x8xbf16>, tensor<8x2xbf16>"""
+
+
 def mentions_fsdp(program: Program) -> bool:
     return any("FSDP" in assumption for assumption in program.assumptions)
 
@@ -88,11 +101,27 @@ def test_collectives_of_other_groups_have_none() -> None:
     assert not mentions_fsdp(made(frozenset()))
 
 
+@pytest.mark.parametrize(("version", "copied"), [(2, 2), (1, 0)])
+def test_dtensor_copies_what_lies_along_another_dimension(
+    version: Literal[1, 2], copied: int
+) -> None:
+    text = main_function(
+        ALONG_ROWS,
+        arguments="%a: tensor<8x2xbf16>, %b: tensor<8x8xbf16>",
+        results="tensor<8x8xbf16>, tensor<8x2xbf16>",
+    )
+    program = load_source(on_devices(text).encode(), name="test.mlir")
+    of_others = ShardCopies(groups=frozenset(), version=version)
+    program = fused(program, writer=Writer.LIBRARY, shard_copies=of_others)
+    moved = [total(expand(op)).bytes_moved for op in copies(program)]
+    assert moved == [(2 + 2) * 64] * copied
+
+
 @pytest.mark.parametrize(
     ("software", "mesh", "is_copied"),
     [
         ("torchtitan-2024", "fsdp=4", True),
-        ("torchtitan-2024", "tp=4", False),
+        ("torchtitan-2024", "tp=4", True),
         ("llm-foundry-2023", "fsdp=4", True),
         ("megatron", "fsdp=4", False),
     ],
