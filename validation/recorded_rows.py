@@ -63,10 +63,18 @@ STEPS = (
     Step(
         name="Llama 3.1 8B, float8",
         location=":7",
-        settings=("compiled=true", "float8=true"),
+        settings=("compiled=true", "float8=tensorwise"),
         torch_version="2.5",
         cluster="32xH200_141GB",
         made_for="32xH200_141GB",
+    ),
+    Step(
+        name="Llama 3.1 8B, float8 by rows, tp=8",
+        location=":6",
+        settings=("compiled=true", "float8=rowwise", "tp=8", "batch=12"),
+        torch_version="2.5",
+        cluster="64xH100_96GB",
+        made_for="64xH100_80GB",
     ),
 )
 
