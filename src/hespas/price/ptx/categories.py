@@ -76,12 +76,13 @@ def terms_by_category(
 ) -> KernelTerms:
     """Return the terms of a kernel from its category and HLO.
 
-    Sliding windows are issued element by element; all other arithmetic hides behind memory. The
-    launch gives the number of blocks. Without one, loops have 128 threads a block, and a thread for
-    four of the written elements; column reductions have few blocks, and their category's part of
-    the bandwidth is that of many. L2 moves gathered and scattered bytes beside those of device
-    memory, and the parts of sectors of a transpose's tiles; the elements of those tiles, and those
-    that a sort compares in shared memory, pass the load/store pipe.
+    Sliding windows are issued element by element; other element-wise arithmetic takes the lanes
+    that multiply and add, beside memory. The launch gives the number of blocks. Without one, loops
+    have 128 threads a block, and a thread for four of the written elements; column reductions have
+    few blocks, and their category's part of the bandwidth is that of many. L2 moves gathered and
+    scattered bytes beside those of device memory, and the parts of sectors of a transpose's tiles;
+    the elements of those tiles, and those that a sort compares in shared memory, pass the
+    load/store pipe.
     """
     columns = columns_of(kernel) if category in (COLUMN_REDUCTION, NARROW_REDUCTION) else Columns()
     blocks, threads = columns.blocks, _THREADS_OF_COLUMNS if columns.blocks else _THREADS
@@ -104,7 +105,7 @@ def terms_by_category(
     instructions = _instructions(kernel) + columns.instructions * excess_shares
     pipes = {
         "issue": instructions / gpu.issue_lanes * lane_s,
-        "fused": arithmetic_of(kernel) / gpu.fused_lanes * lane_s,
+        "fused": _arithmetic(kernel) / gpu.fused_lanes * lane_s,
         "load/store": (turning.accesses + accesses) / gpu.memory_lanes * lane_s,
     }
     pipe = max(pipes, key=lambda name: pipes[name])
@@ -218,7 +219,7 @@ def _instructions(kernel: Kernel) -> float:
 
 
 @lru_cache(maxsize=_MOST_KERNELS)
-def arithmetic_of(kernel: Kernel) -> float:
+def _arithmetic(kernel: Kernel) -> float:
     """Return the instructions of a kernel's element-wise arithmetic."""
     return sum(weight(op) * size_of(op.results[0]) for op in kernel.inner if _is_arithmetic(op))
 

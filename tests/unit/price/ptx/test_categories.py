@@ -3,8 +3,9 @@ from __future__ import annotations
 import pytest
 
 from hespas.frontend.load import load_source
-from hespas.price.kernel import kernel_of
-from hespas.price.ptx.categories import warps_of_rows
+from hespas.hardware.microarchitecture import load_microarchitecture
+from hespas.price.kernel import LOOP, kernel_of
+from hespas.price.ptx.categories import terms_by_category, warps_of_rows
 from programs import main_function
 
 
@@ -26,3 +27,25 @@ def test_a_warp_takes_sixteen_elements_a_thread_of_a_row(
     )
     reduction = load_source(text.encode(), name="test.mlir").main.body.operations[1]
     assert warps_of_rows(kernel_of(reduction)) == warps
+
+
+@pytest.mark.parametrize(
+    ("kind", "element", "instructions"),
+    [("power", "f32", 40), ("multiply", "bf16", 1), ("maximum", "f32", 0), ("power", "i32", 0)],
+)
+def test_arithmetic_takes_the_lanes_that_multiply(
+    kind: str, element: str, instructions: int
+) -> None:
+    tensor = f"tensor<1024x1024x{element}>"
+    text = main_function(
+        f"%y = stablehlo.{kind} %x, %x : {tensor} return %y : {tensor}",
+        arguments=f"%x: {tensor}",
+        results=tensor,
+    )
+    op = load_source(text.encode(), name="test.mlir").main.body.operations[0]
+    gpu = load_microarchitecture("A100_SXM_80GB")
+    terms = terms_by_category(
+        kernel_of(op), gpu, category=LOOP, bytes_moved=1.0, memory_bandwidth_bytes_per_s=1e12
+    )
+    lanes = gpu.multiprocessors * gpu.fused_lanes * gpu.pipe_efficiency
+    assert terms.pipe_s == pytest.approx(instructions * 2**20 / (lanes * gpu.clock_hz))
