@@ -165,9 +165,7 @@ def test_step_times_of_a_workload_that_communicates_need_a_system(
     done = hespas(call, *start, "-o", str(measurements / "mine"), *system)
     assert done.returncode == 0, done.stderr
     assert "0.0 % after, worst 0.0 %" in done.stdout
-    assert "is not compiled: hespas run prices it by the roofline" in done.stdout
-    node = ("--node", str(measurements / "mine"), "--method", "measured")
-    run = ("run", str(block), "--as-exported", *node)
+    run = ("run", str(block), "--node", str(measurements / "mine"))
     step = json.loads(hespas(call, *run, *system, "--json").stdout)
     assert step["step_time_s"] == pytest.approx(90e-6, rel=1e-3)
     measured = load_device(measurements / "mine").measured

@@ -101,6 +101,13 @@ def test_calibration_predicts_the_step_of_the_same_prediction(program: Path) -> 
     assert step_s == composition.predict(options_for(program)).step_time_s
 
 
+def test_calibration_predicts_a_program_that_is_not_compiled_as_a_run_does() -> None:
+    file = Path("examples", "attention_block.mlir")
+    steps = PipelineSteps(node=load_device(NODE), system=load_system(SYSTEM))
+    step_s = steps.step_s(Workload(file=file), load_device(NODE))
+    assert step_s == hespas.predict(file, NODE, SYSTEM).step_time_s
+
+
 def test_a_divided_program_serves_several_methods_and_models(program: Path) -> None:
     options = options_for(program)
     prepared = composition.prepare(options)

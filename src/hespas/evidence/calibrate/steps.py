@@ -239,7 +239,6 @@ class PipelineSteps:
     def _options(self, workload: Workload) -> PredictOptions:
         return PredictOptions(
             program=ProgramOptions(file=workload.file, kernels=workload.kernels),
-            compile=AS_GIVEN,
             estimate=EstimateOptions(node=self.node),
             network=NetworkOptions(system=self.system),
         )
