@@ -35,6 +35,14 @@ class Limits:
     memory_bytes: int | None = None
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Asked:
+    """A question under way: who answers it, once it does not wait any more."""
+
+    worker: Worker | None = None
+    is_cancelled: bool = False
+
+
 @dataclass(slots=True, kw_only=True)
 class Pool:
     """Processes that answer questions; `close` ends them."""
@@ -46,9 +54,7 @@ class Pool:
     _freed: Condition = field(default_factory=Condition)
     _topics: dict[int, str] = field(default_factory=dict[int, str])
     _workers: list[Worker] = field(default_factory=list[Worker])
-    _asking: dict[str, Worker] = field(default_factory=dict[str, Worker])
-    _waiting: list[str] = field(default_factory=list[str])
-    _cancelled: set[str] = field(default_factory=set[str])
+    _asked: dict[str, list[_Asked]] = field(default_factory=dict[str, list[_Asked]])
     _lock: Lock = field(default_factory=Lock)
     _home: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="hespas-app-")))
 
@@ -80,31 +86,40 @@ class Pool:
         A question that ``can_wait`` leaves a process free for others, else it is not answered.
         Questions about one ``topic`` go to the process that knows it, where that is free.
         """
+        asked = _Asked()
         with self._lock:
-            self._waiting.append(owner)
-        worker = self._take(topic, owner, least=min(2, self.limits.processes) if can_wait else 1)
-        with self._lock:
-            self._waiting.remove(owner)
-            if worker is not None and owner:
-                self._asking[owner] = worker
-        if worker is None:
-            return {"error": CANCELLED if self._was_cancelled(owner) else BUSY}
+            self._asked.setdefault(owner, []).append(asked)
         try:
-            if self._was_cancelled(owner):
+            return self._answer(question, asked, topic, can_wait=can_wait)
+        finally:
+            with self._lock:
+                self._asked[owner].remove(asked)
+                if not self._asked[owner]:
+                    del self._asked[owner]
+
+    def _answer(
+        self, question: Mapping[str, object], asked: _Asked, topic: str, *, can_wait: bool
+    ) -> dict[str, Any]:
+        worker = self._take(topic, asked, least=min(2, self.limits.processes) if can_wait else 1)
+        if worker is None:
+            return {"error": CANCELLED if asked.is_cancelled else BUSY}
+        try:
+            with self._lock:
+                asked.worker = worker
+            if asked.is_cancelled:
                 return {"error": CANCELLED}
             return worker.ask(question, time_s=self.limits.time_s)
         except HespasError as error:
-            return {"error": CANCELLED if self._was_cancelled(owner) else error.text(str)}
+            return {"error": CANCELLED if asked.is_cancelled else error.text(str)}
         finally:
             with self._lock:
-                if self._asking.get(owner) is worker:
-                    del self._asking[owner]
+                asked.worker = None
             with self._freed:
                 self._idle.append(worker)
                 self._freed.notify_all()
 
-    def _take(self, topic: str, owner: str, *, least: int) -> Worker | None:
-        """Take a free process if ``least`` are free, unless the owner cancels.
+    def _take(self, topic: str, asked: _Asked, *, least: int) -> Worker | None:
+        """Take a free process if ``least`` are free, unless the question is cancelled.
 
         One that knows the topic goes first, then one that knows none. A question without a topic
         takes the one that was used longest ago, so that what others know stays for them.
@@ -113,7 +128,7 @@ class Pool:
             if least > 1 and len(self._idle) < least:
                 return None
             while not self._idle:
-                if owner in self._cancelled:
+                if asked.is_cancelled:
                     return None
                 self._freed.wait()
             unused = [worker for worker in self._idle if id(worker) not in self._topics]
@@ -127,23 +142,16 @@ class Pool:
             return worker
 
     def cancel(self, owner: str) -> bool:
-        """End the question of ``owner``, answered or waiting, if there is one."""
+        """End the questions of ``owner``, answered or waiting, if there are any."""
         with self._lock:
-            worker = self._asking.get(owner)
-            if worker is None and owner not in self._waiting:
-                return False
-            self._cancelled.add(owner)
-            if worker is not None:
-                worker.interrupt()
+            asked = list(self._asked.get(owner, ()))
+            for question in asked:
+                question.is_cancelled = True
+                if question.worker is not None:
+                    question.worker.interrupt()
         with self._freed:
             self._freed.notify_all()
-        return True
-
-    def _was_cancelled(self, owner: str) -> bool:
-        with self._lock:
-            is_cancelled = owner in self._cancelled
-            self._cancelled.discard(owner)
-        return is_cancelled
+        return bool(asked)
 
     def close(self) -> None:
         """End all processes."""

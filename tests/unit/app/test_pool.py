@@ -66,6 +66,16 @@ def test_a_question_that_waits_for_a_process_can_be_cancelled(pool: Pool) -> Non
     assert pool.ask({"about": 4}, "mine")["echo"] == 4
 
 
+def test_what_is_asked_after_a_cancelled_question_is_answered(pool: Pool) -> None:
+    with ThreadPoolExecutor(3) as tabs:
+        asked = [tabs.submit(pool.ask, {"about": 1, "takes_s": 2}, "mine") for _ in range(2)]
+        sleep(0.3)
+        assert pool.cancel("mine")
+        later = tabs.submit(pool.ask, {"about": 2}, "mine")
+        assert [question.result() for question in asked] == 2 * [{"error": CANCELLED}]
+        assert later.result()["echo"] == 2
+
+
 def test_ten_at_once_get_their_own_answers(pool: Pool) -> None:
     def asked(number: int) -> int:
         return int(pool.ask({"about": number, "takes_s": 0.01}, str(number))["echo"])

@@ -40,13 +40,14 @@ export function setUp(home) {
   }
   async function predict() {
     const mine = ++turn, about = { ...state }, began = Date.now();
-    post("/api/cancel", { tab: `${TAB}-serve` });
+    const cancelled = post("/api/cancel", { tab: `${TAB}-serve` });
     const clock = h("span");
     found.classList.add("stale");
     const line = h("div.status", { "aria-live": "polite" }, h("progress", { "aria-label": "predicting steps" }), "steps are predicted, then the engine is simulated; a new model takes up to half a minute ", clock, h("button.small", { type: "button", onclick: () => post("/api/cancel", { tab: `${TAB}-serve` }) }, "Cancel"));
     if (answer) found.prepend(line); else found.replaceChildren(line);
     const tick = setInterval(() => { clock.textContent = `${Math.round((Date.now() - began) / 1000)} s`; }, 500);
-    const next = await ask("serve", about);
+    await cancelled;
+    const next = mine === turn ? await ask("serve", about) : null;
     clearInterval(tick); line.remove();
     if (mine !== turn) return;
     found.classList.remove("stale");
