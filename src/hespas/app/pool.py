@@ -36,7 +36,7 @@ class Limits:
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class _Asked:
+class _Pending:
     """A question under way: who answers it, once it does not wait any more."""
 
     worker: Worker | None = None
@@ -54,7 +54,7 @@ class Pool:
     _freed: Condition = field(default_factory=Condition)
     _topics: dict[int, str] = field(default_factory=dict[int, str])
     _workers: list[Worker] = field(default_factory=list[Worker])
-    _asked: dict[str, list[_Asked]] = field(default_factory=dict[str, list[_Asked]])
+    _pending: dict[str, list[_Pending]] = field(default_factory=dict[str, list[_Pending]])
     _lock: Lock = field(default_factory=Lock)
     _home: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="hespas-app-")))
 
@@ -86,39 +86,39 @@ class Pool:
         A question that ``can_wait`` leaves a process free for others, else it is not answered.
         Questions about one ``topic`` go to the process that knows it, where that is free.
         """
-        asked = _Asked()
+        pending = _Pending()
         with self._lock:
-            self._asked.setdefault(owner, []).append(asked)
+            self._pending.setdefault(owner, []).append(pending)
         try:
-            return self._answer(question, asked, topic, can_wait=can_wait)
+            return self._answer(question, pending, topic, can_wait=can_wait)
         finally:
             with self._lock:
-                self._asked[owner].remove(asked)
-                if not self._asked[owner]:
-                    del self._asked[owner]
+                self._pending[owner].remove(pending)
+                if not self._pending[owner]:
+                    del self._pending[owner]
 
     def _answer(
-        self, question: Mapping[str, object], asked: _Asked, topic: str, *, can_wait: bool
+        self, question: Mapping[str, object], pending: _Pending, topic: str, *, can_wait: bool
     ) -> dict[str, Any]:
-        worker = self._take(topic, asked, least=min(2, self.limits.processes) if can_wait else 1)
+        worker = self._take(topic, pending, least=min(2, self.limits.processes) if can_wait else 1)
         if worker is None:
-            return {"error": CANCELLED if asked.is_cancelled else BUSY}
+            return {"error": CANCELLED if pending.is_cancelled else BUSY}
         try:
             with self._lock:
-                asked.worker = worker
-            if asked.is_cancelled:
+                pending.worker = worker
+            if pending.is_cancelled:
                 return {"error": CANCELLED}
             return worker.ask(question, time_s=self.limits.time_s)
         except HespasError as error:
-            return {"error": CANCELLED if asked.is_cancelled else error.text(str)}
+            return {"error": CANCELLED if pending.is_cancelled else error.text(str)}
         finally:
             with self._lock:
-                asked.worker = None
+                pending.worker = None
             with self._freed:
                 self._idle.append(worker)
                 self._freed.notify_all()
 
-    def _take(self, topic: str, asked: _Asked, *, least: int) -> Worker | None:
+    def _take(self, topic: str, pending: _Pending, *, least: int) -> Worker | None:
         """Take a free process if ``least`` are free, unless the question is cancelled.
 
         One that knows the topic goes first, then one that knows none. A question without a topic
@@ -128,7 +128,7 @@ class Pool:
             if least > 1 and len(self._idle) < least:
                 return None
             while not self._idle:
-                if asked.is_cancelled:
+                if pending.is_cancelled:
                     return None
                 self._freed.wait()
             unused = [worker for worker in self._idle if id(worker) not in self._topics]
@@ -144,14 +144,14 @@ class Pool:
     def cancel(self, owner: str) -> bool:
         """End the questions of ``owner``, answered or waiting, if there are any."""
         with self._lock:
-            asked = list(self._asked.get(owner, ()))
-            for question in asked:
+            questions = list(self._pending.get(owner, ()))
+            for question in questions:
                 question.is_cancelled = True
                 if question.worker is not None:
                     question.worker.interrupt()
         with self._freed:
             self._freed.notify_all()
-        return bool(asked)
+        return bool(questions)
 
     def close(self) -> None:
         """End all processes."""
