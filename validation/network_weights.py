@@ -83,7 +83,7 @@ def _resnet(net: Any, tensors: Mapping[str, Array]) -> tuple[dict[str, Array], d
         "dense_bias": tensors["classifier.1.bias"],
     }
     statistics: dict[str, Array] = {}
-    for layer in net.convolutions():
+    for layer in net.convolutions:
         match = re.fullmatch(r"stage(\d+)_block(\d+)_(\w+)", layer.name)
         path = "resnet.embedder.embedder"
         if match is not None:
@@ -116,8 +116,8 @@ def outputs(
     network: Any = configured(fields, location="config.json", name="small").model
     samples = _given(given)
     if isinstance(network, ResNet):
-        forward: Any = Forward(network=network.layers, dtype="float32", axes=None)
-        weights, statistics = _resnet(network.layers, tensors)
+        forward: Any = Forward(network=network, dtype="float32", axes=None)
+        weights, statistics = _resnet(network, tensors)
         with jax.default_matmul_precision("highest"):
             made = jax.jit(lambda *given: forward(*given)[0])(weights, statistics, samples["image"])
             return np.asarray(made)

@@ -94,6 +94,15 @@ class ConfigError(HespasError):
     """A configuration file, a preset or an option is wrong."""
 
 
+def refuse(is_wrong: object, message: str, hint: str = "", *, location: str = "") -> None:
+    """Raise `ConfigError` where something is wrong.
+
+    >>> refuse(0 > 1, "size is 0", "give 1 or more")
+    """
+    if is_wrong:
+        raise ConfigError(message, location=location, hint=hint)
+
+
 class HardwareError(HespasError):
     """The description of hardware has impossible or missing figures."""
 

@@ -21,7 +21,7 @@ from hespas.cli.help import Commands
 from hespas.cli.study_progress import StudyProgress
 from hespas.compile.options import SLOP_OPTION
 from hespas.errors import ConfigError, option
-from hespas.models.precision import FORMATS
+from hespas.models.quantization import FORMATS
 from hespas.report.serving import serving_search_text
 from hespas.serve.options import ServeOptions
 from hespas.serve.search import search_serving

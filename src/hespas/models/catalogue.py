@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from hespas.base.frozen import frozen
 from hespas.base.suggest import suggestion
-from hespas.errors import ConfigError
+from hespas.errors import ConfigError, refuse
 from hespas.models import families
 from hespas.models.architecture import Routing, Sizes, Style
 from hespas.models.configured import configuration_of, configured_model, published
@@ -32,7 +32,7 @@ class Experts:
     that it would get from each device if all were chosen equally often; others are dropped.
     """
 
-    module: ClassVar[str] = "hespas.models.steps.moe"
+    module: ClassVar[str] = "hespas.models.steps.alone"
 
     embedding: int = 4096
     mlp: int = 14336
@@ -67,10 +67,11 @@ class Experts:
 
     def check(self) -> None:
         """Raise `ConfigError` for settings that do not fit each other."""
-        if self.chosen > self.experts:
-            raise ConfigError(
-                f"chosen = {self.chosen} of experts = {self.experts}", hint="choose fewer"
-            )
+        refuse(
+            self.chosen > self.experts,
+            f"chosen = {self.chosen} of experts = {self.experts}",
+            "choose fewer",
+        )
         check_division(self.mesh, {"experts": self.experts}, {"experts": ("expert",)})
 
 
@@ -82,7 +83,7 @@ class Gemm:
     dimension it is summed, by an all-reduce, or scattered by a reduce-scatter.
     """
 
-    module: ClassVar[str] = "hespas.models.steps.gemm"
+    module: ClassVar[str] = "hespas.models.steps.alone"
 
     m: int = 8192
     k: int = 8192
@@ -126,38 +127,33 @@ _RESNETS = {
     "resnet101": ResNet(stages="3-4-23-3", bottleneck=True),
     "resnet200": ResNet(stages="3-24-36-3", bottleneck=True),
 }
-_INFERRING = {
-    f"{name}-inference": replace(settings, train=False, loss_scale=False)
-    for name, settings in _RESNETS.items()
-}
-_LAYERS: tuple[tuple[str, str, Any], ...] = (
-    ("gemm", "One matrix product on one device", Gemm(mesh=MeshAxes(axes=(("x", 1),)))),
-    ("gemm-rows", "A product divided by rows", Gemm()),
-    ("gemm-columns", "A product divided by columns, then gathered", Gemm(divided="columns")),
-    (
-        "gemm-contracting",
+_SETTINGS: dict[str, tuple[str, Any]] = {
+    **{name: ("ResNet training step", settings) for name, settings in _RESNETS.items()},
+    **{
+        f"{name}-inference": (
+            "ResNet inference step",
+            replace(settings, train=False, loss_scale=False),
+        )
+        for name, settings in _RESNETS.items()
+    },
+    "gemm": ("One matrix product on one device", Gemm(mesh=MeshAxes(axes=(("x", 1),)))),
+    "gemm-rows": ("A product divided by rows", Gemm()),
+    "gemm-columns": ("A product divided by columns, then gathered", Gemm(divided="columns")),
+    "gemm-contracting": (
         "A product divided by the contracting dimension, then summed",
         Gemm(divided="contracting"),
     ),
-    (
-        "gemm-scattered",
+    "gemm-scattered": (
         "A product divided by the contracting dimension, then summed and scattered",
         Gemm(divided="scattered"),
     ),
-    ("moe", "A mixture-of-experts layer, forward", Experts()),
-    ("moe-training", "A mixture-of-experts layer, forward and backward", Experts(train=True)),
-)
-_OTHERS: tuple[tuple[str, str, Any], ...] = (
-    *((name, "ResNet training step", settings) for name, settings in _RESNETS.items()),
-    *((name, "ResNet inference step", settings) for name, settings in _INFERRING.items()),
-    *_LAYERS,
-)
-_LISTED = (
-    *families.MODELS,
-    *(Model(name=name, summary=summary, settings=settings) for name, summary, settings in _OTHERS),
-)
-
-MODELS = {model.name: model for model in _LISTED}
+    "moe": ("A mixture-of-experts layer, forward", Experts()),
+    "moe-training": ("A mixture-of-experts layer, forward and backward", Experts(train=True)),
+}
+MODELS = {model.name: model for model in families.MODELS} | {
+    name: Model(name=name, summary=summary, settings=settings)
+    for name, (summary, settings) in _SETTINGS.items()
+}
 """The models that no published configuration describes, by name."""
 
 

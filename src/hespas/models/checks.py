@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hespas.errors import ConfigError
+from hespas.errors import refuse
 from hespas.models.kernels import FUSED
-from hespas.models.model import check_division, check_heads, check_tokens
+from hespas.models.model import check_division
 from hespas.models.runs import Decode, Prefill, Training, has_embedding
 
 if TYPE_CHECKING:
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 SELECTING = 128
 """Queries whose tokens are chosen at a time in long sequences: their scores fit in memory."""
 _MOST_MTP_LAYERS = 17
+_MOST_TOKENS = 2**24
 
 
 def check(model: LanguageModel) -> None:
@@ -29,7 +30,7 @@ def check(model: LanguageModel) -> None:
     _check_tokens(model)
     check_division(model.mesh, model.sizes, model.axes)
     why = why_not(model, run.attention) if run.attention in FUSED else ""
-    _refuse(bool(why), why, "give attention unfused")
+    refuse(bool(why), why, "give attention unfused")
     match run:
         case Training():
             _check_training(model, run)
@@ -41,16 +42,11 @@ def check(model: LanguageModel) -> None:
             _check_types(model, run)
             _check_stage(model, run)
             _check_pages(run.page_size, run.context, "context")
-            _refuse(
+            refuse(
                 run.new_tokens > run.context,
                 f"new_tokens = {run.new_tokens} of a context of {run.context}",
                 "context counts the new tokens too; give more",
             )
-
-
-def _refuse(is_wrong: bool, message: str, hint: str) -> None:
-    if is_wrong:
-        raise ConfigError(message, hint=hint)
 
 
 def _check_experts(model: LanguageModel, routing: Routing) -> None:
@@ -58,50 +54,50 @@ def _check_experts(model: LanguageModel, routing: Routing) -> None:
     is_training = isinstance(run, Training)
     is_divided = is_training and run.sequence_parallel
     is_shared = routing.axes == ("tp",) and not is_training
-    _refuse(
+    refuse(
         len(routing.axes) > 1 and "expert" not in model.mesh.names,
         f"expert_axes = {routing.expert_axes} of a mesh without an axis expert",
         "add expert=1 where no other devices have parts of the experts",
     )
-    _refuse(
+    refuse(
         "tp" in routing.axes and not (is_divided or is_shared),
         f"expert_axes = {routing.expert_axes} has experts on the devices of tp, which share the "
         "tokens with sequence_parallel in training alone",
         "give sequence_parallel=true in training, or expert_axes=tp in inference",
     )
-    _refuse(
+    refuse(
         "tp" in routing.axes and model.mesh.size("tp") == 1,
         f"expert_axes = {routing.expert_axes} of a mesh without an axis tp",
         "give the mesh an axis tp, or drop expert_axes",
     )
-    _refuse(
+    refuse(
         routing.dropless and devices > 1 and is_training,
         "dropless products do not send tokens to experts of other devices in training",
         "drop the axis expert, or dropless: at capacity_percent 100 the work is that of tokens "
         "spread evenly",
     )
-    _refuse(
+    refuse(
         routing.chosen > routing.experts,
         f"chosen = {routing.chosen} of experts = {routing.experts}",
         "choose fewer",
     )
-    _refuse(
+    refuse(
         routing.exchange_dtype != "same" and (devices == 1 or is_shared),
         f"exchange_dtype = {routing.exchange_dtype} has no effect: tokens go to no other devices",
         "drop it, or give the mesh an axis expert",
     )
-    _refuse(
+    refuse(
         routing.dispatcher != "fused" and routing.dropless,
         f"dispatcher = {routing.dispatcher} has no effect: dropless products sort rows themselves",
         "drop it, or give dropless=false",
     )
-    _refuse(
+    refuse(
         routing.dispatcher != "fused" and (devices == 1 or is_shared),
         f"dispatcher = {routing.dispatcher} has no effect: tokens go to no other devices",
         "drop it, or give the mesh an axis expert",
     )
     is_loop = isinstance(run, Training) and run.scan
-    _refuse(
+    refuse(
         is_loop and routing.dense_layers >= model.layers,
         f"dense_layers = {routing.dense_layers} of layers = {model.layers}: no layer has experts, "
         "and scan is a loop over those that have",
@@ -112,25 +108,23 @@ def _check_experts(model: LanguageModel, routing: Routing) -> None:
 
 def _check_groups(routing: Routing, devices: int) -> None:
     groups, chosen = routing.expert_groups, routing.chosen_groups
-    _refuse(
-        chosen > groups, f"chosen_groups = {chosen} of expert_groups = {groups}", "choose fewer"
-    )
+    refuse(chosen > groups, f"chosen_groups = {chosen} of expert_groups = {groups}", "choose fewer")
     if groups == 1:
         return
-    _refuse(routing.dropless, "dropless products know no groups of experts", "drop one")
+    refuse(routing.dropless, "dropless products know no groups of experts", "drop one")
     for noun, number in (("experts", routing.experts), ("devices along expert", devices)):
-        _refuse(
+        refuse(
             number % groups != 0 and number > 1,
             f"{number} {noun} are not divided by expert_groups = {groups}",
             "give a number that divides them",
         )
-    _refuse(
+    refuse(
         routing.chosen % chosen != 0,
         f"chosen = {routing.chosen} is not divided by chosen_groups = {chosen}",
         "give a number that divides it",
     )
     chosen_of_group, experts_of_group = routing.chosen // chosen, routing.experts // groups
-    _refuse(
+    refuse(
         chosen_of_group > experts_of_group,
         f"{chosen_of_group} experts are chosen in each group, which has {experts_of_group}",
         "give fewer expert_groups, or more chosen_groups",
@@ -138,40 +132,50 @@ def _check_groups(routing: Routing, devices: int) -> None:
 
 
 def _check_sizes(model: LanguageModel) -> None:
-    _refuse(
+    refuse(
         model.latent is not None and model.style.attention_biases != "none",
         "latent attention has no biases here",
         "leave them out: attention_bias false, or Megatron's add_bias_linear false",
     )
     for kind in set(model.kinds):
         turning, head = model.rotation(kind)[0], kind.head_size or model.head_sizes[0]
-        _refuse(
+        refuse(
             turning % 2 != 0 or turning > head,
             f"{turning} of the {head} numbers of a head turn with their position, in pairs",
             "give an even number, and no more than a head has",
         )
     heads, kv_heads = model.sizes_of_layers.heads, model.sizes_of_layers.kv_heads
-    _refuse(
+    refuse(
         model.latent is not None and kv_heads not in {0, heads},
         f"kv_heads = {kv_heads} of heads = {heads}: latent attention makes keys and values for "
         "each head",
         f"give kv_heads = {heads}",
     )
-    check_heads(heads, kv_heads or heads)
-    _refuse(
+    refuse(
+        heads % (kv_heads or heads),
+        f"heads = {heads} cannot be divided by kv_heads = {kv_heads}: as many heads of queries "
+        "share each head of keys and values",
+        f"choose kv_heads that divides {heads}",
+    )
+    refuse(
         model.batch % model.accumulation != 0,
         f"a batch of {model.batch} is not divided by accumulation = {model.accumulation}",
         f"choose a divisor of {model.batch}",
     )
     learned = model.style.learned_positions
-    check_tokens("sequence", model.sequence)
-    check_tokens("context", model.context)
-    _refuse(
+    for name, tokens in (("sequence", model.sequence), ("context", model.context)):
+        refuse(
+            tokens > _MOST_TOKENS,
+            f"{name} = {tokens}: positions are computed in f32, which counts exactly up to "
+            f"{_MOST_TOKENS}",
+            f"give {_MOST_TOKENS} or less",
+        )
+    refuse(
         0 < learned < model.context,
         f"there are {model.context} tokens, and {learned} positions are learned",
         f"give at most {learned} tokens",
     )
-    _refuse(
+    refuse(
         model.has_states and model.mesh.size("context", "sequence") > 1,
         "layers without attention carry states along a sequence, which the axes context and "
         f"sequence of the mesh {model.mesh} divide",
@@ -185,20 +189,20 @@ def _check_tokens(model: LanguageModel) -> None:
         return
     sequence, devices = model.sequence, model.mesh.size("context", "sequence")
     if model.selects_tokens:
-        _refuse(
+        refuse(
             devices > 1,
             "attention among the tokens that an index chooses is not divided along a sequence, as "
             f"context and sequence of the mesh {model.mesh} ask for",
             "take them out of the mesh",
         )
-        _refuse(
+        refuse(
             model.run.attention != "flashmla" and sequence % SELECTING != 0,
             f"sequence = {sequence}: the tokens that each query sees are chosen for {SELECTING} "
             "queries at a time",
             f"give a multiple of {SELECTING}",
         )
     for chunk in {kind.chunk for kind in model.kinds} - {0}:
-        _refuse(
+        refuse(
             sequence > chunk and (sequence % chunk != 0 or devices > 1),
             f"sequence = {sequence} is not divided into chunks of {chunk} tokens that lie on one "
             "device",
@@ -208,13 +212,13 @@ def _check_tokens(model: LanguageModel) -> None:
 
 def _check_types(model: LanguageModel, run: Prefill | Decode) -> None:
     """Raise `ConfigError` for types of parts that it lacks."""
-    _refuse(
+    refuse(
         run.expert_dtype != "same" and model.routing is None,
         f"expert_dtype = {run.expert_dtype} has no effect: there are no experts",
         "drop it",
     )
     precision = model.precision
-    _refuse(
+    refuse(
         run.activation_dtype == "nvfp4"
         and "nvfp4" not in {precision.attention, precision.dense, precision.experts},
         "activation_dtype = nvfp4 has no effect: no weights are in nvfp4",
@@ -224,13 +228,13 @@ def _check_types(model: LanguageModel, run: Prefill | Decode) -> None:
 
 def _check_stage(model: LanguageModel, run: Prefill | Decode) -> None:
     """Raise `ConfigError` for a pipeline stage that it lacks."""
-    _refuse(
+    refuse(
         has_embedding(run) and run.first_layer > 0,
         f"first_layer = {run.first_layer} of what begins with the model's first layer",
         "give stage middle or last",
     )
     needs_others = model.style.layer_input or any(kind.keys != "own" for kind in model.kinds)
-    _refuse(
+    refuse(
         run.stage != "whole" and bool(needs_others),
         "layers that have inputs or keys of other layers are not cut into a pipeline",
         "drop stage",
@@ -238,7 +242,7 @@ def _check_stage(model: LanguageModel, run: Prefill | Decode) -> None:
 
 
 def _check_pages(page_size: int, tokens: int, name: str) -> None:
-    _refuse(
+    refuse(
         page_size > 0 and tokens % page_size != 0,
         f"{name} = {tokens} is not divided into pages of {page_size}",
         f"choose a {name} that is a multiple of page_size = {page_size}",
@@ -255,7 +259,7 @@ def _check_recomputed(model: LanguageModel, run: Training) -> None:
     }
     for module in sorted(run.recomputed):
         part = {"mlp": "dense layers", "mla_up_proj": "latent attention"}.get(module, "experts")
-        _refuse(
+        refuse(
             not has.get(module, True),
             f"remat = {run.remat} of a model without {part}",
             f"drop {module}",
@@ -266,17 +270,17 @@ def _check_documents(model: LanguageModel, run: Training) -> None:
     """Raise `ConfigError` for documents that attention cannot keep apart."""
     if not run.document_length:
         return
-    _refuse(
+    refuse(
         run.document_length > run.sequence,
         f"document_length = {run.document_length} of sequences of {run.sequence} tokens",
         "give shorter documents, or longer sequences",
     )
-    _refuse(
+    refuse(
         not any(kind.mixer == "attention" for kind in model.kinds),
         "document_length has no effect: no layer has attention",
         "drop it",
     )
-    _refuse(
+    refuse(
         model.latent is not None and model.latent.indexed_tokens > 0,
         "attention among the tokens that an index chooses is not kept within documents",
         "drop document_length",
@@ -285,7 +289,7 @@ def _check_documents(model: LanguageModel, run: Training) -> None:
 
 def _check_adapters(model: LanguageModel, run: Training) -> None:
     """Raise `ConfigError` for adapters or options without effect."""
-    _refuse(
+    refuse(
         not run.lora_rank and run.lora_modules != "all",
         f"lora_modules = {run.lora_modules} has no effect without adapters",
         "give lora_rank, too, or drop it",
@@ -297,48 +301,48 @@ def _check_adapters(model: LanguageModel, run: Training) -> None:
         for module in model.lora_modules
         if run.lora_modules != "all" and not model.has_adapters(module)
     ]
-    _refuse(
+    refuse(
         bool(missing) or not any(map(model.has_adapters, model.lora_modules)),
         f"no layer has {' or '.join(missing or model.lora_modules)}, beside which adapters stand",
         "drop lora_rank" if not missing else f"drop {' and '.join(missing)}",
     )
-    _refuse(
+    refuse(
         run.zero in {1, 2},
         f"zero = {run.zero} divides states and gradients of adapters alone, which are small",
         "drop zero, or give 3, which divides frozen weights, too",
     )
-    _refuse(run.mtp_layers > 0, "layers that predict further tokens have no adapters", "drop one")
+    refuse(run.mtp_layers > 0, "layers that predict further tokens have no adapters", "drop one")
 
 
 def _check_training(model: LanguageModel, run: Training) -> None:
     _check_mtp(model, run)
     _check_adapters(model, run)
     _check_documents(model, run)
-    _refuse(
+    refuse(
         run.expert_product_dtype != "same" and model.routing is None,
         f"expert_product_dtype = {run.expert_product_dtype} has no effect: the model has no "
         "experts",
         "drop it",
     )
-    _refuse(
+    refuse(
         run.expert_kernels != "fused" and not model.has_slow_experts,
         f"expert_kernels = {run.expert_kernels} has no effect: experts have no biases, and "
         "activations are not cut off",
         "drop it",
     )
-    _refuse(
+    refuse(
         run.rotary_kernels != "fused" and not model.rotates_heads,
         f"rotary_kernels = {run.rotary_kernels} has no effect: heads are not rotated",
         "drop it: latent attention has a kernel of its own",
     )
-    _refuse(run.zero not in range(4), f"zero is {run.zero}", "give 0, 1, 2 or 3")
-    _refuse(
+    refuse(run.zero not in range(4), f"zero is {run.zero}", "give 0, 1, 2 or 3")
+    refuse(
         run.zero > 0 and run.mesh.size("data") == 1,
         f"zero = {run.zero} divides over the axis data, which the mesh {run.mesh} has not",
         "drop it, or give the mesh an axis data",
     )
     data, embedding = run.mesh.size("data", "fsdp"), model.sizes_of_layers.embedding
-    _refuse(
+    refuse(
         run.zero > 0 and embedding % data != 0,
         f"embedding = {embedding} cannot be divided by the {data} devices of data and fsdp, as "
         f"zero = {run.zero} asks for",
@@ -347,13 +351,13 @@ def _check_training(model: LanguageModel, run: Training) -> None:
     devices, rotates = run.mesh.size("context"), run.context_attention == "ring"
     if devices == 1:
         return
-    _refuse(
+    refuse(
         (run.attention in FUSED or rotates) and run.sequence % (2 * devices) != 0,
         f"sequence = {run.sequence} cannot be divided by twice context={devices} of the mesh: "
         "each device has a block from the front of a sequence and one from its end",
         f"choose a sequence that {2 * devices} divides",
     )
-    _refuse(
+    refuse(
         rotates and (model.is_windowed or model.style.score_cap > 0),
         "attention in a ring has neither a window nor a cap of scores",
         "give attention unfused and context_attention gather",
@@ -362,7 +366,7 @@ def _check_training(model: LanguageModel, run: Training) -> None:
 
 def _check_mtp(model: LanguageModel, run: Training) -> None:
     """Raise `ConfigError` for layers that cannot predict further tokens."""
-    _refuse(
+    refuse(
         not 0 <= run.mtp_layers < min(run.sequence, _MOST_MTP_LAYERS),
         f"mtp_layers = {run.mtp_layers}",
         f"give 0 to {_MOST_MTP_LAYERS - 1}",
@@ -370,13 +374,13 @@ def _check_mtp(model: LanguageModel, run: Training) -> None:
     if not run.mtp_layers:
         return
     last = model.kinds[-1]
-    _refuse(
+    refuse(
         last.mixer == "none" or not last.feeds_forward,
         f"mtp_layers = {run.mtp_layers}: they are like the last layer, which has a mixer or a "
         "feed-forward alone",
         "drop mtp_layers",
     )
-    _refuse(
+    refuse(
         model.style.layer_input > 0 or last.keys != "own",
         f"mtp_layers = {run.mtp_layers}: the last layer takes inputs or keys of others",
         "drop mtp_layers",

@@ -13,15 +13,14 @@ from typing import Any, cast
 from hespas.base.configs import CONFIGS
 from hespas.base.frozen import frozen
 from hespas.base.suggest import nearest
-from hespas.errors import ConfigError
+from hespas.errors import ConfigError, refuse
 from hespas.models.decoders import DECODERS
 from hespas.models.fields import IGNORED, Fields
 from hespas.models.language import MTP_NOTE, LanguageModel, shared_kinds
 from hespas.models.network_model import Network, first_run, network_parameters
 from hespas.models.network_readers import NETWORKS
 from hespas.models.parameters import parameters
-from hespas.models.precision import UNQUANTISED, Precision
-from hespas.models.quantization import read_precision
+from hespas.models.quantization import UNQUANTISED, Precision, read_precision
 from hespas.models.resnet_layers import ResNet
 
 FILE = "config.json"
@@ -117,8 +116,7 @@ def read_configuration(path: Path) -> Configuration:
         raise ConfigError(
             f"this is no JSON: {error}", location=str(file), hint="is the file whole?"
         ) from error
-    if not isinstance(values, dict):
-        raise ConfigError("a configuration is a JSON object", location=str(file))
+    refuse(not isinstance(values, dict), "a configuration is a JSON object", location=str(file))
     return configured(cast("dict[str, Any]", values), location=str(file), name=path.name)
 
 
@@ -151,8 +149,9 @@ def configured(values: Mapping[str, Any], *, location: str, name: str) -> Config
     heads = (fields.size(name, default=0, least=0) for name in _MTP_FIELDS)
     if any(list(heads)):
         notes.append(MTP_NOTE)
-    if fields.flag("is_encoder_decoder"):
-        raise ConfigError("models with an encoder are not known", location=location)
+    refuse(
+        fields.flag("is_encoder_decoder"), "models with an encoder are not known", location=location
+    )
     model = reader(fields)
     quantised = fields.part("quantization_config")
     precision, published = read_precision(quantised, layers=model.layers)
@@ -329,10 +328,7 @@ def _runnable(model: LanguageModel) -> LanguageModel:
 
 
 def _check_count(count: int, fields: Fields) -> None:
-    if count > _MOST_PARAMETERS:
-        raise ConfigError(
-            f"these are {count:.2g} parameters", location=fields.location, hint="check the sizes"
-        )
+    fields.refuse(count > _MOST_PARAMETERS, f"these are {count:.2g} parameters", "check the sizes")
 
 
 def _check(model: LanguageModel, fields: Fields) -> None:

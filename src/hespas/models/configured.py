@@ -41,7 +41,7 @@ from hespas.models.network_model import (
     steps_of,
 )
 from hespas.models.parameters import active_parameters, parameters, weight_bytes
-from hespas.models.precision import Precision
+from hespas.models.quantization import Precision
 from hespas.models.resnet_layers import ResNet
 from hespas.models.runs import Decode, Prefill, Training
 from hespas.models.software import ARGUMENTS_PREFIX
@@ -207,16 +207,13 @@ def _file(name: str) -> Path | None:
         return path if (path / FILE).is_file() else None
     if path.is_file():
         return path if path.suffix == ".json" else None
-    file = _shipped_file(name)
-    return None if file is None else SHIPPED / f"{file}.json"
-
-
-def _shipped_file(name: str) -> str | None:
     folded = name.casefold()
-    if "/" in name:
-        return _shipped_names().get(folded)
-    matches = [full for key, full in _shipped_names().items() if key.partition("/")[2] == folded]
-    return matches[0] if len(matches) == 1 else None
+    matches = [
+        full
+        for key, full in _shipped_names().items()
+        if folded == (key if "/" in name else key.partition("/")[2])
+    ]
+    return SHIPPED / f"{matches[0]}.json" if len(matches) == 1 else None
 
 
 @cache
@@ -262,7 +259,7 @@ def counted(model: Network | ResNet) -> int:
     """Return how many weights a network has."""
     if isinstance(model, Network):
         return network_parameters(model)
-    return sum(prod(shape) for shape in model.layers.weights().values())
+    return sum(prod(shape) for shape in model.weights.values())
 
 
 def _check_step(model: LanguageModel | Network | ResNet, name: str, step: str) -> None:

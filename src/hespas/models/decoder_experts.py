@@ -10,7 +10,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
-from hespas.errors import ConfigError
 from hespas.models.architecture import Delta, Latent, Routing, RoutingStyle, Sizes, StateSpace
 from hespas.models.decoder_parts import Part, flag, number, read_facts, size
 from hespas.models.fields import Fields
@@ -73,14 +72,12 @@ def _check_groups(fields: Fields, routing: Routing) -> None:
     groups = fields.size("n_group", default=1)
     chosen = fields.size("topk_group", default=groups)
     among = chosen * routing.experts // groups
-    if routing.experts % groups or chosen > groups or routing.chosen > among:
-        raise ConfigError(
-            f"{routing.chosen} of {routing.experts} experts are chosen in {chosen} of {groups} "
-            "groups (topk_group of n_group), which cannot be",
-            location=fields.location,
-            hint="give groups that divide the experts, and as many chosen groups as hold the "
-            "chosen experts",
-        )
+    fields.refuse(
+        routing.experts % groups or chosen > groups or routing.chosen > among,
+        f"{routing.chosen} of {routing.experts} experts are chosen in {chosen} of {groups} "
+        "groups (topk_group of n_group), which cannot be",
+        "give groups that divide the experts, and as many chosen groups as hold the chosen experts",
+    )
 
 
 def where_given(names: Sequence[str], part: Part) -> Part:
@@ -132,8 +129,7 @@ def bailing_experts(fields: Fields, sizes: Sizes) -> Routing:
     """Return the experts of Bailing, whose scores say which."""
     fields.ignore("router_dtype", "norm_head", "norm_softmax", "multi_gate", "max_window_layers")
     score = fields.text("score_function", default="softmax")
-    if score not in {"sigmoid", "softmax"}:
-        raise ConfigError(f"score_function is {score!r}", location=fields.location)
+    fields.refuse(score not in {"sigmoid", "softmax"}, f"score_function is {score!r}")
     read = deepseek_experts(
         "sigmoid" if score == "sigmoid" else "softmax",
         corrected=flag("moe_router_enable_expert_bias"),

@@ -10,7 +10,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from hespas.errors import ConfigError
 from hespas.models.architecture import LayerKind, Sizes
 from hespas.models.fields import Fields
 
@@ -39,21 +38,19 @@ def routed(layers: Layers) -> Layers:
 def check_types(fields: Fields, types: Sequence[str], known_types: Sequence[str]) -> None:
     """Raise `ConfigError` for an unknown type of layer."""
     for layer_type in types:
-        if layer_type not in known_types:
-            raise ConfigError(
-                f"a layer of the type {layer_type!r} is not known",
-                location=fields.location,
-                hint=f"known: {', '.join(known_types)}",
-            )
+        fields.refuse(
+            layer_type not in known_types,
+            f"a layer of the type {layer_type!r} is not known",
+            f"known: {', '.join(known_types)}",
+        )
 
 
 def _check_length(fields: Fields, name: str, listed: Sequence[object], sizes: Sizes) -> None:
     """Raise `ConfigError` for a list of another length."""
-    if len(listed) != sizes.layers:
-        raise ConfigError(
-            f"{name} has {len(listed)} layers, and num_hidden_layers is {sizes.layers}",
-            location=fields.location,
-        )
+    fields.refuse(
+        len(listed) != sizes.layers,
+        f"{name} has {len(listed)} layers, and num_hidden_layers is {sizes.layers}",
+    )
 
 
 def _by_type(

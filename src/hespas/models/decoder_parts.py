@@ -67,12 +67,11 @@ def sizes_of(fields: Fields, **changed: Any) -> Sizes:
     if "head_size" not in changed:
         head_size = fields.size(*names, default=head_size)
     is_computed = "head_size" not in changed and head_size == embedding // heads
-    if is_computed and fields.given(*names) is None and embedding % heads and heads > 1:
-        raise ConfigError(
-            f"hidden_size = {embedding} is not divided by num_attention_heads = {heads}",
-            location=fields.location,
-            hint="give head_dim",
-        )
+    fields.refuse(
+        is_computed and fields.given(*names) is None and embedding % heads and heads > 1,
+        f"hidden_size = {embedding} is not divided by num_attention_heads = {heads}",
+        "give head_dim",
+    )
     shared = {
         "embedding": embedding,
         "heads": heads,
@@ -168,16 +167,17 @@ def described(
     )
 
 
-def activation_named(fields: Fields, *names: str, default: str) -> Activation:
+def activation_named(
+    fields: Fields, *names: str, default: str, known: Mapping[str, Activation] = ACTIVATIONS
+) -> Activation:
     """Return a field's activation; raise `ConfigError` if unknown."""
     activation = fields.text(*names, default=default)
-    if activation not in ACTIVATIONS:
-        raise ConfigError(
-            f"the activation {activation!r} is not known",
-            location=fields.location,
-            hint=f"known: {', '.join(ACTIVATIONS)}",
-        )
-    return ACTIVATIONS[activation]
+    fields.refuse(
+        activation not in known,
+        f"the activation {activation!r} is not known",
+        f"known: {', '.join(known)}",
+    )
+    return known[activation]
 
 
 @frozen
@@ -226,12 +226,11 @@ def _check_agrees(said: Mapping[str, Any], part: Fields) -> None:
 def _scaling(fields: Fields, part: Fields) -> RotaryScaling | None:
     """Return how rotary positions are scaled, if short sequences are."""
     kind = part.text("rope_type", "type", default="default")
-    if kind not in _ROPE_TYPES:
-        raise ConfigError(
-            f"rotary positions of the type {kind!r} are not known",
-            location=part.location,
-            hint=f"known: {', '.join(_ROPE_TYPES)}",
-        )
+    part.refuse(
+        kind not in _ROPE_TYPES,
+        f"rotary positions of the type {kind!r} are not known",
+        f"known: {', '.join(_ROPE_TYPES)}",
+    )
     if kind not in {"linear", "llama3", "yarn"}:
         return None
     longest = fields.size("max_position_embeddings", default=4096)

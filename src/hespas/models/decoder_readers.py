@@ -10,7 +10,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
-from hespas.errors import ConfigError
 from hespas.models.architecture import (
     LayerKind,
     Routing,
@@ -191,12 +190,11 @@ def _sharing_keys(
     mlp = 2 * sizes.mlp if fields.flag("use_double_wide_mlp") else 0
     own, shared = kinds[: len(kinds) - count], kinds[len(kinds) - count :]
     windows = [kind.window for kind in own]
-    if not {kind.window for kind in shared} <= set(windows):
-        raise ConfigError(
-            f"num_kv_shared_layers is {count}: no layer before these has keys for them to share",
-            location=fields.location,
-            hint="give fewer",
-        )
+    fields.refuse(
+        not {kind.window for kind in shared} <= set(windows),
+        f"num_kv_shared_layers is {count}: no layer before these has keys for them to share",
+        "give fewer",
+    )
     last = {window: index for index, window in enumerate(windows)} if shared else {}
     owners = (
         replace(kind, keys="kept" if last.get(kind.window) == index else "own")
@@ -238,11 +236,10 @@ def nemotron_h(fields: Fields) -> LanguageModel:
     fields.ignore("sliding_window", *_NEMOTRON_EXPERTS)
     fields.one_of("mamba_hidden_act", ("silu",))
     layers = fields.size("num_hidden_layers", default=len(kinds))
-    if layers != len(kinds):
-        raise ConfigError(
-            f"num_hidden_layers is {layers}, and {len(kinds)} layers are described",
-            location=fields.location,
-        )
+    fields.refuse(
+        layers != len(kinds),
+        f"num_hidden_layers is {layers}, and {len(kinds)} layers are described",
+    )
     sizes = sizes_of(fields.with_values(num_hidden_layers=layers))
     heads, head = fields.size("mamba_num_heads"), fields.size("mamba_head_dim")
     parts: dict[str, Any] = {"state_space": states_of(fields, heads, head, chunk=128)}
@@ -382,12 +379,11 @@ def chatglm_sizes(fields: Fields) -> Sizes:
 def _for_all_layers(fields: Fields, name: str, default: int) -> int:
     """Return a size from one number or equal ones."""
     numbers = set(fields.numbers(name) or [default])
-    if len(numbers) > 1:
-        raise ConfigError(
-            f"{name} differs from layer to layer, which is not known",
-            location=fields.location,
-            hint="export your own function",
-        )
+    fields.refuse(
+        len(numbers) > 1,
+        f"{name} differs from layer to layer, which is not known",
+        "export your own function",
+    )
     return numbers.pop()
 
 

@@ -12,7 +12,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from hespas.errors import ConfigError
 from hespas.models.architecture import Sizes
 from hespas.models.decoder_experts import (
     ERNIE_EXPERTS,
@@ -122,11 +121,10 @@ def _biases_of(of_inputs: str, of_outputs: str) -> Callable[[Fields], str]:
 
     def read(fields: Fields) -> str:
         inputs, outputs = fields.flag(of_inputs), fields.flag(of_outputs)
-        if outputs and not inputs:
-            raise ConfigError(
-                f"{of_outputs} is true and {of_inputs} is not, which is not known",
-                location=fields.location,
-            )
+        fields.refuse(
+            outputs and not inputs,
+            f"{of_outputs} is true and {of_inputs} is not, which is not known",
+        )
         return "all" if outputs else "inputs" if inputs else "none"
 
     return read

@@ -93,9 +93,9 @@ class Dit:
             features = net.linear("proj_out_1", first, (ROW, 2 * size))[:, None]
             x = _modulated(net, x, features[:, :, :size], features[:, :, size:])
             x = net.linear("proj_out_2", x, (ROW, self.patch**2 * self.made))
-            x = ops.reshape(x, x.shape[0], patches, patches, self.patch, self.patch, self.made)
-            x = ops.transpose(x, 0, 1, 3, 2, 4, 5)
-            return ops.reshape(x, x.shape[0], self.side, self.side, self.made)
+            x = x.reshape(x.shape[0], patches, patches, self.patch, self.patch, self.made)
+            x = x.transpose(0, 1, 3, 2, 4, 5)
+            return x.reshape(x.shape[0], self.side, self.side, self.made)
 
     @staticmethod
     def _positions(net: Net, patches: int, size: int) -> Any:
@@ -103,8 +103,8 @@ class Dit:
         ops = net.ops
         waves = ops.waves(ops.places(0, patches), size // 2, sines_first=True)
         column = ops.repeated(waves[None], patches)
-        both = ops.join([column, ops.transpose(column, 1, 0, 2)], 2)
-        return ops.reshape(both, 1, patches * patches, size)
+        both = ops.join([column, column.transpose(1, 0, 2)], 2)
+        return both.reshape(1, patches * patches, size)
 
 
 @frozen
@@ -178,11 +178,11 @@ class Flux:
         """Return each row's cosines and sines."""
         ops, side = net.ops, round(rows**0.5)
         column = ops.repeated(ops.places(0, side)[None], side)
-        nothing = ops.reshape(column * 0, rows)
+        nothing = (column * 0).reshape(rows)
         places = [
             nothing,
-            ops.reshape(ops.transpose(column, 1, 0), rows),
-            ops.reshape(column, rows),
+            column.transpose(1, 0).reshape(rows),
+            column.reshape(rows),
         ]
         before = ops.places(0, text) * 0
         waves = [
@@ -249,7 +249,7 @@ class Flux:
             attended = self._attention(net["attn"], arrays, turns)
         with ops.scope("mlp"):
             inner = ops.keep(net.linear("proj_mlp", hidden, ("mlp", 4 * size)), "mlp_up")
-            flat = ops.reshape(attended, *x.shape)
+            flat = attended.reshape(*x.shape)
             joined = ops.join([flat, ops.activate(inner, "gelu")], 2)
             attended = ops.keep(net.linear("proj_out", joined, (ROW, size)), "mlp_down")
         return x + gate * attended
@@ -259,6 +259,6 @@ def _rotated(net: Net, x: Any, turns: Any) -> Any:
     """Return heads whose neighbouring numbers are turned."""
     cosine, sine = turns
     batch, tokens, heads, size = x.shape
-    pairs = net.ops.reshape(x, batch, tokens, heads, size // 2, 2)
+    pairs = x.reshape(batch, tokens, heads, size // 2, 2)
     crossed = net.ops.join([-pairs[:, :, :, :, 1:], pairs[:, :, :, :, :1]], 4)
-    return x * cosine + net.ops.reshape(crossed, *x.shape) * sine
+    return x * cosine + crossed.reshape(*x.shape) * sine

@@ -11,11 +11,10 @@ from math import prod
 from typing import TypeVar
 
 from hespas.base.frozen import frozen
-from hespas.errors import ConfigError
+from hespas.errors import refuse
 from hespas.models.language import LanguageModel
 from hespas.models.model import TYPE_BYTES, MeshAxes
 from hespas.models.part import EXPERT, REDUCED, SHARED, Part, PartProgram
-from hespas.models.runs import Training
 from hespas.models.weights import Shapes, is_adapter, layer_weights, outer_weights
 
 
@@ -90,23 +89,23 @@ def model_of_part(settings: LanguageModel, part: Part) -> LanguageModel:
     """
     settings.check()
     settings = settings.as_run
-    run = settings.run
-    if isinstance(run, Training) and run.zero:
-        raise ConfigError(
-            f"zero = {run.zero} has no effect in a pipeline, whose optimiser states the axes "
-            f"{' and '.join(SHARED)} divide",
-            hint="drop zero, and give fsdp in the place of data",
-        )
-    if settings.mtp_kinds:
-        raise ConfigError(
-            "layers that predict further tokens are not cut into a pipeline",
-            hint="drop mtp_layers, or pipe",
-        )
-    if settings.style.layer_input or any(kind.keys != "own" for kind in settings.kinds):
-        raise ConfigError(
-            "layers that have inputs or keys of other layers are not cut into a pipeline",
-            hint="drop pipe",
-        )
+    zero = settings.training.zero
+    refuse(
+        zero,
+        f"zero = {zero} has no effect in a pipeline, whose optimiser states the axes "
+        f"{' and '.join(SHARED)} divide",
+        "drop zero, and give fsdp in the place of data",
+    )
+    refuse(
+        settings.mtp_kinds,
+        "layers that predict further tokens are not cut into a pipeline",
+        "drop mtp_layers, or pipe",
+    )
+    refuse(
+        settings.style.layer_input or any(kind.keys != "own" for kind in settings.kinds),
+        "layers that have inputs or keys of other layers are not cut into a pipeline",
+        "drop pipe",
+    )
     return settings.with_layers(part.layers, first=part.first)
 
 

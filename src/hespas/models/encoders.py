@@ -282,7 +282,7 @@ class T5:
         sizes = (self.buckets, self.distance)
         with ops.scope("positions"):
             buckets = ops.buckets(tokens.shape[1], keys, sizes, is_causal=is_decoder)
-            bias = ops.transpose(ops.look_up(table, buckets), 2, 0, 1)
+            bias = ops.look_up(table, buckets).transpose(2, 0, 1)
 
         def block(layer: Net, x: Any) -> Any:
             def normed(number: int) -> Any:

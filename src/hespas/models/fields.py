@@ -15,7 +15,7 @@ from typing import Any, Literal, cast
 
 from hespas.base.configs import CONFIGS
 from hespas.base.suggest import nearest
-from hespas.errors import ConfigError
+from hespas.errors import ConfigError, refuse
 
 
 def ignored(file: Literal["config.json", "megatron"]) -> re.Pattern[str]:
@@ -44,6 +44,10 @@ class Fields:
     defaults: Mapping[str, Any] = field(default_factory=dict[str, Any])
     fallbacks: Mapping[str, Any] = field(default_factory=dict[str, Any])
     assumed: set[str] = field(default_factory=set)
+
+    def refuse(self, is_wrong: object, message: str, hint: str = "") -> None:
+        """Raise `ConfigError`, with the file, where something is wrong."""
+        refuse(is_wrong, message, hint, location=self.location)
 
     def given(self, *names: str) -> Any:
         """Return the value of the first given name.
@@ -105,10 +109,7 @@ class Fields:
     def layers(self, *names: str) -> int:
         """Return the number of layers, within a limit."""
         count = self.size(*names)
-        if count > _MOST_LAYERS:
-            raise ConfigError(
-                f"these are {count} layers", location=self.location, hint=f"check {names[0]}"
-            )
+        self.refuse(count > _MOST_LAYERS, f"these are {count} layers", f"check {names[0]}")
         return count
 
     def flag(self, *names: str, default: bool = False) -> bool:
@@ -132,12 +133,11 @@ class Fields:
     def one_of(self, name: str, allowed: Sequence[Any]) -> None:
         """Raise `ConfigError` for a value that is not known."""
         value = self.given(name)
-        if value is not None and value not in allowed:
-            raise ConfigError(
-                f"{name} is {value!r}, which changes what is computed and is not known",
-                location=self.location,
-                hint=f"known: {', '.join(map(repr, allowed))}",
-            )
+        self.refuse(
+            value is not None and value not in allowed,
+            f"{name} is {value!r}, which changes what is computed and is not known",
+            f"known: {', '.join(map(repr, allowed))}",
+        )
 
     def texts(self, *names: str) -> list[str]:
         """Return a list of texts; empty where none is given."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import field, replace
+from typing import Any
 
 from hespas.base.frozen import frozen
 from hespas.hardware.presets import load_device
@@ -21,7 +22,7 @@ from hespas.models.parameters import (
     parameters_by_part,
     weight_bytes_by_part,
 )
-from hespas.models.precision import UNQUANTISED, Precision
+from hespas.models.quantization import UNQUANTISED, Precision
 from hespas.models.recommender import Dlrm
 from hespas.models.resnet_layers import ResNet
 from hespas.models.runs import Decode, Training
@@ -93,48 +94,53 @@ def model_figures(configuration: Configuration, *, name: str) -> ModelFigures:
     '2xH100_80GB'
     """
     model = configuration.model
-    if not isinstance(model, LanguageModel):
-        return _network_figures(configuration, model, name=name)
-    count, precision = parameters(model), configuration.precision
-    parts = weight_bytes_by_part(model, precision)
-    weights = sum(parts.values())
-    cached = kv_bytes_per_token(model, precision)
-    working_bytes = _working_bytes(model)
-    serving_bytes = weights + cached * configuration.longest + state_bytes(model)
+    figures = (
+        _decoder_figures(configuration, model)
+        if isinstance(model, LanguageModel)
+        else _network_figures(configuration, model)
+    )
     return ModelFigures(
         name=name,
         family=configuration.family,
-        parameters=count,
-        active_parameters=active_parameters(model),
-        flops_per_token=flops_per_token(model),
-        attention_flops_per_token=sum(
-            attention_flops(model, kind) for kind in model.kinds if kind.mixer == "attention"
-        ),
-        kv_bytes_per_token=cached,
-        state_bytes_per_sequence=state_bytes(model),
-        longest=configuration.longest,
-        weight_bytes=weights,
-        parts={
-            part: PartFigures(
-                parameters=numbers, format=getattr(precision, part), weight_bytes=parts[part]
-            )
-            for part, numbers in parameters_by_part(model).items()
-            if numbers
-        },
-        cache_format=precision.cache,
-        smallest_cluster={
-            "training": _clusters(count * TRAINED_BYTES, working_bytes),
-            "inference": _clusters(serving_bytes, 0),
-        },
         notes=configuration.notes,
         source=configuration.source,
         date=configuration.date,
+        **figures,
     )
 
 
-def _network_figures(
-    configuration: Configuration, model: Network | ResNet, *, name: str
-) -> ModelFigures:
+def _decoder_figures(configuration: Configuration, model: LanguageModel) -> dict[str, Any]:
+    count, precision = parameters(model), configuration.precision
+    parts, numbers = weight_bytes_by_part(model, precision), parameters_by_part(model)
+    weights, cached = sum(parts.values()), kv_bytes_per_token(model, precision)
+    serving_bytes = weights + cached * configuration.longest + state_bytes(model)
+    return {
+        "parameters": count,
+        "active_parameters": active_parameters(model),
+        "flops_per_token": flops_per_token(model),
+        "attention_flops_per_token": sum(
+            attention_flops(model, kind) for kind in model.kinds if kind.mixer == "attention"
+        ),
+        "kv_bytes_per_token": cached,
+        "state_bytes_per_sequence": state_bytes(model),
+        "longest": configuration.longest,
+        "weight_bytes": weights,
+        "parts": {
+            part: PartFigures(
+                parameters=number, format=getattr(precision, part), weight_bytes=parts[part]
+            )
+            for part, number in numbers.items()
+            if number
+        },
+        "cache_format": precision.cache,
+        "smallest_cluster": {
+            "training": _clusters(count * TRAINED_BYTES, _working_bytes(model)),
+            "inference": _clusters(serving_bytes, 0),
+        },
+    }
+
+
+def _network_figures(configuration: Configuration, model: Network | ResNet) -> dict[str, Any]:
     """Return a network's figures; its clusters hold states alone."""
     count, cached, of_source, tokens = counted(model), 0, 0, None
     is_sparse = isinstance(model, Network) and isinstance(model.design, Dlrm)
@@ -145,25 +151,21 @@ def _network_figures(
     else:
         alone = replace(model, train=False, batch=1, mesh=MeshAxes(axes=(("data", 1),)))
         flops, sample = model_flops(alone) or 0.0, f"image {model.image} x {model.image} x 3"
-    return ModelFigures(
-        name=name,
-        family=configuration.family,
-        parameters=count,
-        active_parameters=count,
-        flops_per_sample=round(flops),
-        sample=sample,
-        kv_bytes_per_token=cached,
-        state_bytes_per_sequence=of_source,
-        longest=configuration.longest or tokens or 0,
-        weight_bytes=2.0 * count,
-        smallest_cluster={
+    serving_bytes = 2.0 * count + cached * configuration.longest + of_source
+    return {
+        "parameters": count,
+        "active_parameters": count,
+        "flops_per_sample": round(flops),
+        "sample": sample,
+        "kv_bytes_per_token": cached,
+        "state_bytes_per_sequence": of_source,
+        "longest": configuration.longest or tokens or 0,
+        "weight_bytes": 2.0 * count,
+        "smallest_cluster": {
             "training": _clusters(count * trained, 0),
-            "inference": _clusters(2.0 * count + cached * configuration.longest + of_source, 0),
+            "inference": _clusters(serving_bytes, 0),
         },
-        notes=configuration.notes,
-        source=configuration.source,
-        date=configuration.date,
-    )
+    }
 
 
 def zoo_figures(model: LanguageModel, *, name: str) -> ModelFigures:

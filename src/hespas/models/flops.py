@@ -13,7 +13,7 @@ from hespas.models.catalogue import Experts, Gemm
 from hespas.models.language import LanguageModel
 from hespas.models.network_model import Learning, Network
 from hespas.models.parameters import layer_products
-from hespas.models.resnet_layers import ResNet
+from hespas.models.resnet_layers import FIRST, ResNet
 from hespas.models.runs import Decode, Prefill, Training, has_head
 from hespas.models.weights import state_elements
 
@@ -156,11 +156,10 @@ def _resnet(settings: ResNet) -> int:
     out; backward it has as many for the gradient of the kernel, and for that of its input, which
     the first has not.
     """
-    net = settings.layers
-    windows = net.windows(settings.image)
+    read = settings.pixels_read
     by_layer = {
-        layer.name: 2 * layer.inputs * layer.outputs * windows[layer.name].read ** 2
-        for layer in net.convolutions()
+        layer.name: 2 * layer.inputs * layer.outputs * read[layer.name] ** 2
+        for layer in settings.convolutions
     }
-    forward = sum(by_layer.values()) + 2 * net.features * net.classes
-    return 3 * forward - by_layer[net.first.name] if settings.train else forward
+    forward = sum(by_layer.values()) + 2 * settings.features * settings.classes
+    return 3 * forward - by_layer[FIRST.name] if settings.train else forward

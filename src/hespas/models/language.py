@@ -24,8 +24,8 @@ from hespas.models.architecture import (
 )
 from hespas.models.model import LORA_MODULES, MeshAxes
 from hespas.models.plan import Plan, plan_of
-from hespas.models.precision import PARTS, SCALED, Precision
-from hespas.models.runs import Decode, Run, Training
+from hespas.models.quantization import PARTS, SCALED, Precision
+from hespas.models.runs import Decode, Prefill, Run, Training
 
 MTP_NOTE = "heads that predict further tokens are left out (mtp_layers=1 trains one)"
 _LARGEST_HEAD = 256
@@ -62,6 +62,19 @@ class LanguageModel:
         return self.run.mesh
 
     @property
+    def training(self) -> Training:
+        """How it is trained; in inference as nothing is changed."""
+        run = self.run
+        return run if isinstance(run, Training) else Training(mesh=run.mesh, remat="none")
+
+    @property
+    def served(self) -> Prefill | Decode:
+        """How it is run in inference."""
+        run = self.run
+        assert not isinstance(run, Training)  # noqa: S101 - for the type checker
+        return run
+
+    @property
     def batch(self) -> int:
         """Sequences for one data-parallel part of the mesh."""
         return self.run.batch
@@ -79,7 +92,7 @@ class LanguageModel:
     @property
     def accumulation(self) -> int:
         """In how many rounds the batch is computed."""
-        return self.run.accumulation if isinstance(self.run, Training) else 1
+        return self.training.accumulation
 
     @property
     def layers(self) -> int:
@@ -94,8 +107,7 @@ class LanguageModel:
     @property
     def gradient_dtype(self) -> str:
         """The type in which a pipeline sums gradients over micro-batches."""
-        run = self.run
-        dtype = run.gradient_dtype if isinstance(run, Training) else "same"
+        dtype = self.training.gradient_dtype
         return self.state_dtype if dtype == "same" else dtype
 
     @property
@@ -157,17 +169,16 @@ class LanguageModel:
         They are where weights are never changed. In training a framework says so; where none does,
         they are in few bits, as Transformer Engine holds such weights side by side.
         """
-        if not isinstance(self.run, Training):
+        run = self.run
+        if not isinstance(run, Training):
             return True
-        if self.run.same_rows == "auto":
-            return self.run.product_dtype != "same"
-        return self.run.same_rows == "joined"
+        return run.product_dtype != "same" if run.same_rows == "auto" else run.same_rows == "joined"
 
     @property
     def lora_modules(self) -> tuple[str, ...]:
         """The modules that have adapters, if any are trained."""
-        run = self.run
-        if not isinstance(run, Training) or not run.lora_rank:
+        run = self.training
+        if not run.lora_rank:
             return ()
         return LORA_MODULES if run.lora_modules == "all" else tuple(run.lora_modules.split("+"))
 
@@ -197,14 +208,13 @@ class LanguageModel:
         else:
             dense = until if self.routing is None else self.routing.dense_layers
             kinds = _kinds(until, self.style.window, self.style.global_every, dense)[first:]
-        if not isinstance(run, Training) or not run.document_length:
-            return kinds
-        return _within_documents(kinds, run.document_length)
+        tokens = self.training.document_length
+        return _within_documents(kinds, tokens) if tokens else kinds
 
     @property
     def mtp_kinds(self) -> tuple[LayerKind, ...]:
         """The kinds of layers that predict further tokens."""
-        return self.kinds[-1:] * (self.run.mtp_layers if isinstance(self.run, Training) else 0)
+        return self.kinds[-1:] * self.training.mtp_layers
 
     @property
     def is_windowed(self) -> bool:
@@ -306,34 +316,25 @@ class LanguageModel:
             "layers": sizes.layers,
             "layer_input": self.style.layer_input,
             "input_norm": self.style.layer_input,
-            "lora_rank": self.run.lora_rank if isinstance(self.run, Training) else 0,
+            "lora_rank": self.training.lora_rank,
         }
-        if self.latent is not None:
-            latent = self.latent
+        for part in (self.latent, self.routing, self.state_space, self.delta):
+            named_sizes |= {} if part is None else _own_sizes(part)
+        if (latent := self.latent) is not None:
             named_sizes |= {
-                "query_rank": latent.query_rank,
-                "kv_rank": latent.kv_rank,
                 "query_norm": latent.query_rank,
                 "latent_norm": latent.kv_rank,
                 "latent": latent.kv_rank + latent.rope_size,
                 "query_size": sizes.head_size + latent.rope_size,
-                "value_size": latent.value_size,
-                "index_heads": latent.index_heads,
-                "index_size": latent.index_size,
             }
-        if self.routing is not None:
-            routing = self.routing
+        if (routing := self.routing) is not None:
             named_sizes |= {
-                "experts": routing.experts,
                 "choices": routing.experts,
-                "expert_mlp": routing.expert_mlp,
                 "shared_mlp": routing.shared_width,
                 "expert_row": routing.latent_size or sizes.embedding,
             }
         for mixer in (self.state_space, self.delta):
-            if mixer is not None:
-                named_sizes |= {field.name: getattr(mixer, field.name) for field in fields(mixer)}
-                named_sizes["earlier_rows"] = mixer.convolution - 1
+            named_sizes |= {} if mixer is None else {"earlier_rows": mixer.convolution - 1}
         return named_sizes
 
     def sizes_of(self, kind: LayerKind) -> dict[str, int]:
@@ -415,8 +416,8 @@ class LanguageModel:
 
         Where weights are gathered along ``data``, its devices have neighbouring parts.
         """
-        run = self.run
-        if not isinstance(run, Training) or not run.zero:
+        run = self.training
+        if not run.zero:
             return self.axes
         return self.axes | self.sharded(("data", "fsdp") if run.zero == 3 else ("fsdp", "data"))
 
@@ -446,10 +447,7 @@ class LanguageModel:
     @property
     def as_run(self) -> LanguageModel:
         """The model whose style says how its operations become kernels."""
-        run = self.run
-        if not isinstance(run, Training):
-            return self
-        style = self.style
+        run, style = self.training, self.style
         if run.embedding_lookup != "auto":
             style = replace(style, one_hot=run.embedding_lookup == "product")
         experts, rotation = run.expert_kernels == "eager", run.rotary_kernels == "eager"
@@ -521,6 +519,12 @@ def has_shared_experts(settings: object) -> bool:
     """
     routing = settings.routing if isinstance(settings, LanguageModel) else None
     return routing is not None and routing.shared_width > 0
+
+
+def _own_sizes(part: Latent | Routing | StateSpace | Delta) -> dict[str, int]:
+    """Return the sizes of a part by the names of its fields."""
+    values = {field.name: getattr(part, field.name) for field in fields(part)}
+    return {name: value for name, value in values.items() if isinstance(value, int)}
 
 
 @cache

@@ -159,12 +159,11 @@ def _adapters(fields: Fields) -> tuple[int, str]:
     rank = fields.size("lora_dim", "lora_rank", default=default)
     modules = fields.texts("lora_target_modules")
     for module in modules:
-        if module not in LORA_MODULES:
-            raise ConfigError(
-                f"adapters stand beside {module}",
-                location=fields.location,
-                hint=f"name some of {', '.join(LORA_MODULES)}",
-            )
+        fields.refuse(
+            module not in LORA_MODULES,
+            f"adapters stand beside {module}",
+            f"name some of {', '.join(LORA_MODULES)}",
+        )
     for name, value in _FIXED_OF_ADAPTERS.items():
         fields.one_of(name, (value,))
     fields.ignore("lora_alpha", "lora_dropout_position")
@@ -195,12 +194,11 @@ def _sizes(fields: Fields) -> Sizes:
     kind = fields.text("position_embedding_type", default="learned_absolute")
     is_rotary = kind == "rope" or fields.flag("use_rotary_position_embeddings")
     vocabulary = fields.given("padded_vocab_size", "vocab_size")
-    if vocabulary is None:
-        raise ConfigError(
-            "the size of the vocabulary is not said: the tokenizer has it",
-            location=fields.location,
-            hint="add --vocab-size, as in --vocab-size 128256",
-        )
+    fields.refuse(
+        vocabulary is None,
+        "the size of the vocabulary is not said: the tokenizer has it",
+        "add --vocab-size, as in --vocab-size 128256",
+    )
     return Sizes(
         embedding=embedding,
         heads=heads,
@@ -272,10 +270,7 @@ def _window(text: Any, fields: Fields) -> int:
     if text is None:
         return 0
     numbers = re.findall(r"-?\d+", str(text))
-    if not numbers:
-        raise ConfigError(
-            f"window_size is {text!r}", location=fields.location, hint="write it as in 4096,0"
-        )
+    fields.refuse(not numbers, f"window_size is {text!r}", "write it as in 4096,0")
     return int(numbers[0]) + 1
 
 
@@ -333,22 +328,20 @@ def _kinds(fields: Fields, layers: int, has_experts: bool) -> tuple[LayerKind, .
     else:
         texts = frequency if isinstance(frequency, str) else f"[{','.join(map(str, frequency))}]"
         terms = [_REPEATED.fullmatch(term.strip(" ()")) for term in texts.strip("()").split("+")]
-        if not all(terms):
-            raise ConfigError(
-                f"moe_layer_freq is {frequency!r}",
-                location=fields.location,
-                hint="write a number, or which layers have experts, as in ([0]*3+[1]*58)",
-            )
+        fields.refuse(
+            not all(terms),
+            f"moe_layer_freq is {frequency!r}",
+            "write a number, or which layers have experts, as in ([0]*3+[1]*58)",
+        )
         routed = [
             digit.strip() == "1"
             for term in terms
             if term
             for digit in term[1].split(",") * int(term[2] or 1)
         ]
-    if len(routed) != layers:
-        raise ConfigError(
-            f"moe_layer_freq names {len(routed)} layers, and num_layers is {layers}",
-            location=fields.location,
-            hint=f"name {layers}",
-        )
+    fields.refuse(
+        len(routed) != layers,
+        f"moe_layer_freq names {len(routed)} layers, and num_layers is {layers}",
+        f"name {layers}",
+    )
     return tuple(LayerKind(is_routed=is_routed) for is_routed in routed)

@@ -15,7 +15,7 @@ from typing import Any, cast
 
 from hespas.base.configs import CONFIGS
 from hespas.base.decode import read_text, read_yaml
-from hespas.errors import ConfigError
+from hespas.errors import ConfigError, refuse
 from hespas.models.fields import ignored
 
 IGNORED = ignored("megatron")
@@ -69,10 +69,9 @@ def _shell(path: Path) -> Iterator[tuple[str, Any]]:
             variables[assigned[1]] = _resolved(assigned[2], variables, "", path)
         elif name and token not in _ENDS and not _ARRAY.fullmatch(token):
             values.append(_resolved(token, variables, name, path))
-    if not seen:
-        raise ConfigError(
-            "there are no arguments", location=str(path), hint="write them as --hidden-size 4096"
-        )
+    refuse(
+        not seen, "there are no arguments", "write them as --hidden-size 4096", location=str(path)
+    )
     yield from seen.items()
 
 
@@ -145,10 +144,12 @@ _SECTIONS = {
 
 def _sections(values: Any, location: str) -> Iterator[tuple[str, Any]]:
     """Yield the fields of all sections but ignored ones."""
-    if not isinstance(values, dict):
-        raise ConfigError(
-            "this is no mapping of fields", location=location, hint="write hidden_size: 4096"
-        )
+    refuse(
+        not isinstance(values, dict),
+        "this is no mapping of fields",
+        "write hidden_size: 4096",
+        location=location,
+    )
     seen: dict[str, Any] = {}
     for name, value in cast("dict[str, Any]", values).items():
         if isinstance(value, dict):

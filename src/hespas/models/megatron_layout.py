@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import cast
 
 from hespas.base.frozen import frozen
-from hespas.errors import ConfigError, option
+from hespas.errors import ConfigError, option, refuse
 from hespas.models.fields import Fields
 from hespas.models.language import LanguageModel
 from hespas.models.model import MODULES
@@ -101,13 +101,12 @@ def expert_layout(
     >>> expert_layout(64, tensor=2, context=1, expert_tensor=1)
     (32, 'expert+tp')
     """
-    if expert_tensor != tensor and (expert_tensor != 1 or experts == 1):
-        raise ConfigError(
-            f"experts are divided by {expert_tensor} and all else by {tensor} tensor-parallel "
-            "devices",
-            hint="leave out expert_tensor_parallel_size, or give 1 beside an "
-            f"expert_model_parallel_size that {tensor} divides",
-        )
+    refuse(
+        expert_tensor != tensor and (expert_tensor != 1 or experts == 1),
+        f"experts are divided by {expert_tensor} and all else by {tensor} tensor-parallel devices",
+        "leave out expert_tensor_parallel_size, or give 1 beside an "
+        f"expert_model_parallel_size that {tensor} divides",
+    )
     shared = {"tp": tensor if expert_tensor == 1 else 1, "context": context}
     remaining, axes = experts, list[str]()
     for axis, size in shared.items():
@@ -183,13 +182,12 @@ def _chunks(fields: Fields, layers: int, stages: int) -> int:
     chunks = fields.size(
         "num_virtual_stages_per_pipeline_rank", "virtual_pipeline_model_parallel_size", default=0
     )
-    if chunk and chunks:
-        raise ConfigError(
-            "chunks of a stage are given as a number and by their layers",
-            location=fields.location,
-            hint="keep one of num_layers_per_virtual_pipeline_stage and "
-            "num_virtual_stages_per_pipeline_rank",
-        )
+    fields.refuse(
+        chunk and chunks,
+        "chunks of a stage are given as a number and by their layers",
+        "keep one of num_layers_per_virtual_pipeline_stage and "
+        "num_virtual_stages_per_pipeline_rank",
+    )
     layers += sum(_outer(fields))
     if chunk and layers % (stages * chunk):
         raise ConfigError(
@@ -219,24 +217,22 @@ def _stage_layers(fields: Fields, layers: int, parts: int) -> tuple[int, ...] | 
     if any(outer):
         size, remainder = divmod(layers + sum(outer), parts)
         first, last = (size - less if less else 0 for less in outer)
-        if remainder or min(size - max(outer), size) < 1:
-            raise ConfigError(
-                f"{layers} layers, with the embedding or the loss as one, are not divided by "
-                f"{parts} parts",
-                location=fields.location,
-                hint=f"give {option('stage_layers')}",
-            )
+        fields.refuse(
+            remainder or min(size - max(outer), size) < 1,
+            f"{layers} layers, with the embedding or the loss as one, are not divided by "
+            f"{parts} parts",
+            f"give {option('stage_layers')}",
+        )
     if not (first or last):
         return None
     inner = parts - bool(first) - bool(last)
     size, remainder = divmod(layers - first - last, inner) if inner else (0, 1)
-    if remainder or size < 1:
-        raise ConfigError(
-            f"{layers} layers, {first or 'as many'} in the first part and {last or 'as many'} in "
-            f"the last, are not divided by {parts} parts",
-            location=fields.location,
-            hint=f"give {option('stage_layers')}",
-        )
+    fields.refuse(
+        remainder or size < 1,
+        f"{layers} layers, {first or 'as many'} in the first part and {last or 'as many'} in "
+        f"the last, are not divided by {parts} parts",
+        f"give {option('stage_layers')}",
+    )
     return (first or size, *[size] * (parts - 2), last or size)
 
 
@@ -253,13 +249,12 @@ def _remat(fields: Fields, layers: int) -> str:
         return "elementwise"
     if granularity == "full":
         fields.one_of("recompute_method", ("uniform", "block"))
-        if (method == "block" and number < layers) or (method == "uniform" and number > 1):
-            raise ConfigError(
-                f"recompute_method {method} with recompute_num_layers {number}: here all layers "
-                "are computed again, each from its own input",
-                location=fields.location,
-                hint="give recompute_method uniform and recompute_num_layers 1",
-            )
+        fields.refuse(
+            (method == "block" and number < layers) or (method == "uniform" and number > 1),
+            f"recompute_method {method} with recompute_num_layers {number}: here all layers "
+            "are computed again, each from its own input",
+            "give recompute_method uniform and recompute_num_layers 1",
+        )
         return "whole"
     module_names = [modules] if isinstance(modules, str) else modules or ["core_attn"]
     if list(module_names) == ["core_attn"]:

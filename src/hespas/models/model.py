@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from hespas.base.frozen import frozen
 from hespas.base.suggest import other_names, suggestion
-from hespas.errors import ConfigError
+from hespas.errors import ConfigError, refuse
 from hespas.models.kernels import FUSED
-from hespas.models.precision import FORMATS
+from hespas.models.quantization import FORMATS
 
 if TYPE_CHECKING:
     from jax.sharding import AbstractMesh
@@ -33,11 +33,9 @@ class MeshAxes:
 
     def __post_init__(self) -> None:
         names = [name for name, _ in self.axes]
-        if len(set(names)) < len(names):
-            raise ConfigError(f"mesh {self} names an axis twice")
+        refuse(len(set(names)) < len(names), f"mesh {self} names an axis twice")
         for name, size in self.axes:
-            if size < 1:
-                raise ConfigError(f"mesh axis {name} is {size}", hint="give 1 or more")
+            refuse(size < 1, f"mesh axis {name} is {size}", "give 1 or more")
 
     def __str__(self) -> str:
         return ",".join(f"{name}={size}" for name, size in self.axes)
@@ -77,8 +75,7 @@ def parse_mesh(text: str) -> MeshAxes:
     8
     """
     matches = [_AXIS.fullmatch(part) for part in text.split(",")]
-    if not all(matches):
-        raise ConfigError(f"mesh {text!r} is not AXIS=SIZE,..", hint="write it as in fsdp=4,tp=2")
+    refuse(not all(matches), f"mesh {text!r} is not AXIS=SIZE,..", "write it as in fsdp=4,tp=2")
     return MeshAxes(axes=tuple((match[1], int(match[2])) for match in matches if match))
 
 
@@ -123,30 +120,7 @@ def check_division(
             )
 
 
-_MOST_TOKENS = 2**24
 _MOST = 2**31 - 1
-
-
-def check_heads(heads: int, kv_heads: int) -> None:
-    """Raise `ConfigError` for key heads that queries don't share evenly."""
-    if heads % kv_heads:
-        raise ConfigError(
-            f"heads = {heads} cannot be divided by kv_heads = {kv_heads}: as many heads of queries "
-            "share each head of keys and values",
-            hint=f"choose kv_heads that divides {heads}",
-        )
-
-
-def check_tokens(name: str, tokens: int) -> None:
-    """Raise `ConfigError` for positions too large for f32."""
-    if tokens > _MOST_TOKENS:
-        raise ConfigError(
-            f"{name} = {tokens}: positions are computed in f32, which counts exactly up to "
-            f"{_MOST_TOKENS}",
-            hint=f"give {_MOST_TOKENS} or less",
-        )
-
-
 MODULES = ("core_attn", "layernorm", "mla_up_proj", "mlp", "moe", "moe_act")
 """What a step may compute again of a layer, one or several joined by ``+``.
 
@@ -293,8 +267,7 @@ class Model:
 
         Raises `ConfigError` as `step` does, and for a model that can't be cut.
         """
-        if not self.can_be_cut:
-            raise ConfigError(f"{self.name} cannot be cut between layers", hint="drop pipe")
+        refuse(not self.can_be_cut, f"{self.name} cannot be cut between layers", "drop pipe")
         build: Callable[[Any, Part], Step] = import_module(self.settings.module).build_part
         return build(self.with_options(texts), part)
 
@@ -342,19 +315,20 @@ def _value(name: str, text: str, default: object) -> object:
         case MeshAxes():
             return parse_mesh(text)
         case bool():
-            if text.lower() not in _YES_NO:
-                raise ConfigError(f"{name} is {text!r}", hint="give true or false")
+            refuse(text.lower() not in _YES_NO, f"{name} is {text!r}", "give true or false")
             return _YES_NO[text.lower()]
         case int():
             least = _LEAST.get(name, min(1, default))
-            if not text.isdecimal() or int(text) < least:
-                raise ConfigError(
-                    f"{name} is {text!r}", hint=f"give a whole number of {least} or more"
-                )
-            if int(text) > _MOST:
-                raise ConfigError(
-                    f"{name} is {text}, which no 32-bit index counts", hint=f"give {_MOST} or less"
-                )
+            refuse(
+                not text.isdecimal() or int(text) < least,
+                f"{name} is {text!r}",
+                f"give a whole number of {least} or more",
+            )
+            refuse(
+                int(text) > _MOST,
+                f"{name} is {text}, which no 32-bit index counts",
+                f"give {_MOST} or less",
+            )
             return int(text)
         case _ if name in _JOINED and "+" in text:
             modules = _JOINED[name]
@@ -374,6 +348,5 @@ def _spelled(text: str, choices: tuple[str, ...]) -> str:
 
 def one_of(name: str, value: str, choices: tuple[str, ...]) -> str:
     """Return a value that is known; raise `ConfigError` otherwise."""
-    if value not in choices:
-        raise ConfigError(f"{name} is {value!r}", hint=f"known: {', '.join(choices)}")
+    refuse(value not in choices, f"{name} is {value!r}", f"known: {', '.join(choices)}")
     return value

@@ -138,7 +138,7 @@ class Net:
     def patches(self, name: str, x: Any, channels: int, size: int) -> Any:
         """Return a row for each patch of an image."""
         y = self.convolution(name, x, channels, size, stride=size)
-        return self.ops.reshape(y, y.shape[0], y.shape[1] * y.shape[2], channels)
+        return y.reshape(y.shape[0], y.shape[1] * y.shape[2], channels)
 
     def attention(
         self, x: Any, heads: Heads, *, is_causal: bool = False, bias: Any = None, source: Any = None
@@ -216,6 +216,15 @@ class Shape:
 
     def __neg__(self) -> Shape:
         return self
+
+    def reshape(self, *shape: int) -> Shape:
+        """Return another shape of as many numbers."""
+        assert prod(shape) == prod(self.shape), (self.shape, shape)  # noqa: S101 - as above
+        return Shape(shape)
+
+    def transpose(self, *order: int) -> Shape:
+        """Return dimensions in another order."""
+        return Shape(tuple(self.shape[axis] for axis in order))
 
     def __getitem__(self, index: Any) -> Shape:
         indices = cast("tuple[Any, ...]", index if isinstance(index, tuple) else (index,))
@@ -322,7 +331,7 @@ class Shapes:
         """Return the same shape."""
         return x
 
-    activate = keep = normalise
+    activate = keep = rows = normalise
 
     def look_up(self, table: Shape, numbers: Shape) -> Shape:
         """Return a row for each number."""
@@ -337,15 +346,6 @@ class Shapes:
         shape = list(arrays[0].shape)
         shape[axis] = sum(array.shape[axis] for array in arrays)
         return Shape(tuple(shape))
-
-    def reshape(self, x: Shape, *shape: int) -> Shape:
-        """Return another shape of as many numbers."""
-        assert prod(shape) == prod(x.shape), (x.shape, shape)  # noqa: S101 - as above
-        return Shape(shape)
-
-    def transpose(self, x: Shape, *order: int) -> Shape:
-        """Return dimensions in another order."""
-        return Shape(tuple(x.shape[axis] for axis in order))
 
     def repeated(self, x: Shape, batch: int) -> Shape:
         """Return as many."""
@@ -368,10 +368,6 @@ class Shapes:
     def buckets(self, queries: int, keys: int, *_: Any, **__: Any) -> Shape:
         """Return a bucket for each pair."""
         return Shape((queries, keys))
-
-    def rows(self, x: Shape) -> Shape:
-        """Return the same shape."""
-        return x
 
     def repeat(self, path: str, count: int, block: Block, x: Any) -> Any:
         """Count one of several layers as often."""

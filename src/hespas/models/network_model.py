@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar
 
 from hespas.base.frozen import frozen
-from hespas.errors import ConfigError
+from hespas.errors import ConfigError, refuse
 from hespas.models.kernels import FUSED
 from hespas.models.model import MeshAxes, check_division
 from hespas.models.network import TABLE, Counted, Input, Net, Sample, Shape, Shapes
@@ -16,23 +16,9 @@ _EVEN = {"heads", "mlp", TABLE}
 """The dimensions that axes have to divide."""
 
 
-@runtime_checkable
-class EncoderDecoder(Protocol):
-    """A network that reads a source, then writes tokens serially."""
-
-    decoder: Any
-
-    def rows_of(self, run: Any, /) -> int:
-        """Return the rows of a source."""
-        ...
-
-    def encoded(self, net: Net, sample: Sample, /) -> Any:
-        """Return the encoded source."""
-        ...
-
-    def decoded(self, net: Net, sample: Sample, source: Any, /) -> Any:
-        """Return the logits of tokens."""
-        ...
+def writes(design: Any) -> bool:
+    """Return whether a network reads a source, then writes tokens serially."""
+    return hasattr(design, "decoded")
 
 
 @frozen
@@ -112,13 +98,10 @@ class Network:
     its products. ``defaults`` are settings of training, unless others are given.
     """
 
+    module: ClassVar[str] = "hespas.models.steps.arrays"
+
     design: Any
     run: Learning | Inferring | Reading | Writing
-
-    @property
-    def module(self) -> str:
-        """Where its step is built."""
-        return "hespas.models.steps.arrays"
 
     @property
     def mesh(self) -> MeshAxes:
@@ -201,7 +184,9 @@ class Network:
     @property
     def inputs(self) -> tuple[Input, ...]:
         """What goes in for each sample."""
-        return inputs_of(self.design, self.run)
+        inputs = self.design.inputs(self.run)
+        # The source of a text was read before.
+        return inputs[1:] if isinstance(self.run, Writing) else inputs
 
     @property
     def weights(self) -> Mapping[str, Any]:
@@ -237,34 +222,28 @@ class Network:
                 hint=f"give {longest} or less",
             )
         why = self.why_not(run.attention) if run.attention in FUSED else ""
-        if why:
-            raise ConfigError(why, hint="give attention unfused")
+        refuse(why, why, "give attention unfused")
         axes = self.axes
         check_division(self.mesh, {}, axes)
         for weight in self.weights.values():
             sizes = {label: size for label, size in weight.dims if label in _EVEN}
             check_division(self.mesh, sizes, axes)
-        if self.batch % self.accumulation:
-            raise ConfigError(
-                f"a batch of {self.batch} is not divided by accumulation = {self.accumulation}",
-                hint=f"choose a divisor of {self.batch}",
-            )
-        if isinstance(run, Learning) and run.zero and run.mesh.size("data") == 1:
-            raise ConfigError(
-                f"zero = {run.zero} divides over the axis data, which the mesh {run.mesh} has not",
-                hint="drop it, or give the mesh an axis data",
-            )
-
-
-def inputs_of(design: Any, run: Any) -> tuple[Input, ...]:
-    """Return a sample's inputs; a text's source was read before."""
-    inputs = design.inputs(run)
-    return inputs[1:] if isinstance(run, Writing) else inputs
+        refuse(
+            self.batch % self.accumulation,
+            f"a batch of {self.batch} is not divided by accumulation = {self.accumulation}",
+            f"choose a divisor of {self.batch}",
+        )
+        zero = run.zero if isinstance(run, Learning) else 0
+        refuse(
+            zero and run.mesh.size("data") == 1,
+            f"zero = {zero} divides over the axis data, which the mesh {run.mesh} has not",
+            "drop it, or give the mesh an axis data",
+        )
 
 
 def made_of(design: Any, run: Any, net: Net, sample: Sample) -> Any:
     """Return what a step's forward pass makes of samples."""
-    if not isinstance(design, EncoderDecoder):
+    if not writes(design):
         return design.forward(net, sample)
     # Keys of a source that was read before are cached.
     source = () if isinstance(run, Writing) else design.encoded(net, sample)
@@ -295,8 +274,7 @@ def _counted(design: Any, run: Any) -> Counted:
 
 def steps_of(design: Any) -> tuple[str, ...]:
     """Return the names of the steps that a network has."""
-    is_written = isinstance(design, EncoderDecoder)
-    return ("training", *(("prefill", "decode") if is_written else ("inference",)))
+    return ("training", *(("prefill", "decode") if writes(design) else ("inference",)))
 
 
 def run_of(design: Any, step: str, mesh: MeshAxes) -> Learning | Inferring | Reading | Writing:
@@ -322,7 +300,7 @@ def first_run(design: Any) -> Any:
 def cached_bytes(network: Network) -> tuple[int, int]:
     """Return the cached bytes of a token and a source."""
     design = network.design
-    if not isinstance(design, EncoderDecoder):
+    if not writes(design):
         return 0, 0
     heads = design.decoder.attention()
     row = 2 * 2 * design.decoder.layers * heads.count * heads.size

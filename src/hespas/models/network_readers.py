@@ -6,10 +6,11 @@ Source: the configuration and modelling files of transformers 5.24 and diffusers
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from hespas.errors import ConfigError
-from hespas.models.decoder_parts import ACTIVATIONS
+from hespas.models.architecture import Activation
+from hespas.models.decoder_parts import ACTIVATIONS, activation_named
 from hespas.models.diffusion import Dit, Flux
 from hespas.models.encoders import T5, Bert, Siglip, Tower, Vit, Whisper
 from hespas.models.fields import Fields
@@ -17,19 +18,9 @@ from hespas.models.recommender import Dlrm
 from hespas.models.resnet_layers import ResNet
 from hespas.models.unet import Level, Unet
 
-_ACTIVATIONS = {**ACTIVATIONS, "relu": "relu", "gelu-approximate": "gelu"}
+_ACTIVATIONS: dict[str, Activation] = {**ACTIVATIONS, "gelu-approximate": "gelu"}
 _EPSILON = 1e-5
-
-
-def _activation(fields: Fields, name: str, default: str) -> str:
-    text = fields.text(name, default=default)
-    if text not in _ACTIVATIONS:
-        raise ConfigError(
-            f"the activation {text!r} is not known",
-            location=fields.location,
-            hint=f"known: {', '.join(_ACTIVATIONS)}",
-        )
-    return _ACTIVATIONS[text]
+_activation = partial(activation_named, default="gelu", known=_ACTIVATIONS)
 
 
 def _tower(fields: Fields, **changed: Any) -> Tower:
@@ -42,19 +33,18 @@ def _tower(fields: Fields, **changed: Any) -> Tower:
         layers=fields.layers("num_hidden_layers"),
         heads=heads,
         mlp=fields.size("intermediate_size"),
-        activation=_activation(fields, "hidden_act", "gelu"),
+        activation=_activation(fields, "hidden_act"),
         epsilon=fields.number("layer_norm_eps", default=1e-12),
         **changed,
     )
 
 
 def _divides(fields: Fields, name: str, size: int, whole_name: str, total: int) -> None:
-    if total % size:
-        raise ConfigError(
-            f"{whole_name} = {total} is not divided by {name} = {size}",
-            location=fields.location,
-            hint=f"give a {name} that divides it",
-        )
+    fields.refuse(
+        total % size,
+        f"{whole_name} = {total} is not divided by {name} = {size}",
+        f"give a {name} that divides it",
+    )
 
 
 def _bert(fields: Fields, kind: str = "Bert", *, unused: int = 0) -> Bert:
@@ -75,12 +65,7 @@ def _bert(fields: Fields, kind: str = "Bert", *, unused: int = 0) -> Bert:
 def _class(fields: Fields, *known: str) -> str:
     """Return the class of a model, which names its head."""
     names = fields.texts("architectures") or [known[0]]
-    if names[0] not in known:
-        raise ConfigError(
-            f"a {names[0]} is not known",
-            location=fields.location,
-            hint=f"known: {', '.join(known)}",
-        )
+    fields.refuse(names[0] not in known, f"a {names[0]} is not known", f"known: {', '.join(known)}")
     return names[0]
 
 
@@ -104,12 +89,9 @@ def _vit(fields: Fields) -> Vit:
 
 def _patches(fields: Fields) -> tuple[int, int]:
     image, patch = fields.size("image_size", default=224), fields.size("patch_size", default=16)
-    if patch > image:
-        raise ConfigError(
-            f"patch_size = {patch} of image_size = {image}",
-            location=fields.location,
-            hint="give smaller patches",
-        )
+    fields.refuse(
+        patch > image, f"patch_size = {patch} of image_size = {image}", "give smaller patches"
+    )
     return image, patch
 
 
@@ -119,12 +101,11 @@ def _siglip(fields: Fields) -> Siglip:
     towers = [_tower(part) for part in (text, vision)]
     vision.one_of("vision_use_head", (True,))
     text.one_of("projection_size", (towers[0].embedding,))
-    if towers[0].embedding != towers[1].embedding:
-        raise ConfigError(
-            f"hidden_size of text and vision are {towers[0].embedding} and {towers[1].embedding}: "
-            "rows of different lengths have no product",
-            location=fields.location,
-        )
+    fields.refuse(
+        towers[0].embedding != towers[1].embedding,
+        f"hidden_size of text and vision are {towers[0].embedding} and {towers[1].embedding}: "
+        "rows of different lengths have no product",
+    )
     network = Siglip(
         text=towers[0],
         vision=towers[1],
@@ -145,10 +126,10 @@ def _t5(fields: Fields) -> T5:
     gated, _, name = kind.rpartition("-")
     # T5's gated GELU is the one by a hyperbolic tangent.
     activation = "gelu" if kind == "gated-gelu" else _ACTIVATIONS.get(name, "")
-    if not activation or gated not in {"", "gated"}:
-        raise ConfigError(
-            f"feed_forward_proj is {kind!r}, which is not known", location=fields.location
-        )
+    fields.refuse(
+        not activation or gated not in {"", "gated"},
+        f"feed_forward_proj is {kind!r}, which is not known",
+    )
     fields.one_of("is_gated_act", (bool(gated),))
     fields.ignore("dense_act_fn", "n_positions")
     layers = fields.layers("num_layers")
@@ -188,7 +169,9 @@ def _whisper(fields: Fields) -> Whisper:
                 layers=fields.size(f"{part}_layers"),
                 heads=heads,
                 mlp=fields.size(f"{part}_ffn_dim"),
-                activation=_activation(fields, "activation_function", "gelu"),
+                activation=activation_named(
+                    fields, "activation_function", default="gelu", known=_ACTIVATIONS
+                ),
                 epsilon=_EPSILON,
             )
         )
@@ -231,12 +214,11 @@ def _flux(fields: Fields) -> Flux:
     fields.one_of("patch_size", (1,))
     fields.one_of("out_channels", (channels,))
     rotations = fields.numbers("axes_dims_rope") or [16, 56, 56]
-    if sum(rotations) != size or len(rotations) != 3 or any(count % 2 for count in rotations):
-        raise ConfigError(
-            f"axes_dims_rope = {rotations}: three even numbers have the sum of attention_head_dim, "
-            f"{size}",
-            location=fields.location,
-        )
+    fields.refuse(
+        sum(rotations) != size or len(rotations) != 3 or any(count % 2 for count in rotations),
+        f"axes_dims_rope = {rotations}: three even numbers have the sum of attention_head_dim, "
+        f"{size}",
+    )
     return Flux(
         heads=fields.size("num_attention_heads"),
         head_size=size,
@@ -253,12 +235,11 @@ def _flux(fields: Fields) -> Flux:
 def _halved(fields: Fields, name: str, times: int) -> int:
     """Return a size that is halved so often, whole each time."""
     size, least = fields.size(name), 2**times
-    if size % least:
-        raise ConfigError(
-            f"{name} = {size} is halved {times} times, and would be no whole number",
-            location=fields.location,
-            hint=f"give a multiple of {least}",
-        )
+    fields.refuse(
+        size % least,
+        f"{name} = {size} is halved {times} times, and would be no whole number",
+        f"give a multiple of {least}",
+    )
     return size
 
 
@@ -272,12 +253,11 @@ def _unet(fields: Fields) -> Unet:
         for has_attention in reversed(attends)
     ]
     names = {"CrossAttnDownBlock2D", "DownBlock2D"}
-    if not widths or len(down) != count or up != expected or not set(down) <= names:
-        raise ConfigError(
-            f"blocks {', '.join(down)} and {', '.join(up)} for {count} widths are not known",
-            location=fields.location,
-            hint="known: DownBlock2D and CrossAttnDownBlock2D, and the same upwards",
-        )
+    fields.refuse(
+        not widths or len(down) != count or up != expected or not set(down) <= names,
+        f"blocks {', '.join(down)} and {', '.join(up)} for {count} widths are not known",
+        "known: DownBlock2D and CrossAttnDownBlock2D, and the same upwards",
+    )
     for name, allowed in _UNET.items():
         fields.one_of(name, allowed)
     fields.ignore("downsample_padding")
@@ -335,10 +315,10 @@ def _for_each(fields: Fields, name: str, count: int, default: int) -> list[int]:
     """Return a number per level, from one or a list."""
     numbers = fields.numbers(name) or [default]
     numbers = numbers * count if len(numbers) == 1 else numbers
-    if len(numbers) != count or min(numbers) < 1:
-        raise ConfigError(
-            f"{name} is {numbers}, and there are {count} levels", location=fields.location
-        )
+    fields.refuse(
+        len(numbers) != count or min(numbers) < 1,
+        f"{name} is {numbers}, and there are {count} levels",
+    )
     return numbers
 
 
@@ -349,18 +329,16 @@ def _dlrm(fields: Fields) -> Dlrm:
     )
     below, above = (fields.numbers(f"{name}_arch_layer_sizes") for name in ("dense", "over"))
     embedding = fields.size("embedding_dim")
-    if not tables or len(tables) != len(bags) or min(*tables, *bags) < 1:
-        raise ConfigError(
-            f"num_embeddings_per_feature has {len(tables)} tables, and multi_hot_sizes {len(bags)}",
-            location=fields.location,
-            hint="give as many, of 1 or more each",
-        )
-    if below[-1:] != [embedding] or above[-1:] != [1]:
-        raise ConfigError(
-            f"dense_arch_layer_sizes = {below} end with embedding_dim = {embedding}, and "
-            f"over_arch_layer_sizes = {above} with 1",
-            location=fields.location,
-        )
+    fields.refuse(
+        not tables or len(tables) != len(bags) or min(*tables, *bags) < 1,
+        f"num_embeddings_per_feature has {len(tables)} tables, and multi_hot_sizes {len(bags)}",
+        "give as many, of 1 or more each",
+    )
+    fields.refuse(
+        below[-1:] != [embedding] or above[-1:] != [1],
+        f"dense_arch_layer_sizes = {below} end with embedding_dim = {embedding}, and "
+        f"over_arch_layer_sizes = {above} with 1",
+    )
     return Dlrm(
         numbers=fields.size("dense_in_features"),
         embedding=embedding,
@@ -388,12 +366,11 @@ def _resnet(fields: Fields) -> ResNet:
     fields.one_of("embedding_size", (64,))
     depths, widths = fields.numbers("depths"), fields.numbers("hidden_sizes")
     expected = [64 * _RESNET_BLOCKS[kind] * 2**stage for stage in range(len(depths))]
-    if widths != expected or not depths or min(depths) < 1:
-        raise ConfigError(
-            f"hidden_sizes = {widths} and depths = {depths}: stages of a ResNet are "
-            f"{expected or [256]} wide, and have a layer or more",
-            location=fields.location,
-        )
+    fields.refuse(
+        widths != expected or not depths or min(depths) < 1,
+        f"hidden_sizes = {widths} and depths = {depths}: stages of a ResNet are "
+        f"{expected or [256]} wide, and have a layer or more",
+    )
     names = fields.given("id2label") or ()
     return ResNet(
         stages="-".join(map(str, depths)),

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from math import prod
 
 from hespas.models.architecture import LayerKind
 from hespas.models.language import LanguageModel
 from hespas.models.model import TYPE_BYTES
-from hespas.models.precision import PARTS, ModelPart, Precision
-from hespas.models.runs import Training
+from hespas.models.quantization import PARTS, ModelPart, Precision
 from hespas.models.weights import (
-    Shapes,
     elements_of,
     is_adapter,
     is_product,
@@ -22,7 +20,8 @@ from hespas.models.weights import (
     part_of,
 )
 
-Arrays = tuple[tuple[str, ...], ...]
+Dimensions = tuple[str, ...]
+Arrays = tuple[Dimensions, ...]
 _ELEMENTWISE = "elementwise"
 _KEEPS_PRODUCTS = frozenset({"minimal_with_context", _ELEMENTWISE})
 """What the backward pass computes again, so that what products make is kept."""
@@ -52,30 +51,22 @@ def _outer_parameters(model: LanguageModel) -> int:
     return sum(elements_of(model.sizes, shape) for shape in outer_weights(model).values())
 
 
-def _layer_sizes(model: LanguageModel, kind: LayerKind) -> dict[str, int]:
-    return {**model.sizes, **model.sizes_of(kind)}
-
-
 def _layer_elements(model: LanguageModel) -> Iterator[tuple[str, int]]:
     """Yield the name and the elements of each weight, summed over equal layers."""
     layers = Counter((kind, layer_weights) for kind in model.kinds)
     layers.update((kind, mtp_weights) for kind in model.mtp_kinds)
     for (kind, weights), count in layers.items():
-        sizes = _layer_sizes(model, kind)
+        sizes = {**model.sizes, **model.sizes_of(kind)}
         for name, shape in weights(model, kind).items():
             yield name, count * elements_of(sizes, shape)
 
 
 def active_parameters(model: LanguageModel) -> int:
     """Return how many weights one token meets, chosen experts included."""
-    routing, experts = model.routing, expert_parameters(model)
+    routing = model.routing
+    experts = _in_layers(model, lambda name: name.startswith("experts_") and not is_adapter(name))
     resting = 0 if routing is None else experts - experts * routing.chosen // routing.experts
     return parameters(model) - resting
-
-
-def expert_parameters(model: LanguageModel) -> int:
-    """Return how many weights the chosen experts have."""
-    return _in_layers(model, lambda name: name.startswith("experts_") and not is_adapter(name))
 
 
 def trained_parameters(model: LanguageModel) -> int:
@@ -99,7 +90,7 @@ def layer_products(
     model: LanguageModel, kind: LayerKind, *, of_adapters_alone: bool = False
 ) -> int:
     """Return how many weights a token meets in a layer."""
-    sizes, routing = _layer_sizes(model, kind), model.routing
+    sizes, routing = {**model.sizes, **model.sizes_of(kind)}, model.routing
     total = 0
     for name, shape in layer_weights(model, kind).items():
         if of_adapters_alone and not is_adapter(name):
@@ -137,32 +128,34 @@ def local_weights(
     model: LanguageModel, axes: Mapping[str, tuple[str, ...]], *, frozen: bool = False
 ) -> int:
     """Return one device's elements of trained or ``frozen`` weights."""
-    outer = _local(model, outer_weights(model), model.sizes, axes, frozen=frozen)
-    return outer + local_layer_weights(model, axes, frozen=frozen)
+    outer = ((name, shape, model.sizes, 1) for name, shape in outer_weights(model).items())
+    return _local(model, outer, axes, frozen=frozen) + local_layer_weights(
+        model, axes, frozen=frozen
+    )
 
 
 def local_layer_weights(
     model: LanguageModel, axes: Mapping[str, tuple[str, ...]], *, frozen: bool = False
 ) -> int:
     """Return as `local_weights` does the elements of the layers alone."""
-    total = 0
-    for kind, count in Counter(model.kinds).items():
-        shapes, sizes = layer_weights(model, kind), _layer_sizes(model, kind)
-        total += count * _local(model, shapes, sizes, axes, frozen=frozen)
-    return total
+    weights = (
+        (name, shape, {**model.sizes, **model.sizes_of(kind)}, count)
+        for kind, count in Counter(model.kinds).items()
+        for name, shape in layer_weights(model, kind).items()
+    )
+    return _local(model, weights, axes, frozen=frozen)
 
 
 def _local(
     model: LanguageModel,
-    shapes: Shapes,
-    sizes: Mapping[str, int],
+    weights: Iterable[tuple[str, Dimensions, Mapping[str, int], int]],
     axes: Mapping[str, tuple[str, ...]],
     *,
     frozen: bool,
 ) -> int:
     return sum(
-        local_elements(model, shape, sizes, axes)
-        for name, shape in shapes.items()
+        count * local_elements(model, shape, sizes, axes)
+        for name, shape, sizes, count in weights
         if (bool(model.lora_modules) and not is_adapter(name)) == frozen
     )
 
@@ -192,8 +185,8 @@ def least_routed_bytes(model: LanguageModel) -> int:
     >>> least_routed_bytes(settings) == 8 * 4096 * (2 * 768 + 2048) * 2
     True
     """
-    run, routing = model.run, model.routing
-    if routing is None or not isinstance(run, Training) or run.remat not in _KEEPS_PRODUCTS:
+    routing = model.routing
+    if routing is None or model.training.remat not in _KEEPS_PRODUCTS:
         return 0
     width, row = (("batch", "sequence", name) for name in ("expert_mlp", "expert_row"))
     arrays = (row, width, width) if model.style.gated else (row, width)
@@ -210,14 +203,10 @@ def _local_bytes(model: LanguageModel, arrays: Arrays) -> int:
 
 
 def _arrays(model: LanguageModel) -> Arrays:
-    into, run = ("batch", "norm_sequence", "row"), model.run
+    into, run = ("batch", "norm_sequence", "row"), model.training
     is_plain = all(kind.mixer == "attention" and kind.feeds_forward for kind in model.kinds)
     is_even = not any(kind.head_size or kind.kv_heads or kind.mlp for kind in model.kinds)
-    if (
-        not isinstance(run, Training)
-        or run.remat not in _KEEPS_PRODUCTS
-        or not (is_plain and is_even)
-    ):
+    if run.remat not in _KEEPS_PRODUCTS or not (is_plain and is_even):
         return (into,)
     arrays: Arrays = (into, *(_PROJECTIONS if model.latent is None else _LATENT))
     keeps_operands = run.remat == _ELEMENTWISE

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from math import prod
 
 from hespas.base.suggest import suggestion
-from hespas.errors import ConfigError, option
+from hespas.errors import ConfigError, option, refuse
 from hespas.models.model import MeshAxes
 
 Place = tuple[tuple[str, tuple[int, ...]], ...]
@@ -32,11 +32,11 @@ def parse_place(text: str) -> Place:
     (('tp', (0,)), ('fsdp', (0, 1)), ('pipe', (1,)))
     """
     matches = [_PLACED.fullmatch(part) for part in text.split(",")]
-    if not all(matches):
-        raise ConfigError(
-            f"{option('place')} {text!r} is not AXIS=DIMENSION,..",
-            hint="write it as in tp=0,fsdp=0+1,pipe=1",
-        )
+    refuse(
+        not all(matches),
+        f"{option('place')} {text!r} is not AXIS=DIMENSION,..",
+        "write it as in tp=0,fsdp=0+1,pipe=1",
+    )
     place: list[tuple[str, tuple[int, ...]]] = []
     for match in filter(None, matches):
         axis, dimensions = match[1], tuple(map(int, match[2].split("+")))
@@ -45,8 +45,7 @@ def parse_place(text: str) -> Place:
                 f"{option('place')} {axis}={match[2]} leaves dimensions out",
                 hint="name neighbours in ascending order, as in 0+1",
             )
-        if axis in dict(place):
-            raise ConfigError(f"{option('place')} names {axis} twice", hint="keep one")
+        refuse(axis in dict(place), f"{option('place')} names {axis} twice", "keep one")
         place.append((axis, dimensions))
     return tuple(place)
 

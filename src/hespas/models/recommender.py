@@ -54,7 +54,7 @@ class Dlrm:
         width = (len(self.tables) + 1) * self.embedding
         with ops.scope("below"):
             x = _layers(net["dense_arch.model._mlp"], sample["numbers"], self.below, "_linear")
-        x = ops.reshape(ops.join([x[:, None], rows], 1), x.shape[0], width)
+        x = ops.join([x[:, None], rows], 1).reshape(x.shape[0], width)
         first, part = x, net["inter_arch.crossnet"]
         with ops.scope("cross"):
             for index in range(self.crosses):

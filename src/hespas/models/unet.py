@@ -100,7 +100,7 @@ class Unet:
             if not self.added:
                 return embedding
             waves = ops.waves(sample["times"], self.added_waves)
-            waves = ops.reshape(waves, waves.shape[0], _TIMES * self.added_waves)
+            waves = waves.reshape(waves.shape[0], _TIMES * self.added_waves)
             both = ops.join([sample["pooled"], waves], 1)
             return embedding + embedded(net["add_embedding"], both, 4 * first)
 
@@ -127,14 +127,14 @@ class Unet:
 
     def _attention(self, net: Net, x: Any, level: Level, text: Any) -> Any:
         """Apply attention over pixels, and to the text."""
-        ops, size = net.ops, level.width
+        size = level.width
         batch, height, width, _ = x.shape
         rows = batch, height * width, size
         hidden = self._group_norm(net, "norm", x, _ATTENTION_EPSILON)
         if self.is_linear:
-            hidden = net.linear("proj_in", ops.reshape(hidden, *rows), (ROW, size))
+            hidden = net.linear("proj_in", hidden.reshape(*rows), (ROW, size))
         else:
-            hidden = ops.reshape(net.convolution("proj_in", hidden, size, 1), *rows)
+            hidden = net.convolution("proj_in", hidden, size, 1).reshape(*rows)
         own, cross = (
             Heads(
                 count=level.heads,
@@ -152,9 +152,9 @@ class Unet:
 
         hidden = net.repeat("transformer_blocks", level.layers, block, hidden)
         if self.is_linear:
-            output = ops.reshape(net.linear("proj_out", hidden, (ROW, size)), *x.shape)
+            output = net.linear("proj_out", hidden, (ROW, size)).reshape(*x.shape)
         else:
-            output = net.convolution("proj_out", ops.reshape(hidden, *x.shape), size, 1)
+            output = net.convolution("proj_out", hidden.reshape(*x.shape), size, 1)
         return x + output
 
 

@@ -5,14 +5,16 @@ They are said once: steps are built from them, and `hespas.models.parameters` co
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from math import prod
 
-from hespas.models.architecture import Latent, LayerKind, Routing, StateSpace, Style
+from hespas.models.architecture import LayerKind, Routing, Style
 from hespas.models.language import LanguageModel
-from hespas.models.precision import ModelPart
+from hespas.models.quantization import ModelPart
 
 Shapes = dict[str, tuple[str, ...]]
+Rows = Iterable[tuple[object, str, str]]
+"""Whether a model has a weight, its name, and the names of its dimensions."""
 SHARED = "shared_"
 """What the names of weights of shared experts begin with."""
 MERGED = "query_key_value"
@@ -20,28 +22,6 @@ BESIDE = ("after_dense_norm", "before_experts_norm", "after_experts_norm")
 """The norms of experts that stand beside a dense layer."""
 MTP_NORMS = ("mtp_row_norm", "mtp_token_norm", "norm")
 """The norms of what goes into a layer that predicts a further token, and of what comes out."""
-HIDDEN = ("state_heads", "state_head_size")
-_GROUPS = ("state_groups", "state_size")
-_KEYS = ("delta_key_heads", "delta_key_size")
-VALUES = ("delta_heads", "delta_value_size")
-CONVOLVED: dict[str, Shapes] = {
-    "state_space": {"state_input": HIDDEN, "state_key": _GROUPS, "state_query": _GROUPS},
-    "delta": {"delta_query": _KEYS, "delta_key": _KEYS, "delta_value": VALUES},
-}
-"""What each mixer without attention convolves, with its dimensions."""
-_STATES = {
-    "state_space": (*HIDDEN, "state_size"),
-    "delta": ("delta_heads", "delta_key_size", "delta_value_size"),
-}
-"""The dimensions of the state that each of them keeps of a sequence."""
-
-
-def layer_weights(model: LanguageModel, kind: LayerKind) -> Shapes:
-    """Return the dimensions of a layer's weights, by name."""
-    shapes = _own_weights(model, kind)
-    return shapes | adapter_weights(model, shapes)
-
-
 LOW, HIGH = "_lora_a", "_lora_b"
 """What the names of an adapter's matrices end with, behind that of the weight beside which they
 stand."""
@@ -56,6 +36,39 @@ _ADAPTED: Mapping[str, tuple[str, ...]] = {
     "linear_fc2": ("down", f"{SHARED}down", "experts_down"),
 }
 """The weights of each module that can have adapters."""
+_FED = ("up", "down", "gate", "gate_up")
+_DENSE = {*_FED, *(f"{SHARED}{name}" for name in _FED), "latent_in", "latent_out"}
+_STATES = {
+    "state_space": "state_heads state_head_size state_size",
+    "delta": "delta_heads delta_key_size delta_value_size",
+}
+"""The dimensions of the state that mixers without attention keep of a sequence."""
+CONVOLVED: Mapping[str, Mapping[str, str]] = {
+    "state_space": {
+        "state_input": "state_heads state_head_size",
+        "state_key": "state_groups state_size",
+        "state_query": "state_groups state_size",
+    },
+    "delta": {
+        "delta_query": "delta_key_heads delta_key_size",
+        "delta_key": "delta_key_heads delta_key_size",
+        "delta_value": "delta_heads delta_value_size",
+    },
+}
+"""What each of them convolves, with its dimensions."""
+
+
+def shaped(rows: Rows) -> Shapes:
+    """Return the dimensions of the weights that a model has, by name."""
+    return {name: tuple(dimensions.split()) for is_there, name, dimensions in rows if is_there}
+
+
+def layer_weights(model: LanguageModel, kind: LayerKind) -> Shapes:
+    """Return the dimensions of a layer's weights, by name."""
+    shapes = _norms(model.style, kind) | _mixer_weights(model, kind)
+    if kind.feeds_forward:
+        shapes |= _fed_weights(model, kind)
+    return shapes | adapter_weights(model, shapes)
 
 
 def adapter_weights(model: LanguageModel, shapes: Shapes) -> Shapes:
@@ -65,24 +78,17 @@ def adapter_weights(model: LanguageModel, shapes: Shapes) -> Shapes:
     ``m``. Experts of a layer share theirs, as Megatron-Bridge has it by default. Sources: E. Hu et
     al., LoRA, 2021, section 4.1; Megatron-Bridge 0.6.2, ``share_expert_adapters`` of peft/lora.py.
     """
-    if not model.lora_modules:
-        return {}
-    names = {name for module in model.lora_modules for name in _module_weights(model, module)}
     adapters: Shapes = {}
-    for name in shapes:
-        if name not in names:
-            continue
-        own = shapes[name][1:] if name.startswith("experts_") else shapes[name]
-        inputs = 2 if name == "output" else 1
-        adapters[f"{name}{LOW}"] = (*own[:inputs], "lora_rank")
-        adapters[f"{name}{HIGH}"] = ("lora_rank", *own[inputs:])
+    for module in model.lora_modules:
+        # Of latent attention what makes heads has other names.
+        is_other = module == "linear_qkv" and model.latent is not None
+        for name in () if is_other else _ADAPTED[module]:
+            if name in shapes:
+                own = shapes[name][1:] if name.startswith("experts_") else shapes[name]
+                inputs = 2 if name == "output" else 1
+                adapters[f"{name}{LOW}"] = (*own[:inputs], "lora_rank")
+                adapters[f"{name}{HIGH}"] = ("lora_rank", *own[inputs:])
     return adapters
-
-
-def _module_weights(model: LanguageModel, module: str) -> tuple[str, ...]:
-    """Return the weights of a module."""
-    is_other = module == "linear_qkv" and model.latent is not None
-    return () if is_other else _ADAPTED[module]
 
 
 def is_adapter(name: str) -> bool:
@@ -90,119 +96,191 @@ def is_adapter(name: str) -> bool:
     return name.endswith((LOW, HIGH))
 
 
-def _own_weights(model: LanguageModel, kind: LayerKind) -> Shapes:
-    style, routing = model.style, model.routing
-    norms = [
-        *(["attention_norm"] if style.norms_before and kind.mixer != "none" else []),
-        *(["mlp_norm"] if kind.feeds_forward and _has_mlp_norm(style) else []),
-        *(["after_attention_norm", "after_mlp_norm"] if style.norms_after else []),
-    ]
-    shapes: Shapes = {}
-    for name in norms:
-        shapes |= norm_weights(style, name)
-    if style.scales_layers:
-        shapes["layer_scale"] = ("one",)
-    if style.layer_input:
-        shapes["input_gate"] = ("embedding", "layer_input")
-        shapes["input_output"] = ("layer_input", "embedding")
-        shapes |= norm_weights(style, "after_input_norm")
-    shapes |= _mixer_weights(model, kind)
-    if not kind.feeds_forward:
-        return shapes
-    if kind.is_routed and routing is not None:
-        shapes |= _routed_weights(model, routing)
-        if not routing.style.beside_dense:
-            return shapes
-    return shapes | feed_forward_weights(style, "mlp", merged=model.merges_products)
-
-
-def _has_mlp_norm(style: Style) -> bool:
-    return style.norms_before and style.before_mlp != "same_norm"
+def _norms(style: Style, kind: LayerKind) -> Shapes:
+    """Return the dimensions of a layer's norms, scale and own input."""
+    has_mlp_norm = style.norms_before and style.before_mlp != "same_norm"
+    rows = (
+        (style.norms_before and kind.mixer != "none", "attention_norm", "norm"),
+        (kind.feeds_forward and has_mlp_norm, "mlp_norm", "norm"),
+        (style.norms_after, "after_attention_norm", "norm"),
+        (style.norms_after, "after_mlp_norm", "norm"),
+        (style.layer_input, "after_input_norm", "norm"),
+    )
+    others = (
+        (style.scales_layers, "layer_scale", "one"),
+        (style.layer_input, "input_gate", "embedding layer_input"),
+        (style.layer_input, "input_output", "layer_input embedding"),
+    )
+    return norm_weights(style, shaped(rows)) | shaped(others)
 
 
 def _mixer_weights(model: LanguageModel, kind: LayerKind) -> Shapes:
     match kind.mixer:
-        case "attention" if model.latent is not None:
-            return _latent_weights(model.style, model.latent)
         case "attention":
-            return _grouped_weights(model, kind)
-        case "state_space":
-            return _state_space_weights(model.state_space)
-        case "delta":
-            return _DELTA_WEIGHTS
+            return (_grouped_weights if model.latent is None else _latent_weights)(model, kind)
         case "none":
             return {}
+        case mixer:
+            space = model.state_space
+            convolved = CONVOLVED[mixer].items()
+            has_biases = mixer == "state_space" and (space is None or space.convolution_biases)
+            rows = [(True, name, f"embedding {shape}") for name, shape in convolved]
+            rows += [(True, f"{name}_filter", f"convolution {shape}") for name, shape in convolved]
+            rows += [(has_biases, f"{name}_filter_bias", shape) for name, shape in convolved]
+            return shaped(rows) | shaped(_RECURRENT[mixer])
 
 
-def _routed_weights(model: LanguageModel, routing: Routing) -> Shapes:
-    style = model.style
-    shapes = routing_weights(style, routing)
-    if routing.shared_width:
-        merged = model.merges_products
-        shapes |= feed_forward_weights(style, "shared_mlp", SHARED, merged=merged)
-    if routing.style.shared_gate:
-        shapes["shared_router"] = ("embedding", "one")
-    if routing.latent_size:
-        shapes |= {
-            "latent_in": ("embedding", "expert_row"),
-            "latent_out": ("expert_row", "embedding"),
-        }
-    if routing.style.beside_dense:
-        for name in BESIDE:
-            shapes |= norm_weights(style, name)
-        shapes["router_scale_norm"] = ("norm",)
-    return shapes
+_RECURRENT: Mapping[str, Rows] = {
+    "state_space": (
+        (True, "state_gate", "embedding state_heads state_head_size"),
+        (True, "state_step", "embedding state_heads"),
+        (True, "state_decay", "state_heads"),
+        (True, "state_step_bias", "state_heads"),
+        (True, "state_skip_scale", "state_heads"),
+        (True, "state_norm", "state_heads state_head_size"),
+        (True, "state_output", "state_heads state_head_size embedding"),
+    ),
+    "delta": (
+        (True, "delta_gate", "embedding delta_heads delta_value_size"),
+        (True, "delta_rate", "embedding delta_heads"),
+        (True, "delta_step", "embedding delta_heads"),
+        (True, "delta_decay", "delta_heads"),
+        (True, "delta_step_bias", "delta_heads"),
+        (True, "delta_norm", "delta_value_size"),
+        (True, "delta_output", "delta_heads delta_value_size embedding"),
+    ),
+}
+"""What mixers without attention have beside what they convolve."""
 
 
 def _grouped_weights(model: LanguageModel, kind: LayerKind) -> Shapes:
-    style = model.style
-    shapes: Shapes = {"output": ("heads", "head_size", "embedding")}
-    is_shared = kind.keys == "shared"
-    if model.merges_products and not is_shared and not style.output_gate and not kind.value_is_key:
-        shapes |= {MERGED: ("embedding", "kv_heads", "heads_of_kv_head", "head_size")}
-    else:
-        shapes |= {
-            "query": ("embedding", "heads", "head_size"),
-            "key": ("embedding", "kv_heads", "head_size"),
-        }
-        if not kind.value_is_key:
-            shapes["value"] = ("embedding", "kv_heads", "head_size")
-    if style.output_gate:
-        shapes["query_gate"] = ("embedding", "heads", "head_size")
-    if style.attention_biases != "none":
-        shapes |= {
-            "query_bias": ("heads", "head_size"),
-            "key_bias": ("kv_heads", "head_size"),
-            "value_bias": ("kv_heads", "head_size"),
-        }
-    if style.attention_biases == "all":
-        shapes["output_bias"] = ("norm",)
-    if style.norms_of_heads:
-        shapes |= {"query_norm": ("head_size",), "key_norm": ("head_size",)}
+    style, has_keys = model.style, kind.keys != "shared"
+    has_values = has_keys and not kind.value_is_key
+    is_merged = model.merges_products and has_values and not style.output_gate
+    has_biases = style.attention_biases != "none"
+    of_queries, of_keys = "", ""
     if style.norms_of_rows:
-        shapes |= {"query_norm": ("heads", "head_size"), "key_norm": ("kv_heads", "head_size")}
-    if style.sinks:
-        shapes["sinks_bias"] = ("heads",)
-    own = ("key", "value") if is_shared else ()
-    return {name: shape for name, shape in shapes.items() if not name.startswith(own)}
+        of_queries, of_keys = "heads ", "kv_heads "
+    has_norms = style.norms_of_heads or style.norms_of_rows
+    return shaped(
+        (
+            (True, "output", "heads head_size embedding"),
+            (is_merged, MERGED, "embedding kv_heads heads_of_kv_head head_size"),
+            (not is_merged, "query", "embedding heads head_size"),
+            (not is_merged and has_keys, "key", "embedding kv_heads head_size"),
+            (not is_merged and has_values, "value", "embedding kv_heads head_size"),
+            (style.output_gate, "query_gate", "embedding heads head_size"),
+            (has_biases, "query_bias", "heads head_size"),
+            (has_biases and has_keys, "key_bias", "kv_heads head_size"),
+            (has_biases and has_keys, "value_bias", "kv_heads head_size"),
+            (style.attention_biases == "all", "output_bias", "norm"),
+            (has_norms, "query_norm", f"{of_queries}head_size"),
+            (has_norms and has_keys, "key_norm", f"{of_keys}head_size"),
+            (style.sinks, "sinks_bias", "heads"),
+        )
+    )
+
+
+def _latent_weights(model: LanguageModel, _: LayerKind) -> Shapes:
+    latent = model.latent
+    has_rank = latent is not None and latent.query_rank
+    has_index = latent is not None and latent.indexed_tokens
+    norms = ((has_rank, "query_norm", "query_norm"), (True, "latent_norm", "latent_norm"))
+    low = "query_rank" if has_rank else "embedding"
+    return norm_weights(model.style, shaped(norms)) | shaped(
+        (
+            (has_rank, "query_down", "embedding query_rank"),
+            (True, "query_up", f"{low} heads query_size"),
+            (True, "latent_down", "embedding latent"),
+            (True, "key_up", "kv_rank heads head_size"),
+            (True, "value_up", "kv_rank heads value_size"),
+            (True, "output", "heads value_size embedding"),
+            (has_index, "index_query", "query_rank index_heads index_size"),
+            (has_index, "index_key", "embedding index_size"),
+            (has_index, "index_norm", "index_size"),
+            (has_index, "index_norm_bias", "index_size"),
+            (has_index, "index_share", "embedding index_heads"),
+        )
+    )
+
+
+def _fed_weights(model: LanguageModel, kind: LayerKind) -> Shapes:
+    """Return the dimensions of a dense layer, of experts, or of both."""
+    style, routing, merged = model.style, model.routing, model.merges_products
+    dense = feed_forward_weights(style, "mlp", merged=merged)
+    if not kind.is_routed or routing is None:
+        return dense
+    shapes = routing_weights(style, routing)
+    if routing.shared_width:
+        shapes |= feed_forward_weights(style, "shared_mlp", SHARED, merged=merged)
+    shapes |= shaped(
+        (
+            (routing.style.shared_gate, "shared_router", "embedding one"),
+            (routing.latent_size, "latent_in", "embedding expert_row"),
+            (routing.latent_size, "latent_out", "expert_row embedding"),
+            (routing.style.beside_dense, "router_scale_norm", "norm"),
+        )
+    )
+    if not routing.style.beside_dense:
+        return shapes
+    return shapes | norm_weights(style, dict.fromkeys(BESIDE, ("norm",))) | dense
+
+
+def feed_forward_weights(style: Style, width: str, prefix: str = "", *, merged: bool) -> Shapes:
+    """Return the dimensions of a dense layer's weights.
+
+    Where products are ``merged``, the gate and what it multiplies are one.
+    """
+    is_merged, biases = style.gated and merged, style.mlp_biases
+    inner = (
+        (is_merged, "gate_up", f"two {width}"),
+        (not is_merged, "up", width),
+        (style.gated and not is_merged, "gate", width),
+    )
+    rows: list[tuple[object, str, str]] = [(True, f"{prefix}down", f"{width} embedding")]
+    rows += [(is_there, f"{prefix}{name}", f"embedding {own}") for is_there, name, own in inner]
+    rows += [(is_there and biases, f"{prefix}{name}_bias", own) for is_there, name, own in inner]
+    rows += [(biases, f"{prefix}down_bias", "norm")]
+    return shaped(rows)
+
+
+def routing_weights(style: Style, routing: Routing) -> Shapes:
+    """Return the dimensions of the router's and experts' weights."""
+    row, own = "expert_row" if routing.latent_size else "embedding", routing.style
+    return shaped(
+        (
+            (True, "router", "embedding choices"),
+            (own.corrected, "router_bias", "choices"),
+            (own.logit_biases, "router_logit_bias", "choices"),
+            (own.beside_dense, "router_expert_scales", "choices"),
+            (style.gated, "experts_gate", f"experts {row} expert_mlp"),
+            (True, "experts_up", f"experts {row} expert_mlp"),
+            (True, "experts_down", f"experts expert_mlp {row}"),
+            (own.biases and style.gated, "experts_gate_bias", "experts expert_mlp"),
+            (own.biases, "experts_up_bias", "experts expert_mlp"),
+            (own.biases, "experts_down_bias", "experts norm"),
+        )
+    )
 
 
 def outer_weights(model: LanguageModel) -> Shapes:
     """Return the dimensions of the weights outside of layers."""
-    shapes: Shapes = {"embedding": ("vocabulary", "embedding"), **norm_weights(model.style, "norm")}
-    if not model.style.tied:
-        shapes["head"] = ("embedding", "vocabulary")
-    if model.style.head_biases:
-        shapes["head_bias"] = ("vocabulary",)
-    if model.style.norms_embedding:
-        shapes |= norm_weights(model.style, "embedding_norm")
-    if model.style.learned_positions:
-        shapes["positions"] = ("positions", "embedding")
-    if model.style.layer_input:
-        shapes["input_table"] = ("input_vocabulary", "layers", "layer_input")
-        shapes["input_projection"] = ("embedding", "layers", "layer_input")
-        shapes |= norm_weights(model.style, "input_norm", "input_norm")
-    return shapes
+    style = model.style
+    norms = (
+        (True, "norm", "norm"),
+        (style.norms_embedding, "embedding_norm", "norm"),
+        (style.layer_input, "input_norm", "input_norm"),
+    )
+    return norm_weights(style, shaped(norms)) | shaped(
+        (
+            (True, "embedding", "vocabulary embedding"),
+            (not style.tied, "head", "embedding vocabulary"),
+            (style.head_biases, "head_bias", "vocabulary"),
+            (style.learned_positions, "positions", "positions embedding"),
+            (style.layer_input, "input_table", "input_vocabulary layers layer_input"),
+            (style.layer_input, "input_projection", "embedding layers layer_input"),
+        )
+    )
 
 
 def mtp_weights(model: LanguageModel, kind: LayerKind) -> Shapes:
@@ -212,144 +290,33 @@ def mtp_weights(model: LanguageModel, kind: LayerKind) -> Shapes:
     the head is the model's, behind a norm of its own. Source: DeepSeek-AI, DeepSeek-V3 Technical
     Report, 2024, section 2.2.
     """
-    shapes = layer_weights(model, kind) | {"mtp_join": ("embedding", "two", "row")}
-    for name in MTP_NORMS:
-        shapes |= norm_weights(model.style, name)
-    return shapes
+    norms = norm_weights(model.style, dict.fromkeys(MTP_NORMS, ("norm",)))
+    return layer_weights(model, kind) | norms | {"mtp_join": ("embedding", "two", "row")}
 
 
-def feed_forward_weights(style: Style, width: str, prefix: str = "", *, merged: bool) -> Shapes:
-    """Return the dimensions of a dense layer's weights.
-
-    Where products are ``merged``, the gate and what it multiplies are one.
-    """
-    inner: Shapes = {"up": (width,)}
-    if style.gated:
-        inner = {"gate_up": ("two", width)} if merged else {**inner, "gate": (width,)}
-    weights: Shapes = {f"{prefix}down": (width, "embedding")}
-    weights |= {f"{prefix}{name}": ("embedding", *shape) for name, shape in inner.items()}
-    if style.mlp_biases:
-        weights |= {f"{prefix}{name}_bias": shape for name, shape in inner.items()}
-        weights[f"{prefix}down_bias"] = ("norm",)
-    return weights
-
-
-def routing_weights(style: Style, routing: Routing) -> Shapes:
-    """Return the dimensions of the router's and experts' weights."""
-    row = "expert_row" if routing.latent_size else "embedding"
-    shapes: Shapes = {"router": ("embedding", "choices")}
-    if routing.style.corrected:
-        shapes["router_bias"] = ("choices",)
-    if routing.style.logit_biases:
-        shapes["router_logit_bias"] = ("choices",)
-    if routing.style.beside_dense:
-        shapes["router_expert_scales"] = ("choices",)
-    inputs = ("experts_gate", "experts_up") if style.gated else ("experts_up",)
-    shapes |= dict.fromkeys(inputs, ("experts", row, "expert_mlp"))
-    shapes["experts_down"] = ("experts", "expert_mlp", row)
-    if routing.style.biases:
-        shapes |= {f"{name}_bias": ("experts", "expert_mlp") for name in inputs}
-        shapes["experts_down_bias"] = ("experts", "norm")
-    return shapes
-
-
-def _latent_weights(style: Style, latent: Latent) -> Shapes:
-    queries: Shapes = {"query_up": ("embedding", "heads", "query_size")}
-    if latent.query_rank:
-        queries = {
-            "query_down": ("embedding", "query_rank"),
-            **norm_weights(style, "query_norm", "query_norm"),
-            "query_up": ("query_rank", "heads", "query_size"),
-        }
-    indexer: Shapes = {}
-    if latent.indexed_tokens:
-        indexer = {
-            "index_query": ("query_rank", "index_heads", "index_size"),
-            "index_key": ("embedding", "index_size"),
-            "index_norm": ("index_size",),
-            "index_norm_bias": ("index_size",),
-            "index_share": ("embedding", "index_heads"),
-        }
-    return {
-        **queries,
-        "latent_down": ("embedding", "latent"),
-        **norm_weights(style, "latent_norm", "latent_norm"),
-        "key_up": ("kv_rank", "heads", "head_size"),
-        "value_up": ("kv_rank", "heads", "value_size"),
-        "output": ("heads", "value_size", "embedding"),
-        **indexer,
-    }
-
-
-def norm_weights(style: Style, name: str, dimension: str = "norm") -> Shapes:
-    """Return the dimensions of a norm's weights."""
+def norm_weights(style: Style, norms: Shapes) -> Shapes:
+    """Return the dimensions of norms' weights, with biases if they have them."""
     if not style.norm_weights:
         return {}
     is_biased = style.norm == "layer" and style.norm_biases
-    bias: Shapes = {f"{name}_bias": (dimension,)} if is_biased else {}
-    return {name: (dimension,), **bias}
-
-
-def _state_space_weights(space: StateSpace | None) -> Shapes:
-    has_biases = space is None or space.convolution_biases
-    return {
-        "state_gate": ("embedding", *HIDDEN),
-        **_convolved_weights("state_space"),
-        "state_step": ("embedding", "state_heads"),
-        **{
-            f"{name}_filter_bias": dimensions
-            for name, dimensions in CONVOLVED["state_space"].items()
-            if has_biases
-        },
-        "state_decay": ("state_heads",),
-        "state_step_bias": ("state_heads",),
-        "state_skip_scale": ("state_heads",),
-        "state_norm": HIDDEN,
-        "state_output": (*HIDDEN, "embedding"),
-    }
-
-
-def _convolved_weights(mixer: str) -> Shapes:
-    """Return the dimensions of convolved products, and their filters."""
-    convolved = CONVOLVED[mixer].items()
-    return {name: ("embedding", *dimensions) for name, dimensions in convolved} | {
-        f"{name}_filter": ("convolution", *dimensions) for name, dimensions in convolved
-    }
-
-
-_DELTA_WEIGHTS: Shapes = {
-    **_convolved_weights("delta"),
-    "delta_gate": ("embedding", *VALUES),
-    "delta_rate": ("embedding", "delta_heads"),
-    "delta_step": ("embedding", "delta_heads"),
-    "delta_decay": ("delta_heads",),
-    "delta_step_bias": ("delta_heads",),
-    "delta_norm": ("delta_value_size",),
-    "delta_output": (*VALUES, "embedding"),
-}
+    return norms | {f"{name}_bias": shape for name, shape in norms.items() if is_biased}
 
 
 def state_shapes(mixer: str) -> Shapes:
     """Return the dimensions of a mixer's state."""
-    earlier: Shapes = {
-        f"{name}_rows": ("batch", "earlier_rows", *dimensions)
-        for name, dimensions in CONVOLVED[mixer].items()
-    }
-    return {**earlier, "states": ("batch", *_STATES[mixer])}
+    convolved = CONVOLVED[mixer].items()
+    rows = [(True, f"{name}_rows", f"batch earlier_rows {shape}") for name, shape in convolved]
+    return shaped([*rows, (True, "states", f"batch {_STATES[mixer]}")])
 
 
 def state_elements(model: LanguageModel, kind: LayerKind) -> int:
     """Return how many numbers a layer's state has."""
-    return elements_of(model.sizes, _STATES[kind.mixer]) if kind.mixer in _STATES else 0
+    return elements_of(model.sizes, _STATES[kind.mixer].split()) if kind.mixer in _STATES else 0
 
 
 def is_product(name: str) -> bool:
     """Return whether a named weight multiplies rows."""
     return not any(part in name for part in ("norm", "bias", "filter", "decay", "scale"))
-
-
-_FED = ("up", "down", "gate", "gate_up")
-_DENSE = {*_FED, *(f"{SHARED}{name}" for name in _FED), "latent_in", "latent_out"}
 
 
 def part_of(name: str) -> ModelPart:
@@ -366,6 +333,6 @@ def part_of(name: str) -> ModelPart:
     return "dense" if name in _DENSE else "attention"
 
 
-def elements_of(sizes: dict[str, int], shape: tuple[str, ...]) -> int:
+def elements_of(sizes: Mapping[str, int], shape: Iterable[str]) -> int:
     """Return the elements of an array with named dimensions."""
     return prod(sizes[name] for name in shape)

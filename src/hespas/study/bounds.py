@@ -24,7 +24,7 @@ from hespas.models.parameters import (
     local_layer_weights,
     local_weights,
 )
-from hespas.models.precision import SCALED
+from hespas.models.quantization import SCALED
 from hespas.models.runs import Decode, Training
 from hespas.prediction.cutting import Cut, least_memory
 from hespas.sources.source import ModelSource

@@ -63,5 +63,5 @@ def test_a_field_of_a_tower_is_named_too() -> None:
 
 def test_a_residual_network_is_the_one_of_the_zoo() -> None:
     settings = model_named("microsoft/resnet-50").settings
-    assert settings.layers == model_named("resnet50").settings.layers
+    assert settings.weights == model_named("resnet50").settings.weights
     assert not model_named("microsoft/resnet-50:inference").settings.train

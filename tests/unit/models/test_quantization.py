@@ -11,8 +11,7 @@ from hespas.models.configuration import SHIPPED, read_configuration
 from hespas.models.fields import Fields
 from hespas.models.language import LanguageModel
 from hespas.models.parameters import parameters, weight_bytes, weight_bytes_by_part
-from hespas.models.precision import Precision
-from hespas.models.quantization import read_precision
+from hespas.models.quantization import Precision, read_precision
 
 NVFP4 = {
     "quant_method": "modelopt",

@@ -16,7 +16,7 @@ from hespas.errors import ConfigError
 from hespas.frontend.load import load_source
 from hespas.models.catalogue import model_named
 from hespas.models.software import SOFTWARE, software_named
-from hespas.models.steps.feed_forward import gated
+from hespas.models.steps.layer import gated
 from hespas.models.steps.norms import Places, rotated, turns
 from hespas.models.steps.routing import biased_one_by_one
 from hespas.program.devices import communication_ops

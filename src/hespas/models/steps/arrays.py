@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from math import log
@@ -15,8 +15,9 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import NamedSharding, PartitionSpec
 
 from hespas.base.frozen import frozen
+from hespas.models.kernels import platform_of
 from hespas.models.model import Step
-from hespas.models.network import SOURCE, TABLE, Block, Keys, Net, Weight
+from hespas.models.network import SOURCE, Block, Keys, Net, Weight
 from hespas.models.network_model import (
     Learning,
     Network,
@@ -25,8 +26,9 @@ from hespas.models.network_model import (
     made_of,
 )
 from hespas.models.recommender import Dlrm
-from hespas.models.steps.attention import by_head, earlier
+from hespas.models.steps.attention import SAVED, by_head, earlier
 from hespas.models.steps.context import Sharing, context_attention, fused_blocks
+from hespas.models.steps.layer import FUNCTIONS
 from hespas.models.steps.objectives import OBJECTIVES, target_shape
 from hespas.models.steps.remat import rematerialised
 from hespas.models.steps.sharding import Divided, dtype_named
@@ -111,7 +113,7 @@ class Arrays:
 
     def activate(self, x: jax.Array, name: str) -> jax.Array:
         """Apply a function to each number."""
-        return _FUNCTIONS[name](x)
+        return FUNCTIONS[name](x)
 
     def attend(
         self,
@@ -168,7 +170,7 @@ class Arrays:
         divided = self.divided
         query, key, value = (
             checkpoint_name(divided.constrain(array, "batch", None, "heads", None), name)
-            for array, name in zip((query, key, value), _SAVED, strict=True)
+            for array, name in zip((query, key, value), SAVED, strict=True)
         )
         if self.network.run.attention == "cudnn" and bias is None:
             sharing = Sharing(blocks=fused_blocks("cudnn"), saved="context", is_causal=is_causal)
@@ -211,14 +213,6 @@ class Arrays:
     def join(self, arrays: Sequence[jax.Array], axis: int) -> jax.Array:
         """Concatenate arrays."""
         return jnp.concatenate(arrays, axis)
-
-    def reshape(self, x: jax.Array, *shape: int) -> jax.Array:
-        """Return the same numbers in another shape."""
-        return x.reshape(shape)
-
-    def transpose(self, x: jax.Array, *order: int) -> jax.Array:
-        """Return an array with its dimensions in another order."""
-        return x.transpose(order)
 
     def repeated(self, x: jax.Array, batch: int) -> jax.Array:
         """Return an array for each sample of a batch."""
@@ -319,18 +313,6 @@ class Arrays:
         return x
 
 
-_SAVED = ("query_projection", "key_projection", "value_projection")
-_FUNCTIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
-    "exact_gelu": partial(jax.nn.gelu, approximate=False),
-    "gelu": partial(jax.nn.gelu, approximate=True),
-    "silu": jax.nn.silu,
-    "relu": jax.nn.relu,
-    "tanh": jnp.tanh,
-    "exp": jnp.exp,
-    "sigmoid": jax.nn.sigmoid,
-}
-
-
 def _is_looped(network: Network) -> bool:
     return bool(getattr(network.run, "scan", False))
 
@@ -341,7 +323,11 @@ class Program:
 
     model: Network
     divided: Divided
-    platform: str = "cpu"
+
+    @property
+    def platform(self) -> str:
+        """The platform to lower the step for."""
+        return platform_of(self.model.run.attention or "") or "cpu"
 
     def weights(self, dtype: Any) -> dict[str, Any]:
         """Return the abstract weights; a loop's are one array."""
@@ -418,26 +404,21 @@ class Program:
 def build(settings: Network) -> Step:
     """Return the step of a network."""
     settings.check()
-    platform = "cuda" if settings.run.attention == "cudnn" else "cpu"
 
     def program(axes: Mapping[str, tuple[str, ...]]) -> Program:
         divided = Divided(mesh=settings.mesh, sizes=settings.sizes, axes=axes)
-        return Program(model=settings, divided=divided, platform=platform)
+        return Program(model=settings, divided=divided)
 
-    own = program(settings.axes)
-    design, run = settings.design, settings.run
-    if isinstance(design, Dlrm) and isinstance(run, Learning):
-        tables = [path for path, weight in settings.weights.items() if weight.dims[-1][0] == TABLE]
-        dtype = dtype_named(run.state_dtype)
-        return sparse_training(own, tables, design.bags, mesh=run.mesh, dtype=dtype)
+    own, run = program(settings.axes), settings.run
     if isinstance(run, Learning):
-        return training(settings, own, program(settings.state_axes))
-    weights, batch = own.weights(dtype_named(settings.dtype)), own.batch()
-    if not isinstance(settings.run, Reading | Writing):
-        function, arguments, donated = own.made, (weights, batch), ()
-    elif isinstance(settings.run, Reading):
-        function, arguments, donated = partial(_reading, own), (weights, batch), ()
-    else:
+        if isinstance(settings.design, Dlrm):
+            return sparse_training(own)
+        return training(own, program(settings.state_axes))
+    weights, batch, donated = own.weights(dtype_named(settings.dtype)), own.batch(), ()
+    function, arguments = own.made, (weights, batch)
+    if isinstance(run, Reading):
+        function = partial(_reading, own)
+    elif isinstance(run, Writing):
         batch["position"] = own.divided.array(dtype=jnp.int32)
         function, donated = partial(_writing, own), (1,)
         arguments = (weights, _cache_shapes(own), batch)
@@ -446,7 +427,7 @@ def build(settings: Network) -> Step:
         function=jax.jit(function, donate_argnums=donated, keep_unused=True),
         arguments=arguments,
         mesh=settings.mesh,
-        platform=platform,
+        platform=own.platform,
     )
 
 
@@ -467,10 +448,11 @@ def _cache_shapes(program: Program) -> dict[str, dict[str, Any]]:
     """Return the abstract caches of a step that writes."""
     model, divided = program.model, program.divided
     sharding = NamedSharding(divided.mesh.abstract(), divided.spec("batch", "heads", None, None))
-    shapes: dict[str, dict[str, Any]] = {}
-    for path, (shape, copies) in model.caches.items():
-        sizes, dtype = (divided.sizes["batch"], *shape), dtype_named(model.dtype)
-        array = jax.ShapeDtypeStruct(sizes, dtype, sharding=sharding)
-        for index in range(copies):
-            shapes[path.replace("*", str(index))] = {"keys": array, "values": array}
-    return shapes
+    array = partial(jax.ShapeDtypeStruct, dtype=dtype_named(model.dtype), sharding=sharding)
+    return {
+        path.replace("*", str(index)): dict.fromkeys(
+            ("keys", "values"), array((divided.sizes["batch"], *shape))
+        )
+        for path, (shape, copies) in model.caches.items()
+        for index in range(copies)
+    }

@@ -15,11 +15,8 @@ import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
-from hespas.base.frozen import frozen
-from hespas.models.architecture import LayerKind
+from hespas.models.architecture import Style
 from hespas.models.kernels import FUSED
-from hespas.models.language import LanguageModel
-from hespas.models.runs import Training
 from hespas.models.steps.cache import Cache
 from hespas.models.steps.context import (
     Sharing,
@@ -28,213 +25,167 @@ from hespas.models.steps.context import (
     fused_blocks,
     plain_blocks,
 )
-from hespas.models.steps.norms import Places
+from hespas.models.steps.layer import Layer
 from hespas.models.steps.products import ACTIVATION_SCALE, SMALL, in_8_bits
 from hespas.models.steps.sharding import Divided
 
+Arrays = tuple[jax.Array, ...]
 _CONTEXT, _SEQUENCE = "context", "sequence"
-_SAVED = ("query_projection", "key_projection", "value_projection")
+SAVED = ("query_projection", "key_projection", "value_projection")
 _MASKED = -0.7 * float(jnp.finfo(jnp.float32).max)
 
 
-def causal_attention(  # noqa: PLR0917 - the pieces of attention
-    model: LanguageModel,
-    divided: Divided,
-    kind: LayerKind,
-    arrays: tuple[jax.Array, ...],
-    places: Places,
-    sinks: jax.Array | None = None,
-) -> jax.Array:
+def causal_attention(layer: Layer, arrays: Arrays) -> jax.Array:
     """Return causal softmax(query key^T) value among a step's tokens.
 
-    ``arrays`` are queries, which are scaled, keys and values; ``sinks`` a score of each head that
+    ``arrays`` are queries, which are scaled, keys and values; a score of each head, ``sinks_bias``,
     takes a part of its softmax. Layers with chunks have them as sequences of their own. Along the
     mesh axis ``sequence`` an all-to-all gives each device all tokens of some heads, and another
     all heads of its tokens. The backward pass computes it again where the step does so.
     Source: S. Jacobs et al., DeepSpeed Ulysses, 2023, section 3.1.
     """
-    attention = _Attention(model=model, divided=divided, kind=kind, places=places)
-    run = model.run
-    if not isinstance(run, Training) or "core_attn" not in run.recomputed:
-        return attention.among_tokens(arrays, sinks)
-    return jax.checkpoint(attention.among_tokens, prevent_cse=not run.scan)(arrays, sinks)
+    sinks, run = layer.weights.get("sinks_bias"), layer.model.training
+    through = partial(_among_tokens, layer)
+    if "core_attn" in run.recomputed:
+        through = jax.checkpoint(through, prevent_cse=not run.scan)
+    return through(arrays, sinks)
 
 
-@frozen
-class _Attention:
-    """Attention of a kind of layer among a step's tokens."""
+def _among_tokens(layer: Layer, arrays: Arrays, sinks: jax.Array | None) -> jax.Array:
+    """Return attention, of chunks or along ``sequence``."""
+    chunk, constrain = layer.kind.chunk, layer.divided.constrain
+    if layer.model.mesh.size(_SEQUENCE) == 1:
+        if not chunk or arrays[0].shape[1] < 2 * chunk:
+            return _attended(layer, arrays, sinks)
+        in_chunks = (array.reshape(-1, chunk, *array.shape[2:]) for array in arrays)
+        context = _attended(layer, tuple(in_chunks), sinks)
+        return context.reshape(*arrays[0].shape[:3], context.shape[-1])
+    # Partitioners make an all-to-all where both sides of it are asked for.
+    heads = ("heads", "kv_heads", "kv_heads")
+    by_token = (
+        constrain(array, "batch", "sequence", name, None)
+        for array, name in zip(arrays, heads, strict=True)
+    )
+    context = _attended(layer, tuple(by_token), sinks)
+    return constrain(context, "batch", "sequence", "heads", None)
 
-    model: LanguageModel
-    divided: Divided
-    kind: LayerKind
-    places: Places
 
-    def among_tokens(self, arrays: tuple[jax.Array, ...], sinks: jax.Array | None) -> jax.Array:
-        """Return attention, of chunks or along ``sequence``."""
-        if self.model.mesh.size(_SEQUENCE) == 1:
-            chunks = arrays[0].shape[1] // self.kind.chunk if self.kind.chunk else 1
-            if chunks < 2:
-                return self._attended(arrays, sinks)
-            in_chunks = tuple(
-                array.reshape(-1, self.kind.chunk, *array.shape[2:]) for array in arrays
-            )
-            context = self._attended(in_chunks, sinks)
-            return context.reshape(*arrays[0].shape[:3], context.shape[-1])
-        # Partitioners make an all-to-all where both sides of it are asked for.
-        heads = ("heads", "kv_heads", "kv_heads")
-        by_token = (
-            self.divided.constrain(array, "batch", "sequence", name, None)
-            for array, name in zip(arrays, heads, strict=True)
+def _attended(layer: Layer, arrays: Arrays, sinks: jax.Array | None) -> jax.Array:
+    """Return attention among tokens, divided by heads.
+
+    Rematerialisation policies keep queries, keys and values as attention reads them, and the
+    result by the name ``context``, fused kernels with their statistics. Keys and values of
+    sequences that are divided along ``context`` are gathered, or go round, as
+    `hespas.models.steps.context` says.
+    """
+    model, divided, kind = layer.model, layer.divided, layer.kind
+    heads = ("attended_heads", "attended_kv_heads", "attended_kv_heads")
+    arrays = tuple(
+        checkpoint_name(divided.constrain(array, "batch", "queries", name, None), saved)
+        for array, name, saved in zip(arrays, heads, SAVED, strict=True)
+    )
+    devices, rotates = model.mesh.size(_CONTEXT), model.training.context_attention == "ring"
+    attention = model.attention_of(kind)
+    if attention in FUSED or (rotates and devices > 1):
+        blocks = plain_blocks()
+        if attention in FUSED:
+            blocks = fused_blocks(attention, score_cap=model.style.score_cap, window=kind.window)
+        sharing = Sharing(
+            blocks=blocks, saved="context", axis=_CONTEXT, devices=devices, rotates=rotates
         )
-        context = self._attended(tuple(by_token), sinks)
-        return self.divided.constrain(context, "batch", "sequence", "heads", None)
-
-    def _attended(self, arrays: tuple[jax.Array, ...], sinks: jax.Array | None) -> jax.Array:
-        """Return attention among tokens, divided by heads.
-
-        Rematerialisation policies keep queries, keys and values as attention reads them, and the
-        result by the name ``context``, fused kernels with their statistics. Keys and values of
-        sequences that are divided along ``context`` are gathered, or go round, as
-        `hespas.models.steps.context` says.
-        """
-        heads = ("attended_heads", "attended_kv_heads", "attended_kv_heads")
-        arrays = tuple(
-            checkpoint_name(self.divided.constrain(array, "batch", "queries", name, None), saved)
-            for array, name, saved in zip(arrays, heads, _SAVED, strict=True)
-        )
-        devices, run = self.model.mesh.size(_CONTEXT), self.model.run
-        rotates = isinstance(run, Training) and run.context_attention == "ring"
-        attention = self.model.attention_of(self.kind)
-        is_fused = attention in FUSED
-        if is_fused or (rotates and devices > 1):
-            blocks = (
-                fused_blocks(
-                    attention, score_cap=self.model.style.score_cap, window=self.kind.window
-                )
-                if is_fused
-                else plain_blocks()
-            )
-            sharing = Sharing(
-                blocks=blocks, saved="context", axis=_CONTEXT, devices=devices, rotates=rotates
-            )
-            with jax.named_scope("context" if devices > 1 else "fused"):
-                if sinks is not None:
-                    return by_head(
-                        self.divided, partial(attention_with_sinks, sharing), (*arrays, sinks)
-                    )
-                return by_head(self.divided, partial(context_attention, sharing), arrays)
-        query, *key_value = arrays
-        key, value = (
-            self.divided.constrain(array, "batch", None, "attended_kv_heads", None)
-            for array in key_value
-        )
-        with jax.named_scope("softmax"):
-            if self.places.documents is not None:
-                segments, are_earlier = self.places.documents
-                length = query.shape[1]
-                documents = (segments.reshape(-1, length), are_earlier[:length, :length])
-                context = _within_documents(query, key, value, documents)
-            else:
-                mask = earlier(query.shape[1], query.shape[1], self.kind.window)
-                key, value = jnp.swapaxes(key, 1, 2), jnp.swapaxes(value, 1, 2)
-                context = _softmax_attention(self.model, query, key, value, mask, sinks)
-            context = self.divided.constrain(context, "batch", "queries", "attended_heads", None)
-        return checkpoint_name(context, "context")
+        function = context_attention if sinks is None else attention_with_sinks
+        operands = arrays if sinks is None else (*arrays, sinks)
+        with jax.named_scope("context" if devices > 1 else "fused"):
+            return by_head(divided, partial(function, sharing), operands)
+    query, *key_value = arrays
+    key, value = (
+        divided.constrain(array, "batch", None, "attended_kv_heads", None) for array in key_value
+    )
+    with jax.named_scope("softmax"):
+        length = query.shape[1]
+        if layer.places.documents is not None:
+            segments, are_earlier = layer.places.documents
+            documents = (segments.reshape(-1, length), are_earlier[:length, :length])
+            context = _within_documents(query, key, value, documents)
+        else:
+            mask = earlier(length, length, kind.window)
+            key, value = jnp.swapaxes(key, 1, 2), jnp.swapaxes(value, 1, 2)
+            context = _softmax_attention(model.style, (query, key, value), mask, sinks)
+        context = layer.by_heads(context)
+    return checkpoint_name(context, "context")
 
 
-def cached_attention(
-    model: LanguageModel,
-    kind: LayerKind,
-    query: jax.Array,
-    cached: tuple[jax.Array, jax.Array],
-    sinks: jax.Array | None = None,
-) -> jax.Array:
+def cached_attention(layer: Layer, query: jax.Array, cached: Arrays) -> jax.Array:
     """Return softmax(query key^T) value of a cache's last tokens.
 
     ``query`` is scaled; ``cached`` are the keys and values of a cache, the new tokens' with them.
     """
-    key, value = (_visible(model, kind, array.astype(query.dtype)) for array in cached)
+    key, value = (_visible(layer, array.astype(query.dtype)) for array in cached)
     new, tokens = query.shape[1], key.shape[2]
-    mask = earlier(new, tokens, kind.window) if new > 1 else None
+    mask = earlier(new, tokens, layer.kind.window) if new > 1 else None
+    sinks = layer.weights.get("sinks_bias")
     with jax.named_scope("softmax"):
-        return _softmax_attention(model, query, key, value, mask, sinks)
+        return _softmax_attention(layer.style, (query, key, value), mask, sinks)
 
 
-def _visible(model: LanguageModel, kind: LayerKind, cached: jax.Array) -> jax.Array:
+def _visible(layer: Layer, cached: jax.Array) -> jax.Array:
     """Return the cached tokens that the new ones attend to."""
-    context, tokens = model.context, cached.shape[2]
+    kind, context, tokens = layer.kind, layer.model.context, cached.shape[2]
     if tokens < context:
         # A ring has no others, but for those of the chunk before.
         return cached[:, :, : (context - 1) % kind.chunk + 1] if kind.chunk else cached
-    new = getattr(model.run, "new_tokens", 1)
+    new = getattr(layer.model.run, "new_tokens", 1)
     first = max(0, context - kind.window - new + 1) if kind.window else 0
     if kind.chunk:
         first = (context - new) // kind.chunk * kind.chunk
     return cached[:, :, first:]
 
 
-def fused_over_cache(
-    model: LanguageModel,
-    divided: Divided,
-    kind: LayerKind,
-    query: jax.Array,
-    cache: Cache,
-    *,
-    sinks: jax.Array | None = None,
-) -> jax.Array:
+def fused_over_cache(layer: Layer, query: jax.Array, cache: Cache) -> jax.Array:
     """Attend over the cache by a fused kernel, one token.
 
     ``query`` is scaled.
     """
-    cudnn = import_module("hespas.xla.attention")
+    cudnn, divided = import_module("hespas.xla.attention"), layer.divided
     keys, values = cache.arrays["keys"], cache.arrays["values"]
-    if cache.table is None:
-        keys, values = _visible(model, kind, keys), _visible(model, kind, values)
-    arrays = (query, keys, values)
-    table = cache.table
     queries = divided.spec("batch", None, "attended_heads", None)
     cached = divided.spec("batch", "attended_kv_heads", None, None)
-    specs, operands = (queries, cached, cached), arrays
-    if table is not None:
+    specs, operands = (queries, cached, cached), (query, keys, values)
+    if cache.table is None:
+        operands = (query, _visible(layer, keys), _visible(layer, values))
+    else:
         lengths = jnp.full(query.shape[:1], cache.position + 1, jnp.int32)
         specs = (*specs, divided.spec("batch", None), divided.spec("batch"))
-        operands = (*operands, table, lengths)
-    axes = divided.used("batch", "attended_heads", "attended_kv_heads")
-    is_small = arrays[1].dtype == SMALL
-    function = _small_over_cache if is_small else cudnn.decoding_attention
+        operands = (*operands, cache.table, lengths)
+    function = _small_over_cache if keys.dtype == SMALL else cudnn.decoding_attention
+    sinks = layer.weights.get("sinks_bias")
     if sinks is not None:
         function = cudnn.decoding_attention_with_sinks
         specs, operands = (*specs, divided.spec("attended_heads")), (*operands, sinks)
+    axes = divided.used("batch", "attended_heads", "attended_kv_heads")
     with jax.named_scope("fused"):
         return _on_each_device(function, operands, axes=axes, in_specs=specs, out_spec=queries)
 
 
 def fused_over_latents(
-    divided: Divided,
-    query: jax.Array,
-    cached: jax.Array,
-    places: jax.Array | None = None,
-    *,
-    value_size: int,
+    layer: Layer, query: jax.Array, cached: jax.Array, *places: jax.Array
 ) -> jax.Array:
     """Return attention to latent vectors by FlashMLA.
 
     Of tokens at ``places``, or of all.
 
-    ``query`` is scaled; ``cached`` are vectors that all heads share, whose first ``value_size``
+    ``query`` is scaled; ``cached`` are vectors that all heads share, whose first ``kv_rank``
     numbers are the value. Without places a sequence has one new token.
     """
-    kernels = import_module(FUSED["flashmla"].module)
+    kernels, divided = import_module(FUSED["flashmla"].module), layer.divided
     queries, rows = divided.spec("batch", None, "attended_heads", None), divided.spec("batch")
-    function, arrays = kernels.latent_decoding, (query, cached)
-    if places is not None:
-        function, arrays = kernels.attention_to_chosen, (query, cached, places)
+    function = kernels.attention_to_chosen if places else kernels.latent_decoding
     with jax.named_scope("fused"):
         return _on_each_device(
-            partial(function, value_size=value_size),
-            arrays,
+            partial(function, value_size=layer.latent.kv_rank),
+            (query, cached, *places),
             axes=divided.used("batch", "attended_heads"),
-            in_specs=(queries, rows, rows)[: len(arrays)],
+            in_specs=(queries, rows, *(rows for _ in places)),
             out_spec=queries,
         )
 
@@ -280,23 +231,18 @@ def _small_over_cache(query: jax.Array, keys: jax.Array, values: jax.Array) -> j
     return context.astype(query.dtype) * jnp.asarray(ACTIVATION_SCALE, query.dtype)
 
 
-def _softmax_attention(  # noqa: PLR0917 - the pieces of attention
-    model: LanguageModel,
-    query: jax.Array,
-    key: jax.Array,
-    value: jax.Array,
-    mask: jax.Array | None,
-    sinks: jax.Array | None = None,
+def _softmax_attention(
+    style: Style, arrays: Arrays, mask: jax.Array | None, sinks: jax.Array | None
 ) -> jax.Array:
     """Return softmax(query key^T) value."""
+    query, key, value = arrays
     batch, length, heads, size = query.shape
     kv_heads = key.shape[1]
     grouped = jnp.reshape(query, (batch, length, kv_heads, heads // kv_heads, size))
     scores = jnp.einsum("btkgd,bksd->bkgts", grouped, key).astype(jnp.float32)
-    cap = model.style.score_cap
-    if cap:
+    if cap := style.score_cap:
         scores = cap * jnp.tanh(scores / cap)
-    if model.style.alibi:
+    if style.alibi:
         scores = scores + _slopes(heads, length, key.shape[2]).reshape(scores.shape[1:])
     if mask is not None:
         scores = jnp.where(mask, scores, _MASKED)

@@ -19,7 +19,6 @@ from jax import lax
 from hespas.base.frozen import frozen
 from hespas.models.architecture import LayerKind
 from hespas.models.language import LanguageModel
-from hespas.models.runs import Training
 from hespas.models.steps.products import SMALL
 from hespas.models.steps.sharding import Divided, dtype_named
 from hespas.models.weights import state_shapes
@@ -30,8 +29,7 @@ F8 = "f8"
 
 def cache_shapes(model: LanguageModel, divided: Divided, kind: LayerKind) -> dict[str, Any]:
     """Return the abstract arrays of a layer's cache, by name."""
-    run = model.run
-    assert not isinstance(run, Training)  # noqa: S101 - for the type checker: it has no cache
+    run = model.served
     dtype = SMALL if run.cache_dtype == F8 else dtype_named(run.cache_dtype)
     if kind.mixer in {"state_space", "delta"}:
         return {

@@ -15,31 +15,19 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from hespas.base.frozen import frozen
 from hespas.models.model import Step
 from hespas.models.part import Part, PartProgram
 from hespas.models.steps.adamw import training_state, updated
+from hespas.models.steps.sharding import dtype_named
 from hespas.models.steps.transformer import BeforeLayer, Transformer, joined, untouched
 
 Weights = Mapping[str, Any]
 
 
-@frozen
-class PartTypes:
-    """The types of weights, optimiser states and summed gradients."""
-
-    weights: Any
-    states: Any
-    gradients: Any
-
-
-def part_step(decoder: Transformer, part: Part, types: PartTypes) -> Step:
+def part_step(decoder: Transformer, part: Part) -> Step:
     """Return a program of a part."""
-    function, arguments, donated = (
-        _update(decoder, part, types)
-        if part.program is PartProgram.UPDATE
-        else _pass(decoder, part, types.weights)
-    )
+    made = _update if part.program is PartProgram.UPDATE else _pass
+    function, arguments, donated = made(decoder, part)
     return Step(
         function=jax.jit(function, donate_argnums=donated),
         arguments=arguments,
@@ -51,9 +39,9 @@ def part_step(decoder: Transformer, part: Part, types: PartTypes) -> Step:
 _Made = tuple[Callable[..., object], tuple[Any, ...], tuple[int, ...]]
 
 
-def _pass(decoder: Transformer, part: Part, dtype: Any) -> _Made:
+def _pass(decoder: Transformer, part: Part) -> _Made:
     of_part = partial(decoder.of_part, is_first=part.is_first, is_last=part.is_last)
-    weights = of_part(decoder.weights(dtype))
+    weights = of_part(decoder.weights(decoder.dtype))
     batch, activations = decoder.batch(), decoder.activations()
     shardings = jax.tree.map(lambda leaf: leaf.sharding, weights)
     fixed_weights = of_part(decoder.fixed_weights())
@@ -81,15 +69,9 @@ def _pass(decoder: Transformer, part: Part, dtype: Any) -> _Made:
         # Without being asked for, the gradient of an embedding is whole on each device.
         return output, of_x, jax.lax.with_sharding_constraint(of_weights, shardings)
 
-    nothing = None
-    arguments = (
-        weights,
-        fixed_weights,
-        batch,
-        nothing if part.is_first else activations,
-        nothing if part.is_last else activations,
-    )
-    return run, arguments, ()
+    into = None if part.is_first else activations
+    gradient = None if part.is_last else activations
+    return run, (weights, fixed_weights, batch, into, gradient), ()
 
 
 def _gradients_together(fixed: Weights) -> BeforeLayer:
@@ -115,16 +97,18 @@ _held_back.defvjp(
 )
 
 
-def _update(decoder: Transformer, part: Part, types: PartTypes) -> _Made:
+def _update(decoder: Transformer, part: Part) -> _Made:
+    model, of_part = decoder.model, partial(decoder.of_part, is_first=part.is_first)
+    states = dtype_named(model.state_dtype)
     weights, summed = (
-        decoder.of_part(decoder.weights(dtype), is_first=part.is_first, is_last=part.is_last)
-        for dtype in (types.states, types.gradients)
+        of_part(decoder.weights(dtype), is_last=part.is_last)
+        for dtype in (states, dtype_named(model.gradient_dtype))
     )
     state = training_state(weights, decoder.divided.array(dtype=jnp.int32))
 
     def run(state: Weights, gradients: Weights) -> object:
-        wide = jax.tree.map(lambda leaf: leaf.astype(types.states), gradients)
+        wide = jax.tree.map(lambda leaf: leaf.astype(states), gradients)
         changed, _ = updated(state, wide)
-        return changed, jax.tree.map(lambda leaf: leaf.astype(types.weights), changed["weights"])
+        return changed, jax.tree.map(lambda leaf: leaf.astype(decoder.dtype), changed["weights"])
 
     return run, (state, summed), (0,)

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from hespas.base.frozen import frozen
-from hespas.models.precision import FORMATS
+from hespas.models.quantization import FORMATS
 from hespas.models.weights import HIGH, LOW, is_adapter, is_product
 
 SMALL = jnp.float8_e4m3fn
@@ -20,7 +20,7 @@ ACTIVATION_SCALE = 0.05
 """What activations are divided by before they are rounded: a scale of earlier steps."""
 
 
-_STORED: Mapping[str, tuple[Any, Any]] = {
+STORED_TYPES: Mapping[str, tuple[Any, Any]] = {
     "mxfp4": (jnp.float4_e2m1fn, jnp.float8_e8m0fnu),
     "nvfp4": (jnp.float4_e2m1fn, jnp.float8_e4m3fn),
     "int4": (jnp.int4, jnp.bfloat16),
@@ -223,11 +223,6 @@ def is_stored(weight: Any) -> bool:
     return isinstance(weight, tuple | Grouped)
 
 
-def stored_types(name: str) -> tuple[Any, Any]:
-    """Return the types of a 4-bit weight and its scales."""
-    return _STORED[name]
-
-
 def widened(weight: Grouped, dtype: Any) -> jax.Array:
     """Widen a 4-bit weight, without the last group's padding."""
     *rows, groups = weight.scales.shape
@@ -244,7 +239,7 @@ def _rounded_rows(x: jax.Array, weight: Grouped) -> jax.Array:
     """
     if not weight.rounds_rows:
         return x
-    values, scales = _STORED[weight.name]
+    values, scales = STORED_TYPES[weight.name]
     group = FORMATS[weight.name].group
     groups = x.reshape(*x.shape[:-1], -1, group)
     largest = jnp.max(jnp.abs(groups), -1)

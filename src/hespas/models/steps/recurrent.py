@@ -8,46 +8,40 @@ last few tokens first.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
 from hespas.models.architecture import Delta, StateSpace
-from hespas.models.language import LanguageModel
 from hespas.models.runs import Decode
 from hespas.models.steps.cache import Cache
+from hespas.models.steps.layer import Layer, Weights
 from hespas.models.steps.norms import plainly_normalised
 from hespas.models.steps.products import product
-from hespas.models.steps.sharding import Divided
 from hespas.models.weights import CONVOLVED
 
-Weights = Mapping[str, Any]
 _SMALLEST = 1e-6
 
 
 def through_state_space(
-    model: LanguageModel, divided: Divided, x: jax.Array, weights: Weights, cache: Cache | None
+    layer: Layer, x: jax.Array, cache: Cache | None
 ) -> tuple[jax.Array, Cache | None]:
     """Apply a state space to rows, and to its cache."""
-    space = model.state_space
+    space, weights = layer.model.state_space, layer.weights
     assert space is not None  # noqa: S101 - for the type checker
     with jax.named_scope("projections"):
-        gate = product("bse,ehp->bshp", x, weights["state_gate"])
-        rows = {
-            name: product("bse,ehp->bshp", x, weights[name]) for name in CONVOLVED["state_space"]
-        }
+        gate = layer.product("bse,ehp->bshp", x, "state_gate")
+        rows = {name: layer.product("bse,ehp->bshp", x, name) for name in CONVOLVED["state_space"]}
         step = product("bse,eh->bsh", x, weights["state_step"]).astype(jnp.float32)
     with jax.named_scope("convolution"):
-        rows, cache = _convolved(model, rows, weights, cache)
+        rows, cache = _convolved(layer, rows, cache)
     with jax.named_scope("states"):
-        step = jax.nn.softplus(step + weights["state_step_bias"].astype(jnp.float32))
-        decay = -jnp.exp(weights["state_decay"].astype(jnp.float32)) * step
+        decay, step = _decay(weights, "state", step)
         repeats = space.state_heads // space.state_groups
         key, query = (jnp.repeat(rows[name], repeats, 2) for name in ("state_key", "state_query"))
         value = rows["state_input"] * step[..., None].astype(x.dtype)
-        if isinstance(model.run, Decode) and cache is not None:
+        if isinstance(layer.model.run, Decode) and cache is not None:
             output, states = _one_token(cache.read("states"), query, key, value, decay)
         else:
             output, states = _in_chunks(space, query, key, value, decay)
@@ -55,16 +49,19 @@ def through_state_space(
         skip = weights["state_skip_scale"].astype(x.dtype)[:, None]
         output = output + rows["state_input"] * skip
     with jax.named_scope("norm"):
-        output = _grouped_norm(model, output * jax.nn.silu(gate), space)
+        output = output * jax.nn.silu(gate)
+        grouped = output.reshape(*output.shape[:2], space.state_groups, -1)
+        output = plainly_normalised(layer.style, grouped).reshape(output.shape)
         output = output * weights["state_norm"].astype(x.dtype)
-        output = divided.constrain(output, "batch", "sequence", "state_heads", None)
+        output = layer.divided.constrain(output, "batch", "sequence", "state_heads", None)
     with jax.named_scope("output"):
-        return product("bshp,hpe->bse", output, weights["state_output"]), cache
+        return layer.product("bshp,hpe->bse", output, "state_output"), cache
 
 
-def _grouped_norm(model: LanguageModel, x: jax.Array, space: StateSpace) -> jax.Array:
-    grouped = x.reshape(*x.shape[:2], space.state_groups, -1)
-    return plainly_normalised(model.style, grouped).reshape(x.shape)
+def _decay(weights: Weights, mixer: str, step: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Return by how much states decay, and the steps of time."""
+    step = jax.nn.softplus(step + weights[f"{mixer}_step_bias"].astype(jnp.float32))
+    return -jnp.exp(weights[f"{mixer}_decay"].astype(jnp.float32)) * step, step
 
 
 def _in_chunks(
@@ -111,40 +108,37 @@ def _one_token(
 
 
 def through_delta(
-    model: LanguageModel, divided: Divided, x: jax.Array, weights: Weights, cache: Cache | None
+    layer: Layer, x: jax.Array, cache: Cache | None
 ) -> tuple[jax.Array, Cache | None]:
     """Apply a gated delta rule to rows, and its cache."""
-    delta = model.delta
+    delta, weights = layer.model.delta, layer.weights
     assert delta is not None  # noqa: S101 - for the type checker
     with jax.named_scope("projections"):
-        rows = {name: product("bse,ehp->bshp", x, weights[name]) for name in CONVOLVED["delta"]}
-        gate = product("bse,ehp->bshp", x, weights["delta_gate"])
-        rate = jax.nn.sigmoid(product("bse,eh->bsh", x, weights["delta_rate"]).astype(jnp.float32))
+        rows = {name: layer.product("bse,ehp->bshp", x, name) for name in CONVOLVED["delta"]}
+        gate = layer.product("bse,ehp->bshp", x, "delta_gate")
+        rate = jax.nn.sigmoid(layer.product("bse,eh->bsh", x, "delta_rate").astype(jnp.float32))
         step = product("bse,eh->bsh", x, weights["delta_step"]).astype(jnp.float32)
     with jax.named_scope("convolution"):
-        rows, cache = _convolved(model, rows, weights, cache)
+        rows, cache = _convolved(layer, rows, cache)
     with jax.named_scope("states"):
-        step = jax.nn.softplus(step + weights["delta_step_bias"].astype(jnp.float32))
-        decay = -jnp.exp(weights["delta_decay"].astype(jnp.float32)) * step
+        decay, _ = _decay(weights, "delta", step)
         repeats = delta.delta_heads // delta.delta_key_heads
         query, key = (
             jnp.repeat(_unit_rows(rows[name]), repeats, 2) for name in ("delta_query", "delta_key")
         )
         query = query * jnp.asarray(delta.delta_key_size**-0.5, query.dtype)
-        value = rows["delta_value"]
-        if isinstance(model.run, Decode) and cache is not None:
-            output, states = _one_corrected_token(
-                cache.read("states"), (query, key, value), rate, decay
-            )
+        arrays = (query, key, rows["delta_value"])
+        if isinstance(layer.model.run, Decode) and cache is not None:
+            output, states = _one_corrected_token(cache.read("states"), arrays, rate, decay)
         else:
-            output, states = _corrected_chunks(delta, (query, key, value), rate, decay)
+            output, states = _corrected_chunks(delta, arrays, rate, decay)
         cache = None if cache is None else cache.replaced(states=states)
     with jax.named_scope("norm"):
-        output = plainly_normalised(model.style, output) * weights["delta_norm"].astype(x.dtype)
+        output = plainly_normalised(layer.style, output) * weights["delta_norm"].astype(x.dtype)
         output = output * jax.nn.silu(gate)
-        output = divided.constrain(output, "batch", "sequence", "delta_heads", None)
+        output = layer.divided.constrain(output, "batch", "sequence", "delta_heads", None)
     with jax.named_scope("output"):
-        return product("bshp,hpe->bse", output, weights["delta_output"]), cache
+        return layer.product("bshp,hpe->bse", output, "delta_output"), cache
 
 
 def _unit_rows(x: jax.Array) -> jax.Array:
@@ -239,20 +233,20 @@ def _chunked(x: jax.Array, size: int) -> jax.Array:
 
 
 def _convolved(
-    model: LanguageModel, rows: Mapping[str, jax.Array], weights: Weights, cache: Cache | None
+    layer: Layer, rows: Mapping[str, jax.Array], cache: Cache | None
 ) -> tuple[dict[str, jax.Array], Cache | None]:
     """Convolve each channel's last tokens; return the cache, too."""
     convolved: dict[str, jax.Array] = {}
     last_rows: dict[str, jax.Array] = {}
     for name, x in rows.items():
-        taps = weights[f"{name}_filter"].astype(x.dtype)
+        taps = layer.weights[f"{name}_filter"].astype(x.dtype)
         count, length = taps.shape[0], x.shape[1]
-        if cache is not None and isinstance(model.run, Decode):
+        if cache is not None and isinstance(layer.model.run, Decode):
             padded = jnp.concatenate((cache.read(f"{name}_rows").astype(x.dtype), x), 1)
         else:
             padded = jnp.pad(x, ((0, 0), (count - 1, 0), (0, 0), (0, 0)))
         last_rows[f"{name}_rows"] = padded[:, -(count - 1) :]
         sums = sum(padded[:, tap : tap + length] * taps[tap] for tap in range(count))
-        bias = weights.get(f"{name}_filter_bias")
+        bias = layer.weights.get(f"{name}_filter_bias")
         convolved[name] = jax.nn.silu(sums if bias is None else sums + bias.astype(x.dtype))
     return convolved, None if cache is None else cache.replaced(**last_rows)

@@ -19,7 +19,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from hespas.base.frozen import frozen
 from hespas.models.model import Step
-from hespas.models.resnet_layers import CHANNELS, Block, Convolution, Network, ResNet
+from hespas.models.resnet_layers import CHANNELS, FIRST, Block, Convolution, ResNet
 from hespas.models.steps.sharding import dtype_named
 
 Weights = Mapping[str, jax.Array]
@@ -30,7 +30,7 @@ _EPSILON, _DECAY = 1e-5, 0.9
 class Forward:
     """The forward pass; training normalises batches across ``axes``."""
 
-    network: Network
+    network: ResNet
     dtype: Any
     axes: tuple[str, ...] | None
 
@@ -38,9 +38,9 @@ class Forward:
         self, weights: Weights, statistics: Weights, images: jax.Array
     ) -> tuple[jax.Array, dict[str, jax.Array]]:
         """Return the logits, and the running statistics after this batch."""
-        run = _Run(self, weights, statistics)
+        run = _Run(forward=self, weights=weights, statistics=statistics, seen=dict(statistics))
         with jax.named_scope("first"):
-            x = jax.nn.relu(run.normalised(self.network.first, images))
+            x = jax.nn.relu(run.normalised(FIRST, images))
             x = lax.reduce_window(x, -jnp.inf, lax.max, (1, 3, 3, 1), (1, 2, 2, 1), "SAME")
         for block in self.network.blocks:
             with jax.named_scope(block.name):
@@ -53,14 +53,14 @@ class Forward:
             return x @ kernel + bias, run.seen
 
 
+@frozen
 class _Run:
     """One forward pass, and the statistics that it gathers."""
 
-    def __init__(self, forward: Forward, weights: Weights, statistics: Weights) -> None:
-        self._forward = forward
-        self._weights = weights
-        self._statistics = statistics
-        self.seen: dict[str, jax.Array] = dict(statistics)
+    forward: Forward
+    weights: Weights
+    statistics: Weights
+    seen: dict[str, jax.Array]
 
     def block(self, block: Block, x: jax.Array) -> jax.Array:
         shortcut = x if block.shortcut is None else self.normalised(block.shortcut, x)
@@ -70,7 +70,7 @@ class _Run:
 
     def normalised(self, layer: Convolution, x: jax.Array) -> jax.Array:
         """Convolve, and normalise the batch in 32 bits."""
-        kernel = self._weights[f"{layer.name}_kernel"].astype(self._forward.dtype)
+        kernel = self.weights[f"{layer.name}_kernel"].astype(self.forward.dtype)
         padding: Any = [(3, 3), (3, 3)] if layer.kernel == 7 else "SAME"
         with jax.named_scope("convolution"):
             x = lax.conv_general_dilated(
@@ -82,19 +82,19 @@ class _Run:
             )
         with jax.named_scope("normalisation"):
             mean, variance = self._moments(layer.name, x)
-            scale = lax.rsqrt(variance + _EPSILON) * self._weights[f"{layer.name}_scale"]
-            wide = (x.astype(jnp.float32) - mean) * scale + self._weights[f"{layer.name}_bias"]
-            return wide.astype(self._forward.dtype)
+            scale = lax.rsqrt(variance + _EPSILON) * self.weights[f"{layer.name}_scale"]
+            wide = (x.astype(jnp.float32) - mean) * scale + self.weights[f"{layer.name}_bias"]
+            return wide.astype(self.forward.dtype)
 
     def _moments(self, name: str, x: jax.Array) -> tuple[jax.Array, jax.Array]:
-        if self._forward.axes is None:
-            return self._statistics[f"{name}_mean"], self._statistics[f"{name}_variance"]
+        if self.forward.axes is None:
+            return self.statistics[f"{name}_mean"], self.statistics[f"{name}_variance"]
         wide = x.astype(jnp.float32)
         own = jnp.stack([jnp.mean(wide, (0, 1, 2)), jnp.mean(lax.square(wide), (0, 1, 2))])
-        mean, square = lax.pmean(own, self._forward.axes)
+        mean, square = lax.pmean(own, self.forward.axes)
         variance = jnp.maximum(0.0, square - lax.square(mean))
         for kind, value in (("mean", mean), ("variance", variance)):
-            old = self._statistics[f"{name}_{kind}"]
+            old = self.statistics[f"{name}_{kind}"]
             self.seen[f"{name}_{kind}"] = _DECAY * old + (1 - _DECAY) * lax.stop_gradient(value)
         return mean, variance
 
@@ -109,19 +109,16 @@ _GROWTH_INTERVAL, _GROWTH, _BACKOFF = 2000, 2.0, 0.5
 def build(settings: ResNet) -> Step:
     """Make the training or the inference step."""
     mesh, axes = settings.mesh.abstract(), tuple(name for name, _ in settings.mesh.axes)
-    net = settings.layers
-    everywhere, divided = (
-        NamedSharding(mesh, PartitionSpec()),
-        NamedSharding(mesh, PartitionSpec(axes)),
-    )
+    specs = (PartitionSpec(), PartitionSpec(axes))
+    everywhere, divided = (NamedSharding(mesh, spec) for spec in specs)
     count = settings.batch * settings.mesh.device_count
     dtype = dtype_named(settings.dtype)
     images = jax.ShapeDtypeStruct(
         (count, settings.image, settings.image, CHANNELS), dtype, sharding=divided
     )
     labels = jax.ShapeDtypeStruct((count,), jnp.int32, sharding=divided)
-    state = _state(net, everywhere, settings)
-    forward = Forward(network=net, dtype=dtype, axes=axes)
+    state = _state(everywhere, settings)
+    forward = Forward(network=settings, dtype=dtype, axes=axes)
     body = partial(_train_step, forward) if settings.train else partial(_infer, forward)
     batch = (images, labels) if settings.train else (images,)
     function = jax.shard_map(
@@ -135,22 +132,19 @@ def build(settings: ResNet) -> Step:
     return Step(function=jitted, arguments=(state, *batch), mesh=settings.mesh)
 
 
-def _state(net: Network, everywhere: NamedSharding, settings: ResNet) -> dict[str, Any]:
-    def scalar(dtype: Any) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct((), dtype, sharding=everywhere)
+def _state(everywhere: NamedSharding, settings: ResNet) -> dict[str, Any]:
+    array = partial(jax.ShapeDtypeStruct, sharding=everywhere)
 
     def arrays(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
-        return {
-            name: jax.ShapeDtypeStruct(shape, jnp.float32, sharding=everywhere)
-            for name, shape in shapes.items()
-        }
+        return {name: array(shape, jnp.float32) for name, shape in shapes.items()}
 
-    weights, statistics = arrays(net.weights()), arrays(net.statistics())
+    weights, statistics = arrays(settings.weights), arrays(settings.statistics)
     if not settings.train:
         return {"weights": weights, "statistics": statistics}
     state = {"weights": weights, "statistics": statistics, "momentum": weights}
-    scale = {"scale": scalar(jnp.float32), "finite_steps": scalar(jnp.int32)}
-    return state | {"step": scalar(jnp.int32)} | (scale if settings.loss_scale else {})
+    counter = array((), jnp.int32)
+    scale = {"scale": array((), jnp.float32), "finite_steps": counter}
+    return state | {"step": counter} | (scale if settings.loss_scale else {})
 
 
 def _infer(forward: Forward, state: State, images: jax.Array) -> jax.Array:

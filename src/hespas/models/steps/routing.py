@@ -7,7 +7,7 @@ Dropless products take all rows as they were sorted, with the count of each expe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -20,9 +20,8 @@ from jax.sharding import PartitionSpec
 from hespas.base.frozen import frozen
 from hespas.models.architecture import Routing, Style
 from hespas.models.language import LanguageModel
-from hespas.models.runs import Training
 from hespas.models.steps.exchange import Exchange, Packing, sent_back, sent_to_experts
-from hespas.models.steps.feed_forward import activated, gated
+from hespas.models.steps.layer import Layer, Weights, activated, gated
 from hespas.models.steps.norms import apart_in_experts
 from hespas.models.steps.products import (
     Grouped,
@@ -37,20 +36,13 @@ from hespas.models.steps.products import (
 from hespas.models.steps.sharding import Divided
 from hespas.models.weights import adapter_weights, routing_weights
 
-Weights = Mapping[str, Any]
 
-
-def through_experts(
-    model: LanguageModel,
-    divided: Divided,
-    x: jax.Array,
-    weights: Weights,
-    sent: jax.Array | None = None,
-) -> jax.Array:
+def through_experts(layer: Layer, x: jax.Array, sent: jax.Array | None = None) -> jax.Array:
     """Send (batch, sequence, embedding) through experts; sum each token's.
 
     The router reads ``x``; experts are ``sent`` others in their place, where these are given.
     """
+    model, divided, weights = layer.model, layer.divided, layer.weights
     sent = x if sent is None else sent
     routing = model.routing
     assert routing is not None  # noqa: S101 - for the type checker: routed layers have it
@@ -92,10 +84,10 @@ def through_experts(
 
 def _in_few_bits(model: LanguageModel, weights: Weights) -> Weights:
     """Mark the experts' weights to round to few bits."""
-    run = model.run
-    if not isinstance(run, Training) or run.expert_product_dtype == "same":
+    dtype = model.training.expert_product_dtype
+    if dtype == "same":
         return weights
-    kind = RoundedTo4Bits if run.expert_product_dtype == "f4" else Rounded
+    kind = RoundedTo4Bits if dtype == "f4" else Rounded
     return {
         name: kind(weight) if name in _MULTIPLIED else weight for name, weight in weights.items()
     }

@@ -8,13 +8,13 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
-from hespas.errors import ConfigError
+from hespas.errors import refuse
 from hespas.models.language import LanguageModel
 from hespas.models.model import Step
-from hespas.models.precision import FORMATS, SCALED
-from hespas.models.runs import Decode, Prefill, Training, has_embedding, has_head
+from hespas.models.quantization import FORMATS, SCALED
+from hespas.models.runs import Decode, Prefill, has_embedding, has_head
 from hespas.models.steps.cache import F8, Cache, cache_shapes
-from hespas.models.steps.products import ABSORBED, SMALL, Grouped, stored_order, stored_types
+from hespas.models.steps.products import ABSORBED, SMALL, STORED_TYPES, Grouped, stored_order
 from hespas.models.steps.sharding import Divided, dtype_named
 from hespas.models.steps.transformer import Transformer
 from hespas.models.weights import part_of
@@ -29,8 +29,7 @@ def build(settings: LanguageModel) -> Step:
     A stage of a pipeline has activations in the place of tokens, unless it is the first or last.
     """
     settings.check()
-    run = settings.run
-    assert not isinstance(run, Training)  # noqa: S101 - for the type checker
+    run = settings.served
     decoder = Transformer(model=settings, divided=_divided(settings))
     divided = decoder.divided
     weights = _weights(decoder)
@@ -42,9 +41,7 @@ def build(settings: LanguageModel) -> Step:
         arguments["activations"] = decoder.activations()
     if run.page_size:
         arguments["pages"] = divided.array("batch", "pages_of_sequence", dtype=jnp.int32)
-    caches = [
-        cache_shapes(settings, decoder.layers.divided_of(kind), kind) for kind in settings.kinds
-    ]
+    caches = [cache_shapes(settings, decoder.divided_of(kind), kind) for kind in settings.kinds]
     shardings = jax.tree.map(lambda leaf: leaf.sharding, caches)
 
     # The names of these parameters are those of arguments in programs.
@@ -62,8 +59,7 @@ def build(settings: LanguageModel) -> Step:
 
 
 def _divided(settings: LanguageModel) -> Divided:
-    run = settings.run
-    assert not isinstance(run, Training)  # noqa: S101 - for the type checker
+    run = settings.served
     sizes, axes = settings.sizes, settings.axes
     if run.page_size:
         pages = sizes["context"] // run.page_size
@@ -100,7 +96,7 @@ def _stored_weight(decoder: Transformer, name: str, leaf: Any, dtype: str) -> An
         return jax.ShapeDtypeStruct(leaf.shape, dtype_named(dtype), sharding=leaf.sharding)
     if len(leaf.shape) < _MATRIX:
         return leaf
-    run = decoder.model.run
+    run = decoder.model.served
     absorbs = isinstance(run, Decode) or decoder.model.selects_tokens
     is_absorbed = name == "key_up" and absorbs
     order = stored_order(ABSORBED if is_absorbed else name, len(leaf.shape))
@@ -110,17 +106,17 @@ def _stored_weight(decoder: Transformer, name: str, leaf: Any, dtype: str) -> An
     if dtype == F8:
         scale = decoder.divided.array(dtype=jnp.float32)
         return jax.ShapeDtypeStruct(shape, SMALL, sharding=sharding), scale
-    values, scales = stored_types(dtype)
+    values, scales = STORED_TYPES[dtype]
     group, own = FORMATS[dtype].group, sharding.shard_shape(shape)[-1]
-    if own % group and part_of(name) != "experts":
-        raise ConfigError(
-            f"{dtype} has groups of {group} numbers, and a device has {own} of those that {name} "
-            "is summed over",
-            hint="give a mesh with a smaller tp, or another weight_dtype",
-        )
+    refuse(
+        own % group and part_of(name) != "experts",
+        f"{dtype} has groups of {group} numbers, and a device has {own} of those that {name} "
+        "is summed over",
+        "give a mesh with a smaller tp, or another weight_dtype",
+    )
     # A device's experts have groups of their own, the last of a row shorter.
     groups = shape[-1] // own * -(-own // group)
-    rounds = dtype == "nvfp4" and not isinstance(run, Training) and run.activation_dtype == dtype
+    rounds = dtype == "nvfp4" and run.activation_dtype == dtype
     return Grouped(
         values=jax.ShapeDtypeStruct(shape, values, sharding=sharding),
         scales=jax.ShapeDtypeStruct((*shape[:-1], groups), scales, sharding=sharding),

@@ -16,10 +16,10 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from hespas.models.model import MeshAxes, Step
+from hespas.models.model import Step
 from hespas.models.network import TABLE
 from hespas.models.steps.adamw import training_state, updated
-from hespas.models.steps.sharding import Divided
+from hespas.models.steps.sharding import Divided, dtype_named
 
 if TYPE_CHECKING:
     from hespas.models.steps.arrays import Program
@@ -47,11 +47,11 @@ def _by_table(rows: jax.Array, sizes: Sequence[int]) -> list[jax.Array]:
     return [rows[:, end - size : end] for end, size in zip(ends, sizes, strict=True)]
 
 
-def sparse_training(
-    model: Program, tables: Sequence[str], sizes: Sequence[int], *, mesh: MeshAxes, dtype: Any
-) -> Step:
+def sparse_training(model: Program) -> Step:
     """Return a training step of a recommender."""
-    weights = model.weights(dtype)
+    network, sizes = model.model, model.model.design.bags
+    tables = [path for path, weight in network.weights.items() if weight.dims[-1][0] == TABLE]
+    weights = model.weights(dtype_named(network.state_dtype))
     of_tables = {path: weights.pop(path) for path in tables}
     state = training_state(weights, model.divided.array(dtype=jnp.int32))
     state |= {"tables": of_tables, "squares": of_tables}
@@ -80,7 +80,7 @@ def sparse_training(
 
     sharding = jax.tree.map(lambda leaf: leaf.sharding, state)
     function = jax.jit(train_step, out_shardings=(sharding, None), donate_argnums=0)
-    return Step(function=function, arguments=(state, model.batch()), mesh=mesh)
+    return Step(function=function, arguments=(state, model.batch()), mesh=network.mesh)
 
 
 def _updated_table(

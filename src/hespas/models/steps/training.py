@@ -7,78 +7,56 @@ ZeRO's stages say.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
-from hespas.errors import ConfigError
+from hespas.errors import refuse
 from hespas.models.division import divided_part, model_of_part
 from hespas.models.language import LanguageModel
 from hespas.models.model import Step
-from hespas.models.network_model import Learning, Network
+from hespas.models.network_model import Learning
 from hespas.models.part import Part
 from hespas.models.runs import Training
 from hespas.models.steps.adamw import METRICS, Preparation, training_state, training_step
-from hespas.models.steps.pipelined import PartTypes, part_step
+from hespas.models.steps.pipelined import part_step
 from hespas.models.steps.sharding import Divided, dtype_named
 from hespas.models.steps.transformer import Transformer, joined
+
+if TYPE_CHECKING:
+    from hespas.models.steps.arrays import Program
+
+    Trained = Transformer | Program
 
 _DATA = "data"
 _GRADIENTS = 2
 """ZeRO's stage from which gradients are divided."""
 
 
-class Trained(Protocol):
-    """A model on a mesh, which is trained."""
-
-    @property
-    def divided(self) -> Divided:
-        """The sizes of dimensions, and how they are divided."""
-        ...
-
-    @property
-    def platform(self) -> str:
-        """What the step is lowered for."""
-        ...
-
-    def weights(self, dtype: Any) -> dict[str, Any]:
-        """Return the abstract weights."""
-        ...
-
-    def batch(self, *, rounds: int = 1) -> dict[str, Any]:
-        """Return the abstract batch."""
-        ...
-
-    def loss(self, weights: Any, batch: Any) -> jax.Array:
-        """Return the mean loss."""
-        ...
-
-
 def build(settings: LanguageModel) -> Step:
     """Return the training step."""
     settings.check()
-    if isinstance(settings.run, Training) and settings.run.gradient_dtype != "same":
-        raise ConfigError(
-            f"gradient_dtype = {settings.run.gradient_dtype} is that of sums in a pipeline",
-            hint="give the mesh an axis pipe, or drop gradient_dtype",
-        )
+    dtype = settings.training.gradient_dtype
+    refuse(
+        dtype != "same",
+        f"gradient_dtype = {dtype} is that of sums in a pipeline",
+        "give the mesh an axis pipe, or drop gradient_dtype",
+    )
     settings = settings.as_run
     divided = Divided(mesh=settings.mesh, sizes=settings.sizes, axes=settings.axes)
     decoder = Transformer(model=settings, divided=divided)
     of_states = Transformer(model=settings, divided=replace(divided, axes=settings.state_axes))
-    return training(settings, decoder, of_states, decoder.frozen_weights())
+    return training(decoder, of_states, decoder.frozen_weights())
 
 
-def training(
-    settings: LanguageModel | Network, model: Trained, of_states: Trained, frozen: Any = None
-) -> Step:
+def training(model: Trained, of_states: Trained, frozen: Any = None) -> Step:
     """Return a model's training step.
 
     Beside what it trains a step takes ``frozen`` weights, where there are some.
     """
-    run = settings.run
+    run = model.model.run
     assert isinstance(run, Training | Learning)  # noqa: S101 - for the type checker
     state = training_state(
         of_states.weights(dtype_named(run.state_dtype)), model.divided.array(dtype=jnp.int32)
@@ -117,15 +95,8 @@ def training(
 def build_part(settings: LanguageModel, part: Part) -> Step:
     """Return a program of a part, for a pipeline."""
     of_part = model_of_part(settings, part)
-    run = of_part.run
-    divided = Divided(mesh=run.mesh, sizes=of_part.sizes, axes=of_part.axes)
-    decoder = Transformer(model=of_part, divided=divided_part(divided, part))
-    types = PartTypes(
-        weights=dtype_named(run.dtype),
-        states=dtype_named(settings.state_dtype),
-        gradients=dtype_named(settings.gradient_dtype),
-    )
-    return part_step(decoder, part, types)
+    divided = Divided(mesh=of_part.mesh, sizes=of_part.sizes, axes=of_part.axes)
+    return part_step(Transformer(model=of_part, divided=divided_part(divided, part)), part)
 
 
 def _preparation(run: Training | Learning, decoder: Trained, states: Any) -> Preparation | None:

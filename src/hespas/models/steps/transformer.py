@@ -15,15 +15,15 @@ import jax
 import jax.numpy as jnp
 
 from hespas.base.frozen import frozen
-from hespas.models.architecture import LayerKind, RotaryScaling
+from hespas.models.architecture import LayerKind
 from hespas.models.division import outside_part
 from hespas.models.kernels import platform_of
 from hespas.models.language import LanguageModel
 from hespas.models.plan import Loop, layers_of
-from hespas.models.runs import Training
 from hespas.models.steps.attention import earlier
 from hespas.models.steps.cache import Cache
-from hespas.models.steps.layers import INPUT, Layers
+from hespas.models.steps.layer import Layer, Weights
+from hespas.models.steps.layers import INPUT, through_layer
 from hespas.models.steps.norms import (
     Places,
     normalised,
@@ -47,7 +47,7 @@ from hespas.models.weights import (
     outer_weights,
 )
 
-Weights = Mapping[str, Any]
+_OUTER, _NOWHERE = LayerKind(), Places(turns={})
 _TOKENS = ("inputs", "positions", "targets")
 _DOCUMENTS = ("segments", "target_positions", "target_segments")
 _STACKED, _FIRST, _LAST = "layers", "layers_first", "layers_last"
@@ -74,10 +74,15 @@ class Transformer:
     model: LanguageModel
     divided: Divided
 
-    @property
-    def layers(self) -> Layers:
-        """Its layers."""
-        return Layers(model=self.model, divided=self.divided)
+    def layer(self, weights: Weights, kind: LayerKind = _OUTER, places: Places = _NOWHERE) -> Layer:
+        """Return a layer with its weights, or what stands outside of them."""
+        return Layer(
+            model=self.model, divided=self.divided, kind=kind, weights=weights, places=places
+        )
+
+    def divided_of(self, kind: LayerKind) -> Divided:
+        """Return the sizes of a kind of layer, divided."""
+        return replace(self.divided, sizes={**self.divided.sizes, **self.model.sizes_of(kind)})
 
     @property
     def dtype(self) -> Any:
@@ -96,9 +101,8 @@ class Transformer:
 
     def weights(self, dtype: Any) -> dict[str, Any]:
         """Return the abstract trained weights."""
-        return (
-            _selected(self._weights(dtype), is_adapter) if self.is_tuned else self._weights(dtype)
-        )
+        weights = self._weights(dtype)
+        return _selected(weights, is_adapter) if self.is_tuned else weights
 
     def frozen_weights(self) -> dict[str, Any]:
         """Return the abstract frozen weights, beside adapters."""
@@ -118,12 +122,9 @@ class Transformer:
         def arrays_of(item: _Item, *turns: int, shapes: Any = layer_weights) -> Any:
             if isinstance(item, Loop):
                 return [arrays_of(inner, *turns, item.times) for inner in item.body]
-            divided, stacked = (
-                self.layers.divided_of(item),
-                {f"{size} turns": size for size in turns},
-            )
-            divided = replace(divided, sizes={**divided.sizes, **stacked})
-            dimensions = [f"{size} turns" for size in turns]
+            dimensions = {f"{size} turns": size for size in turns}
+            divided = self.divided_of(item)
+            divided = replace(divided, sizes={**divided.sizes, **dimensions})
             return {
                 name: divided.array(*dimensions, *shape, dtype=dtype)
                 for name, shape in shapes(self.model, item).items()
@@ -145,8 +146,7 @@ class Transformer:
     @property
     def is_looped(self) -> bool:
         """Whether layers are in loops."""
-        run = self.model.run
-        return isinstance(run, Training) and run.scan and self.model.plan.loop is not None
+        return self.model.training.scan and self.model.plan.loop is not None
 
     def of_part(
         self, weights: Mapping[str, Any], *, is_first: bool, is_last: bool
@@ -160,17 +160,15 @@ class Transformer:
 
         Empty where products are in the type of the activations, and all weights are trained.
         """
-        run = self.model.run
-        if not isinstance(run, Training) or run.product_dtype == "same":
+        dtype = self.model.training.product_dtype
+        if dtype == "same":
             return self.frozen_weights()
-        weights = self._weights(SMALL_TYPES[run.product_dtype])
+        weights = self._weights(SMALL_TYPES[dtype])
 
-        def fixed(layers: Any) -> Any:
-            if not isinstance(layers, dict):
-                return [fixed(layer) for layer in layers]
-            return {f"{name}{STORED}": leaf for name, leaf in layers.items() if is_multiplied(name)}
+        def fixed(layer: Weights) -> Weights:
+            return {f"{name}{STORED}": leaf for name, leaf in layer.items() if is_multiplied(name)}
 
-        few = {group: fixed(weights[group]) for group in _GROUPS if group in weights}
+        few = {group: _of_layers(fixed, weights[group]) for group in _GROUPS if group in weights}
         return joined(self.frozen_weights(), few) if self.is_tuned else few
 
     def activations(self) -> Any:
@@ -207,12 +205,13 @@ class Transformer:
         ):
             batch = {**batch, "inputs": batch["targets"]}
             with jax.named_scope(f"mtp_{number:02d}"):
+                layer = self.layer(own)
                 pair = (
-                    self.layers.normed(x, own, "mtp_row_norm"),
-                    self.layers.normed(self.embedded(weights, batch), own, "mtp_token_norm"),
+                    layer.normed_whole(x, "mtp_row_norm"),
+                    layer.normed_whole(self.embedded(weights, batch), "mtp_token_norm"),
                 )
                 x = product("bsxe,exf->bsf", jnp.stack(pair, 2), own["mtp_join"])
-                x = self._rematerialised(kind)(self.layers.between(x), own, places)
+                x = self._rematerialised(kind)(layer.between(x), own, places)
                 batch |= {name: jnp.roll(batch[name], -1, 1) for name in shifted if name in batch}
                 weights_of_head = {
                     **weights,
@@ -231,15 +230,16 @@ class Transformer:
             else:
                 x = table[inputs]
             # Devices that share the tokens of a sequence between products look up whole ones.
-            x = self.layers.between(self.divided.constrain(x, "batch", "sequence", None))
+            layer = self.layer(weights)
+            x = layer.between(layer.rows(x))
             scale = self.model.style.embedding_scale
             if scale != 1:
                 x = x * jnp.asarray(scale, x.dtype)
             if self.model.style.learned_positions:
                 x = x + weights["positions"].astype(self.dtype)[batch["positions"]]
             if self.model.style.norms_embedding:
-                x = normalised(self.model.style, x, weights, "embedding_norm")
-            return self.layers.between(x)
+                x = layer.normed(x, "embedding_norm")
+            return layer.between(x)
 
     def through_layers(
         self, x: jax.Array, weights: Weights, batch: Weights, before: BeforeLayer = untouched
@@ -251,8 +251,7 @@ class Transformer:
         model, places = self.model, self._places(batch)
         weights = self._with_inputs(x, weights, batch)
         layers = {kind: self._rematerialised(kind) for kind in model.kinds}
-        alone = {kind: _with_before(before, layer) for kind, layer in layers.items()}
-        through = partial(_through, alone, layers)
+        through = partial(_through, layers, before)
         if not self.is_looped:
             return through(model.kinds, x, weights[_FIRST], places)[0]
         plan = model.plan
@@ -271,9 +270,8 @@ class Transformer:
         for index, (kind, own, cache) in enumerate(layers):
             with jax.named_scope(f"layers_{index:02d}"):
                 is_shared = kind.keys == "shared"
-                output = self.layers.through(
-                    kind, x, own, places, caches_of_keys[kind.window] if is_shared else cache
-                )
+                own_cache = caches_of_keys[kind.window] if is_shared else cache
+                output = through_layer(self.layer(own, kind, places), x, own_cache)
                 x, written = output.x, output.cache
                 assert written is not None  # noqa: S101 - for the type checker: it was given
                 changed.append(cache if is_shared else written)
@@ -304,12 +302,8 @@ class Transformer:
         items = (*plan.first, plan.loop, *plan.last)
         own = (*weights[_FIRST], weights[_STACKED], *weights[_LAST])
         with_rows, count = _with_rows(items, own, inputs), len(plan.first)
-        return {
-            **weights,
-            _FIRST: with_rows[:count],
-            _STACKED: with_rows[count],
-            _LAST: with_rows[count + 1 :],
-        }
+        first, stacked, last = with_rows[:count], with_rows[count], with_rows[count + 1 :]
+        return {**weights, _FIRST: first, _STACKED: stacked, _LAST: last}
 
     def _places(self, batch: Weights) -> Places:
         """Return tokens' positions, made once for all layers."""
@@ -317,24 +311,21 @@ class Transformer:
         length = positions.shape[1]
         rotations = sorted({self.model.rotation(kind) for kind in self.model.kinds} - {(0, 0)})
         with jax.named_scope("positions"):
+            # The model's own periods are scaled.
+            own, scaling = self.model.sizes_of_layers.rope_theta, self.model.style.rotary_scaling
             return Places(
                 turns={
-                    rotation: turns(positions, *rotation, self._scaling(rotation))
-                    for rotation in rotations
+                    (size, theta): turns(positions, size, theta, scaling if theta == own else None)
+                    for size, theta in rotations
                 },
                 documents=None if segments is None else (segments, earlier(length, length)),
             )
-
-    def _scaling(self, rotation: tuple[int, float]) -> RotaryScaling | None:
-        """Return the scaling of the model's own periods."""
-        is_own = rotation[1] == self.model.sizes_of_layers.rope_theta
-        return self.model.style.rotary_scaling if is_own else None
 
     def logits(self, x: jax.Array, weights: Weights) -> jax.Array:
         """Return the logits of each token, in f32."""
         style = self.model.style
         with jax.named_scope("norm"):
-            x = self.layers.normed(x, weights, "norm")
+            x = self.layer(weights).normed_whole(x, "norm")
         with jax.named_scope("logits"):
             if style.tied:
                 logits = product("bse,ve->bsv", x, weights["embedding"])
@@ -360,8 +351,7 @@ class Transformer:
         with jax.named_scope("loss"):
             vocabulary = self.divided.sizes["vocabulary"]
             one_hot = jax.nn.one_hot(batch["targets"], vocabulary)
-            run = self.model.run
-            is_eager = isinstance(run, Training) and run.loss == "eager"
+            is_eager = self.model.training.loss == "eager"
             losses = (eager_cross_entropy if is_eager else cross_entropy)(logits, one_hot)
             if not self.model.style.documents and not further:
                 return jnp.mean(losses)
@@ -373,14 +363,13 @@ class Transformer:
             return jnp.sum(losses * counted) / (jnp.sum(counted) + 1e-8)
 
     def _rematerialised(self, kind: LayerKind) -> Any:
-        run = self.model.run
-        assert isinstance(run, Training)  # noqa: S101 - for the type checker
+        run = self.model.training
         is_small = run.product_dtype != "same"
 
         def layer(x: jax.Array, weights: Weights, places: Places) -> Any:
             own = rounded(weights) if is_small else weights
             own = adapted(own, x.dtype) if self.is_tuned else own
-            output = self.layers.through(kind, x, own, places, None)
+            output = through_layer(self.layer(own, kind, places), x, None)
             return output.x if output.keys is None else (output.x, output.keys)
 
         return rematerialised(layer, run.remat, is_loop=run.scan)
@@ -388,38 +377,32 @@ class Transformer:
 
 def joined(weights: Weights, fixed: Weights) -> dict[str, Any]:
     """Join two sets of weights of the same layers."""
+    layers = {
+        name: _of_layers(lambda own, more: {**own, **more}, weights[name], fixed[name])
+        for name in fixed
+        if name in weights
+    }
+    return {**weights, **fixed, **layers}
 
-    def both(own: Any, more: Any) -> Any:
-        if isinstance(own, dict):
-            return {**own, **more}
-        return [both(*pair) for pair in zip(own, more, strict=True)]
 
-    layers = {name for name in fixed if name in weights}
-    return {**weights, **fixed, **{name: both(weights[name], fixed[name]) for name in layers}}
+def _of_layers(function: Callable[..., Weights], *layers: Any) -> Any:
+    """Apply a function to the weights of each layer, in loops too."""
+    if isinstance(layers[0], dict):
+        return function(*layers)
+    return [_of_layers(function, *own) for own in zip(*layers, strict=True)]
 
 
 def _selected(weights: Weights, picks: Callable[[str], bool]) -> dict[str, Any]:
     """Return the weights of the names that are picked."""
 
-    def of_layers(layers: Any) -> Any:
-        if isinstance(layers, dict):
-            return {name: leaf for name, leaf in layers.items() if picks(name)}
-        return [of_layers(layer) for layer in layers]
+    def of_layer(layer: Weights) -> Weights:
+        return {name: leaf for name, leaf in layer.items() if picks(name)}
 
     return {
-        name: of_layers(leaf) if isinstance(leaf, list) else leaf
+        name: _of_layers(of_layer, leaf) if isinstance(leaf, list) else leaf
         for name, leaf in weights.items()
         if isinstance(leaf, list) or picks(name)
     }
-
-
-def _with_before(before: BeforeLayer, layer: Any) -> Any:
-    """Return a layer behind ``before``."""
-
-    def changed(x: jax.Array, weights: Weights, places: Places) -> jax.Array:
-        return layer(*before(x, weights), places)
-
-    return changed
 
 
 _Item = LayerKind | Loop[LayerKind]
@@ -427,8 +410,8 @@ _Layers = Mapping[LayerKind, Any]
 
 
 def _through(  # noqa: PLR0917 - the pieces of some layers
-    alone: _Layers,
-    looped: _Layers,
+    layers: _Layers,
+    before: BeforeLayer,
     items: Sequence[_Item],
     x: jax.Array,
     weights: Sequence[Any],
@@ -436,14 +419,14 @@ def _through(  # noqa: PLR0917 - the pieces of some layers
 ) -> tuple[jax.Array, Places]:
     """Return the last layer's output, and places with kept keys.
 
-    Layers outside of loops are those of ``alone``.
+    What goes into a layer outside of loops goes through ``before`` first.
     """
     for index, (item, own) in enumerate(zip(items, weights, strict=True)):
         if isinstance(item, Loop):
-            x = _looped(looped, item, x, own, places)
+            x = _looped(layers, item, x, own, places)
             continue
         with jax.named_scope(f"layers_{index:02d}"):
-            output = alone[item](x, own, places)
+            output = layers[item](*before(x, own), places)
             if item.keys == "kept":
                 x, keys = output
                 places = places.with_keys(item, keys)

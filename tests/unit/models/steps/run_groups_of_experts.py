@@ -19,8 +19,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType
 
-from hespas.models.architecture import Routing, Style
+from hespas.models.architecture import LayerKind, Routing, Style
 from hespas.models.model import parse_mesh
+from hespas.models.runs import Training
+from hespas.models.steps.layer import Layer
+from hespas.models.steps.norms import Places
 from hespas.models.steps.routing import through_experts
 from hespas.models.steps.sharding import Divided
 
@@ -54,7 +57,7 @@ class _Model:
     def __init__(self, routing: Routing) -> None:
         self.routing = routing
         self.style = Style()
-        self.run = None
+        self.training = Training(mesh=parse_mesh("expert=1"))
         self.lora_modules = ()
 
 
@@ -73,7 +76,14 @@ def made(axes: str, weights: Any, tokens: Any, **settings: Any) -> Any:
 
     def layer(weights: Any, tokens: Any) -> Any:
         model: Any = _Model(routing)
-        return through_experts(model, divided, tokens, weights)
+        own = Layer(
+            model=model,
+            divided=divided,
+            kind=LayerKind(is_routed=True),
+            weights=weights,
+            places=Places(turns={}),
+        )
+        return through_experts(own, tokens)
 
     def loss(weights: Any, tokens: Any) -> Any:
         return jnp.sum(jnp.sin(layer(weights, tokens)))

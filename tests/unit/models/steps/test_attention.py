@@ -20,6 +20,7 @@ from hespas.models.model import MeshAxes
 from hespas.models.runs import Prefill
 from hespas.models.steps.attention import causal_attention
 from hespas.models.steps.context import Sharing, attention_with_sinks, plain_blocks
+from hespas.models.steps.layer import Layer
 from hespas.models.steps.norms import Places
 from hespas.models.steps.sharding import Divided
 
@@ -74,9 +75,14 @@ def attended(kind: LayerKind, sinks: jax.Array | None) -> jax.Array:
     described = model(sinks=sinks is not None)
     divided = Divided(mesh=described.mesh, sizes=described.sizes, axes=described.axes)
     with jax.set_mesh(jax.make_mesh((1,), ("tp",), axis_types=(AxisType.Auto,))):
-        return jax.jit(
-            lambda given: causal_attention(described, divided, kind, given, Places(turns={}), sinks)
-        )(arrays())
+        layer = Layer(
+            model=described,
+            divided=divided,
+            kind=kind,
+            weights={} if sinks is None else {"sinks_bias": sinks},
+            places=Places(turns={}),
+        )
+        return jax.jit(lambda given: causal_attention(layer, given))(arrays())
 
 
 def test_sinks_take_a_part_of_the_sums() -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from hespas.errors import ConfigError
 from hespas.models.catalogue import model_named
-from hespas.models.steps.products import Grouped, product, stored_types, widened
+from hespas.models.steps.products import STORED_TYPES, Grouped, product, widened
 
 SMALL = {
     "embedding": "128",
@@ -32,7 +32,7 @@ EXPERTS = {"experts": "4", "expert_mlp": "48", "chosen": "2"}
 
 
 def stored(name: str, *, rounds_rows: bool = False) -> Grouped:
-    values, scales = stored_types(name)
+    values, scales = STORED_TYPES[name]
     key = jax.random.key(1)
     group = {"mxfp4": 32, "nvfp4": 16, "int4": 128, "int4_32": 32}[name]
     return Grouped(

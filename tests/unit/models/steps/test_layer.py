@@ -6,20 +6,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hespas.models.architecture import Style
+from hespas.models.architecture import LayerKind, Style
+from hespas.models.catalogue import model_named
 from hespas.models.model import MeshAxes
-from hespas.models.steps.feed_forward import feed_forward
+from hespas.models.steps.layer import Layer, feed_forward
+from hespas.models.steps.norms import Places
 from hespas.models.steps.sharding import Divided
 from hespas.models.weights import feed_forward_weights
 
 SIZES = {"embedding": 8, "norm": 8, "mlp": 16, "two": 2}
 STYLE = Style(mlp_biases=True)
+MODEL = model_named("llama3-8b").settings
 
 
 class _Whole(Divided):
@@ -52,5 +56,12 @@ def test_gated_layers_with_biases_are_the_same_merged_and_apart() -> None:
         @ apart["down"]
     ) + apart["down_bias"]
     for weights in (apart, merged):
-        made = feed_forward(STYLE, divided, x, weights)
+        layer = Layer(
+            model=replace(MODEL, style=STYLE),
+            divided=divided,
+            kind=LayerKind(),
+            weights=weights,
+            places=Places(turns={}),
+        )
+        made = feed_forward(layer, x)
         np.testing.assert_allclose(made, expected, rtol=1e-4, atol=1e-4)
