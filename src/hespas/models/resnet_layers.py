@@ -138,9 +138,9 @@ def _windows(layer: Convolution, side: int, *, padding: int | None = None) -> tu
     stride, kernel = layer.stride, layer.kernel
     if padding is None:
         padding = max((-(-side // stride) - 1) * stride + kernel - side, 0)
-    made = (side + padding - kernel) // stride + 1
-    starts = [index * stride - padding // 2 for index in range(made)]
-    return sum(min(start + kernel, side) - max(start, 0) for start in starts), made
+    pixels = (side + padding - kernel) // stride + 1
+    starts = [index * stride - padding // 2 for index in range(pixels)]
+    return sum(min(start + kernel, side) - max(start, 0) for start in starts), pixels
 
 
 @cache

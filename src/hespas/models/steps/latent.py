@@ -60,8 +60,8 @@ def latent_attention(
     if indexes is not None and model.selects_tokens:
         query, keys = _absorbed(layer, query), jnp.concatenate((vectors, rotary), -1)
         if model.run.attention == "flashmla":
-            rated = indexes[1][:, None]
-            context = _fused_among_chosen(layer, query, keys[:, None], indexes, rated)
+            vectors, rated = keys[:, None], indexes[1][:, None]
+            context = _fused_among_chosen(layer, query, vectors, indexes, rated)
         else:
             context = _among_selected(layer, query, keys, indexes)
         return checkpoint_name(_head_values(layer, layer.by_heads(context)), "context"), cache

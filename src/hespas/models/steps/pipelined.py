@@ -26,8 +26,8 @@ Weights = Mapping[str, Any]
 
 def part_step(decoder: Transformer, part: Part) -> Step:
     """Return a program of a part."""
-    made = _update if part.program is PartProgram.UPDATE else _pass
-    function, arguments, donated = made(decoder, part)
+    program = _update if part.program is PartProgram.UPDATE else _pass
+    function, arguments, donated = program(decoder, part)
     return Step(
         function=jax.jit(function, donate_argnums=donated),
         arguments=arguments,
