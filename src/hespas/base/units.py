@@ -80,10 +80,13 @@ def parse_quantity(text: str, unit: str, *, location: str = "") -> float:
     factors = _factors(unit) | {"": 1.0}
     if match is None or match[2] not in factors:
         example = "ms or us" if unit == "s" else f"G{unit} or T{unit}"
+        kind = f"quantity in {unit}" if unit else "number"
         raise ConfigError(
-            f"{text!r} is not a quantity in {unit}",
+            f"{text!r} is not a {kind}",
             location=location,
-            hint=f"give a number, and {unit} or a multiple such as {example}",
+            hint=f"give a number, and {unit} or a multiple such as {example}"
+            if unit
+            else "write it as in 1.5, 20k or 3M",
         )
     value = float(match[1]) * factors[match[2]]
     if not isfinite(value):

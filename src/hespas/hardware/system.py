@@ -81,12 +81,15 @@ _FORM = "DIM=xFACTOR or DIM=RATE, as in 1=x0.5 or 1=25GB/s; the nearest dimensio
 def parse_link_bandwidths(texts: Iterable[str]) -> tuple[LinkBandwidth, ...]:
     """Read ``DIM=xFACTOR`` and ``DIM=RATE``; `ConfigError` for anything else.
 
-    >>> [str(change) for change in parse_link_bandwidths(["0=x2", "1=25GB/s"])]
-    ['0=x2', '1=2.5e+10B/s']
+    Several may stand in a text, with commas between them.
+
+    >>> [str(change) for change in parse_link_bandwidths(["0=x2,1=25GB/s", "2=x0.5"])]
+    ['0=x2', '1=2.5e+10B/s', '2=x0.5']
     """
     name = "link_bandwidth"
     changes: list[LinkBandwidth] = []
-    for key, text in parse_pairs(texts, name=name, form=_FORM).items():
+    pairs = [pair for text in texts for pair in text.split(",")]
+    for key, text in parse_pairs(pairs, name=name, form=_FORM).items():
         shown, dimension = f"{option(name)} is {f'{key}={text}'[:60]!r}", whole_number(key)
         if dimension is None:
             raise ConfigError(shown, hint=f"write {_FORM}")

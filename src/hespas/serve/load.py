@@ -128,7 +128,9 @@ class Lengths:
         if self.mean < 1:
             raise ConfigError(f"a length is {self.mean} tokens", hint="give 1 or more")
         if not 0 <= self.spread < 1:
-            raise ConfigError(f"a spread is {self.spread:g}", hint="give 0 or more, less than 1")
+            raise ConfigError(
+                f"{option('length_spread')} is {self.spread:g}", hint="give 0 or more, less than 1"
+            )
 
     def drawn(self, generator: np.random.Generator, count: int) -> tuple[int, ...]:
         """Draw lengths."""

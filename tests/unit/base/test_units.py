@@ -97,3 +97,10 @@ def test_what_is_printed_reads_back(value: float) -> None:
 @given(st.floats(min_value=1e-12, max_value=1e6))
 def test_times_read_back(value: float) -> None:
     assert parse_quantity(format_time(value), "s") == pytest.approx(value, rel=5e-4)
+
+
+def test_a_number_without_a_unit_is_named_so() -> None:
+    with pytest.raises(ConfigError, match="'nan' is not a number") as refused:
+        parse_quantity("nan", "")
+    assert refused.value.hint == "write it as in 1.5, 20k or 3M"
+    assert parse_quantity("20k", "") == 20_000
