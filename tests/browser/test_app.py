@@ -566,6 +566,12 @@ def test_candidates_are_read_on_a_phone(page: Page, server: Server) -> None:
     cell = page.locator("td.candidate").bounding_box()
     assert cell is not None
     assert cell["height"] < 120
+    button = page.get_by_role("button", name="open micro_batch").bounding_box()
+    assert button is not None
+    assert button["x"] + button["width"] <= 390
+    time = page.get_by_role("cell", name="1.762 s").bounding_box()
+    assert time is not None
+    assert time["x"] + time["width"] <= button["x"]
     page.unroute("**/api/search")
 
 
