@@ -172,5 +172,5 @@ def test_frameworks_of_pytorch_read_rows_of_the_embedding(name: str) -> None:
     maxtext = model_named("llama3-100m")
     given = software_named(name).settings_for(is_hopper=True)
     assert maxtext.settings.as_run.style.one_hot
-    assert not maxtext.with_options(given).settings.as_run.style.one_hot
-    assert maxtext.with_options({"embedding_lookup": "product"}).settings.as_run.style.one_hot
+    assert not maxtext.with_options(given).as_run.style.one_hot
+    assert maxtext.with_options({"embedding_lookup": "product"}).as_run.style.one_hot
