@@ -374,7 +374,10 @@ def _is_tpu(target: str) -> bool:
 
 def _why_unfused(kernels: str, target: str | None, settings: Any) -> str:
     if target is None:
-        return "nothing says that what runs it has fused kernels"
+        return (
+            "nothing says that what runs it has fused kernels; "
+            f"--attention {kernels} says that it has them"
+        )
     missing = _missing_kernels(kernels, target)
     if missing:
         return missing
