@@ -345,7 +345,6 @@ class _Names:
     def _axis(self, groups: GroupTable, *, is_whole: bool) -> str:
         """Return the mesh axes or the shape of groups."""
         if prod(size for _, size in self.axes) == self.devices:
-            distinct = {frozenset(group) for group in groups}
             axes = [(name, size) for name, size in self.axes if size > 1]
             for count in range(1, min(len(axes), _SUBSETS) + 1):
                 for used in combinations(axes, count):
@@ -353,7 +352,7 @@ class _Names:
                         continue
                     names = [name for name, _ in used]
                     along = on_devices(groups_along(self.axes, names), self.order)
-                    if _is_along(distinct, along, is_whole=is_whole):
+                    if _are_same(groups, along) if is_whole else _are_inside(groups, along):
                         return "+".join(names)
         return _shape(groups, self.devices, is_whole=is_whole)
 
@@ -370,15 +369,20 @@ class _Names:
         return max((limit for limit in limits if limit is not None), default=None)
 
 
-def _is_along(groups: set[frozenset[int]], along: GroupTable, *, is_whole: bool) -> bool:
-    """Return whether groups are those along mesh axes.
+def _are_same(groups: GroupTable, along: GroupTable) -> bool:
+    """Return whether groups are those along mesh axes, in any order."""
+    if groups == along:
+        return True
+    member, first = groups[0][0], frozenset(groups[0])
+    if not any(member in group and first == frozenset(group) for group in along):
+        return False
+    return set(map(frozenset, groups)) == set(map(frozenset, along))
 
-    Pairs of a permutation have to be inside of them.
-    """
-    if is_whole:
-        return groups == {frozenset(group) for group in along}
+
+def _are_inside(pairs: GroupTable, along: GroupTable) -> bool:
+    """Return whether the ends of each pair are in one group."""
     group_of = {member: number for number, group in enumerate(along) for member in group}
-    return all(len({group_of[member] for member in pair}) <= 1 for pair in groups)
+    return all(len({group_of[member] for member in pair}) <= 1 for pair in pairs)
 
 
 def _bus(prediction: Prediction) -> Bus | None:
