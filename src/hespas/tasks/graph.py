@@ -316,8 +316,8 @@ def _partners(graph: TaskGraph, task: Task) -> dict[int, int]:
 
 
 def _check_partners(graph: TaskGraph, task: Task, partners: dict[int, int], count: int) -> None:
-    absent = next((device for device in partners if not 0 <= device < graph.device_count), None)
-    if absent is not None:
+    if min(partners, default=0) < 0 or max(partners, default=0) >= graph.device_count:
+        absent = next(device for device in partners if not 0 <= device < graph.device_count)
         message = f"device {absent} is not among the {graph.device_count} devices"
         raise TraceError(message, location=_location(graph, task))
     if len(partners) != count:
