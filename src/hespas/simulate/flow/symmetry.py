@@ -356,27 +356,15 @@ def alike(question: _Question) -> _Alike:
     A prediction asks several times: with other durations, and with faster links.
     """
     groups, topology = question.groups, question.topology
+    every, same_links = _every_load(question)
+    links, link = np.unique(every.link, return_inverse=True)
+    every = replace(every, link=link.reshape(-1))
+    joined, first = _joined(every, topology.bytes_per_ns(links))
+    del every, link  # They are large.
+    links = links[first]
     block_of = np.zeros(groups.count, dtype=np.int64)
-    pattern_numbers: dict[Pattern, int] = {}
-    same_links: dict[tuple[int, Pattern], int] = {}
-    parts: list[_Loads] = []
     for index, block in enumerate(question.blocks):
         block_of[block.placed.groups] = index
-        distinct: list[_Loads] = []
-        for pattern in block.patterns:
-            number = pattern_numbers.setdefault(pattern, len(pattern_numbers))
-            loads = _loads_of(topology, block, pattern, number, question.exclusive)
-            same = next((item for item in distinct if item.crosses_same_links(loads)), None)
-            if same is None:
-                distinct.append(loads)
-            elif len(same.pattern):
-                number = int(same.pattern[0])
-            same_links[index, pattern] = number
-        parts += distinct
-    every = _concatenated(parts)
-    links, link = np.unique(every.link, return_inverse=True)
-    joined, first = _joined(replace(every, link=link.reshape(-1)), topology.bytes_per_ns(links))
-    links = links[first]
     if question.is_folded:
         numbers = refine(
             np.array(question.graph_of_device, dtype=np.int64),
@@ -396,6 +384,26 @@ def alike(question: _Question) -> _Alike:
         links=links[class_loads.first_link],
         same_links=same_links,
     )
+
+
+def _every_load(question: _Question) -> tuple[_Loads, dict[tuple[int, Pattern], int]]:
+    """Return all loads, and for each block and pattern the one with the same links."""
+    pattern_numbers: dict[Pattern, int] = {}
+    same_links: dict[tuple[int, Pattern], int] = {}
+    parts: list[_Loads] = []
+    for index, block in enumerate(question.blocks):
+        distinct: list[_Loads] = []
+        for pattern in block.patterns:
+            number = pattern_numbers.setdefault(pattern, len(pattern_numbers))
+            loads = _loads_of(question.topology, block, pattern, number, question.exclusive)
+            same = next((item for item in distinct if item.crosses_same_links(loads)), None)
+            if same is None:
+                distinct.append(loads)
+            elif len(same.pattern):
+                number = int(same.pattern[0])
+            same_links[index, pattern] = number
+        parts += distinct
+    return _concatenated(parts), same_links
 
 
 def _roles_of_devices(groups: Groups) -> Edges:
