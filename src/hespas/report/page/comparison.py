@@ -8,7 +8,7 @@ from hespas.base.frozen import frozen
 from hespas.base.units import format_amount, format_quantity, format_time
 from hespas.prediction.figures.schema import RunReport
 from hespas.report.compare import Comparison, TimeRow, compared, signed_time
-from hespas.report.page.document import Cell, Page, Part, Section, Table, time_cell
+from hespas.report.page.document import Cell, Notes, Page, Part, Section, Table, time_cell
 from hespas.report.page.step import part_rows
 from hespas.report.page.vega import (
     PALETTE,
@@ -118,6 +118,9 @@ def _difference(first: NamedReport, run: NamedReport) -> Section:
 
 
 def _parts(comparison: Comparison) -> Iterator[Part]:
+    if comparison.work:
+        names = f"a is {comparison.a}, and b {comparison.b}"
+        yield Notes(texts=(f"{comparison.work}; {names}",), is_warning=True)
     unit = time_unit(max(comparison.step.a_s, comparison.step.b_s))
     yield _waterfall("By cause", comparison.step, comparison.parts, comparison, unit)
     compute = next((row for row in comparison.parts if row.name == "compute"), None)

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from hespas.report.page.comparison import NamedReport, comparison_page
+from hespas.report.page.document import Notes
 from hespas.report.page.vega import Chart
 from step_reports import step_json, step_report
 
@@ -49,3 +50,12 @@ def test_what_takes_longer_is_named() -> None:
 def test_each_is_compared_with_the_first() -> None:
     page = comparison_page([named("a"), named("b", **slower()), named("c")])
     assert [section.title for section in page.sections] == ["Side by side", "a to b", "a to c"]
+
+
+def test_steps_of_other_work_stand_out() -> None:
+    half = step_json()["tokens_per_s"] / 2
+    *_, section = comparison_page([named("all"), named("half", tokens_per_s=half)]).sections
+    (note,) = [part for part in section.parts if isinstance(part, Notes)]
+    assert note.is_warning
+    assert "not of the same work" in note.texts[0]
+    assert note.texts[0].endswith("a is all, and b half")
