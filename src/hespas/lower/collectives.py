@@ -1,15 +1,16 @@
 """Collectives: rewritten before layouts, and combined.
 
-Before layouts, sums over devices are joined, scattered, and turned first, and gathers are narrowed.
-Collectives of one kind, among the same devices, that do not wait for each other are one, up to the
-sizes that the compiler's options say. All-reduces are one buffer: their operands are concatenated,
-and each result is cut out of it again. `hespas.lower.starts` places them.
+Before layouts, sums over devices are joined, folded, scattered, and turned first, and gathers are
+narrowed. Collectives of one kind, among the same devices, that do not wait for each other are one,
+up to the sizes that the compiler's options say. All-reduces are one buffer: their operands are
+concatenated, and each result is cut out of it again. `hespas.lower.starts` places them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from functools import lru_cache
 from math import prod
 
 from msgspec.structs import replace
@@ -17,6 +18,7 @@ from msgspec.structs import replace
 from hespas.compile.options import CompileOptions
 from hespas.lower.build import Names, fusion_around
 from hespas.program.attrs import CollectiveAttrs, DimensionsAttrs, DotAttrs
+from hespas.program.groups import ListedGroups, ReplicaGroups
 from hespas.program.operations.traits import Category
 from hespas.program.program import (
     Op,
@@ -73,6 +75,46 @@ def _joined_sums(op: Op, uses: Uses) -> Sequence[Op] | None:
         replace(op, operands=operands, results=(summed,)),
         replace(reduced[1], operands=(summed,), results=op.results),
     )
+
+
+def _folded_sums(op: Op, uses: Uses) -> Sequence[Op] | None:
+    """Return one all-reduce for an all-reduce of an all-reduce.
+
+    Source: XLA's pass AllReduceFolder.
+    """
+    inner = uses.producer(op.operands[0])
+    if inner is None or uses.only_reader(inner.results[0]) is not op:
+        return None
+    if _sum_over(inner) is None or _sum_over(inner) != _sum_over(op):
+        return None
+    attrs, inner_attrs = op.attrs, inner.attrs
+    assert isinstance(attrs, CollectiveAttrs)  # noqa: S101 - as `_sum_over` says
+    assert isinstance(inner_attrs, CollectiveAttrs)  # noqa: S101 - as above
+    groups = _folded_groups(inner_attrs.groups, attrs.groups)
+    if groups is None:
+        return None
+    return (replace(op, operands=inner.operands, attrs=replace(attrs, groups=groups)),)
+
+
+@lru_cache
+def _folded_groups(inner: ReplicaGroups, outer: ReplicaGroups) -> ListedGroups | None:
+    """Return among which devices both sums are one, None where they are none.
+
+    >>> pairs = ListedGroups(groups=((0, 1), (2, 3)))
+    >>> across = ListedGroups(groups=((0, 2), (1, 3)))
+    >>> _folded_groups(pairs, across).groups, _folded_groups(pairs, pairs)
+    (((0, 1, 2, 3),), None)
+    """
+    group_of = {member: group for group in inner.listed() for member in group}
+    found: set[tuple[int, ...]] = set()
+    for group in outer.listed():
+        parts = {group_of.get(member, ()) for member in group}
+        if len(parts) != len(group):
+            return None
+        found.add(tuple(sorted(member for part in parts for member in part)))
+    if sum(map(len, found)) != len(group_of):
+        return None
+    return ListedGroups(groups=tuple(sorted(found)))
 
 
 def _sums_first(op: Op, uses: Uses) -> Sequence[Op] | None:
@@ -135,13 +177,20 @@ def _held_back(op: Op, uses: Uses) -> Sequence[Op] | None:
 
 def _sum_key(op: Op) -> Hashable | None:
     """Return a key of all-reduces whose sum may be reduced."""
+    attrs = op.attrs
+    kind = _sum_over(op)
+    return (attrs.groups, kind) if isinstance(attrs, CollectiveAttrs) and kind else None
+
+
+def _sum_over(op: Op) -> Hashable | None:
+    """Return the kind of an all-reduce of one array that adds; None for others."""
     kinds = [applied.kind for applied in applied_ops(op)]
     if op.kind != "all_reduce" or len(op.results) != 1 or kinds != ["add"]:
         return None
     attrs = op.attrs
     if not isinstance(attrs, CollectiveAttrs):
         return None
-    return attrs.groups, attrs.mode, op.results[0].type, _bodies(op)
+    return attrs.mode, op.results[0].type, _bodies(op)
 
 
 def _scattered(op: Op, uses: Uses) -> Sequence[Op] | None:
@@ -282,6 +331,7 @@ def like(value: Value, element: ElementType) -> Value:
 
 JOINED_SUMS = Pattern(kinds=("add",), change=_joined_sums)
 SUMS_FIRST = Pattern(kinds=("add",), change=_sums_first)
+FOLDED_SUMS = Pattern(kinds=("all_reduce",), change=_folded_sums)
 HELD_BACK = Pattern(kinds=("convert",), change=_held_back)
 SCATTERED_SUMS = Pattern(kinds=("dynamic_slice",), change=_scattered)
 TURNED_FIRST = Pattern(kinds=("transpose",), change=_turned_first)

@@ -137,6 +137,7 @@ RULES: tuple[tuple[Writer, Pattern | Callable[[Block], Block]], ...] = (
     (_ALL, reductions.SCANS),
     (_ALL, reductions.BEFORE_RESHAPES),
     (_ALL, collectives.JOINED_SUMS),
+    (Writer.GPU, collectives.FOLDED_SUMS),
     (Writer.LIBRARY, collectives.SUMS_FIRST),
     (_ALL, collectives.SCATTERED_SUMS),
     (_OF_CUDA, convolutions.CUDNN_CALLS),

@@ -3,8 +3,9 @@ from __future__ import annotations
 import pytest
 
 from hespas.frontend.load import load_source
-from hespas.lower.collectives import JOINED_SUMS, SCATTERED_SUMS
+from hespas.lower.collectives import FOLDED_SUMS, JOINED_SUMS, SCATTERED_SUMS
 from hespas.lower.simplify import Simplifier
+from hespas.program.attrs import CollectiveAttrs
 from hespas.program.program import values_read
 from programs import VECTOR, all_reduce, main_function, on_devices, vector_main
 from rewriting import rewritten
@@ -114,6 +115,25 @@ def test_sums_of_reduced_values_are_reduced_once(
         block.operations[:-1], JOINED_SUMS, results=block.operations[-1].operands
     )
     assert [op.kind for op in operations] == kinds
+
+
+ACROSS, PAIRS, ALL = ((0, 2), (1, 3)), ((0, 1), (2, 3)), ((0, 1, 2, 3),)
+Groups = tuple[tuple[int, ...], ...]
+
+
+@pytest.mark.parametrize(("outer", "sizes"), [(ACROSS, [4]), (PAIRS, [2, 2]), (ALL, [2, 4])])
+def test_a_sum_of_sums_over_other_devices_is_one(outer: Groups, sizes: list[int]) -> None:
+    text = main_function(
+        f"""{all_reduce("%b", "%a", groups=PAIRS)}
+        {all_reduce("%c", "%b", groups=outer)}
+        return %c : {VECTOR}""",
+        arguments=f"%a: {VECTOR}",
+        results=VECTOR,
+    )
+    block = load_source(on_devices(text).encode(), name="test.mlir").main.body
+    sums = rewritten(block.operations[:-1], FOLDED_SUMS, results=block.operations[-1].operands)
+    attributes = [op.attrs for op in sums if isinstance(op.attrs, CollectiveAttrs)]
+    assert [each.groups.group_size for each in attributes] == sizes
 
 
 def test_a_loop_makes_what_it_would_carry_unchanged() -> None:
