@@ -278,7 +278,7 @@ def test_rows_are_what_a_run_with_that_one_thing_changed_gives(
         changed[AT_BOOST] = run(node, system, power_limit_w=1e4)
     for change, again in changed.items():
         assert rows[change] == pytest.approx(again.step_time_s, rel=1e-9), change
-    # Of kernels that are read the row doubles the pipelines, too.
+    # The row doubles the lanes of element-wise arithmetic, too.
     doubled = run(
         node,
         system,
@@ -286,4 +286,4 @@ def test_rows_are_what_a_run_with_that_one_thing_changed_gives(
         per_datatype_flops=faster,
         peak_flops=2 * device.peak_flops,
     )
-    assert rows[ARITHMETIC_DOUBLED] == pytest.approx(doubled.step_time_s, rel=0.005)
+    assert rows[ARITHMETIC_DOUBLED] == pytest.approx(doubled.step_time_s, rel=0.02)
