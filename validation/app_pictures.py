@@ -1,7 +1,7 @@
-"""Take the pictures of ``hespas app`` in docs/images anew, in Chromium.
+"""Renew the pictures of ``hespas app`` in docs/images: Chromium renders each view.
 
-They are looked at before they are committed: fonts and colours are those of this machine. The
-search takes a few minutes.
+Review them before you commit them, as the local fonts decide how they look. The search takes a few
+minutes.
 
     python validation/app_pictures.py [VIEW ..]
 """

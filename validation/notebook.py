@@ -46,7 +46,7 @@ Where the step goes. In a notebook of your own the charts answer the pointer.
 %% code
 prediction.plot("step")
 %% markdown
-The memory of a device over the step; the dashed line is what it has:
+This plots the memory that a device uses over the step; the dashed line is its capacity:
 %% code
 prediction.plot("memory")
 %% markdown

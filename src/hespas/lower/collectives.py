@@ -15,6 +15,7 @@ from math import prod
 
 from msgspec.structs import replace
 
+from hespas.base.frozen import frozen
 from hespas.compile.options import CompileOptions
 from hespas.lower.build import Names, fusion_around
 from hespas.program.attrs import CollectiveAttrs, DimensionsAttrs, DotAttrs
@@ -85,15 +86,13 @@ def _folded_sums(op: Op, uses: Uses) -> Sequence[Op] | None:
     inner = uses.producer(op.operands[0])
     if inner is None or uses.only_reader(inner.results[0]) is not op:
         return None
-    if _sum_over(inner) is None or _sum_over(inner) != _sum_over(op):
+    own, before = _sum_of(op), _sum_of(inner)
+    if own is None or before is None or own.kind != before.kind:
         return None
-    attrs, inner_attrs = op.attrs, inner.attrs
-    assert isinstance(attrs, CollectiveAttrs)  # noqa: S101 - as `_sum_over` says
-    assert isinstance(inner_attrs, CollectiveAttrs)  # noqa: S101 - as above
-    groups = _folded_groups(inner_attrs.groups, attrs.groups)
+    groups = _folded_groups(before.groups, own.groups)
     if groups is None:
         return None
-    return (replace(op, operands=inner.operands, attrs=replace(attrs, groups=groups)),)
+    return (replace(op, operands=inner.operands, attrs=replace(op.attrs, groups=groups)),)
 
 
 @lru_cache
@@ -155,9 +154,9 @@ def _split_sum(op: Op, uses: Uses) -> tuple[Op, Value] | None:
 
 def _are_joined(reduced: Sequence[Op], uses: Uses) -> bool:
     """Return whether the sum of all-reduces may be reduced once."""
-    keys = {_sum_key(reduction) for reduction in reduced}
+    sums = {_sum_of(reduction) for reduction in reduced}
     are_read_once = all(uses.count(reduction.results[0]) == 1 for reduction in reduced)
-    return len(keys) == 1 and None not in keys and are_read_once
+    return len(sums) == 1 and None not in sums and are_read_once
 
 
 def _held_back(op: Op, uses: Uses) -> Sequence[Op] | None:
@@ -175,22 +174,23 @@ def _held_back(op: Op, uses: Uses) -> Sequence[Op] | None:
     return None if uses.producer(weight) is not None else (replace(op, operands=(weight,)),)
 
 
-def _sum_key(op: Op) -> Hashable | None:
-    """Return a key of all-reduces whose sum may be reduced."""
-    attrs = op.attrs
-    kind = _sum_over(op)
-    return (attrs.groups, kind) if isinstance(attrs, CollectiveAttrs) and kind else None
+@frozen
+class _Sum:
+    """Devices whose arrays an all-reduce adds, and how; those of equal ones may be added first."""
+
+    groups: ReplicaGroups
+    kind: Hashable
 
 
-def _sum_over(op: Op) -> Hashable | None:
-    """Return the kind of an all-reduce of one array that adds; None for others."""
+def _sum_of(op: Op) -> _Sum | None:
+    """Return the sum of an all-reduce of one array; None for other operations."""
     kinds = [applied.kind for applied in applied_ops(op)]
     if op.kind != "all_reduce" or len(op.results) != 1 or kinds != ["add"]:
         return None
     attrs = op.attrs
     if not isinstance(attrs, CollectiveAttrs):
         return None
-    return attrs.mode, op.results[0].type, _bodies(op)
+    return _Sum(groups=attrs.groups, kind=(attrs.mode, op.results[0].type, _bodies(op)))
 
 
 def _scattered(op: Op, uses: Uses) -> Sequence[Op] | None:

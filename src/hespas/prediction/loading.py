@@ -11,7 +11,6 @@ from hashlib import sha256
 from math import prod
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -33,7 +32,7 @@ from hespas.frontend.load import is_false_first, load_per_device, load_undivided
 from hespas.frontend.mesh import cached_global_facts
 from hespas.frontend.overrides import Loaded, LoadOptions
 from hespas.hardware.system import System
-from hespas.models.software import Software, software_named
+from hespas.models.software import software_named
 from hespas.prediction.checks import check_effects
 from hespas.prediction.fidelity import Plan, fallen_back, planned
 from hespas.prediction.kept import loaded_once
@@ -63,9 +62,6 @@ from hespas.program.scopes import merged_layers, read_scope
 from hespas.sources.source import FileSource, ModelSource, platform_of
 from hespas.sources.workload import Workload, export_cache, read_workload
 from hespas.work.gemm import gemms
-
-if TYPE_CHECKING:
-    from hespas.lower.library import ShardCopies
 
 log = logging.getLogger("hespas")
 IN_GRAPHS = "host launches: CUDA graphs launch all kernels, and the host takes no part"
@@ -254,6 +250,7 @@ def _fused(
     from hespas.compile.targets import compute_capability  # noqa: PLC0415
     from hespas.lower.expand import expanded  # noqa: PLC0415
     from hespas.lower.fused import Writer, fused, turns_8_bits  # noqa: PLC0415
+    from hespas.lower.library import ShardCopies  # noqa: PLC0415
 
     start_s = perf_counter()
     target = target_of(options, system)
@@ -285,7 +282,9 @@ def _fused(
         compute_capability=None if target is None else compute_capability(target),
         devices_per_host=system.dimensions[0].size if system and system.dimensions else None,
         by_module=software is not None and software.runs_by_module,
-        shard_copies=None if software is None else _shard_copies(program, software),
+        shard_copies=None
+        if software is None or software.fsdp is None
+        else ShardCopies(groups=_fsdp_groups(program), version=software.fsdp),
         scales_tensors=software is not None
         and software.scales_tensors(types, is_hopper=turns_8_bits(device)),
     )
@@ -293,16 +292,11 @@ def _fused(
     return result
 
 
-def _shard_copies(program: Program, software: Software) -> ShardCopies | None:
-    from hespas.lower.library import ShardCopies  # noqa: PLC0415
-
-    if software.fsdp is None:
-        return None
+def _fsdp_groups(program: Program) -> frozenset[frozenset[int]]:
     mesh = program.global_facts.mesh
-    is_divided = dict(mesh).get(_FSDP, 1) > 1
-    listed = groups_along(mesh, (_FSDP,)) if is_divided else ()
-    groups = frozenset(map(frozenset, listed))
-    return ShardCopies(groups=groups, version=software.fsdp)
+    if dict(mesh).get(_FSDP, 1) < 2:
+        return frozenset()
+    return frozenset(map(frozenset, groups_along(mesh, (_FSDP,))))
 
 
 def _read(content: bytes, options: PredictOptions, *, false_first: bool = False) -> Loaded:

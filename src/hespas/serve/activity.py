@@ -16,7 +16,7 @@ class Iterations:
     tokens_ps: int = 0
 
     def add(self, elapsed_ps: int, tokens: int) -> None:
-        """Count iterations of so many new tokens each."""
+        """Count iterations that each make ``tokens`` new tokens."""
         self.elapsed_ps += elapsed_ps
         self.tokens_ps += tokens * elapsed_ps
 

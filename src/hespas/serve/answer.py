@@ -307,7 +307,7 @@ def _crowd(requests: Requests, plan: ServingPlan) -> Requests:
 
 
 def _at_least(requests: Requests, count: int) -> Requests:
-    """Return so many requests or more, repeated.
+    """Return ``count`` requests or more, repeated.
 
     Those that share prefixes, or follow one another, are another load if repeated: they stay.
     """
