@@ -45,6 +45,7 @@ from hespas.prediction.options import (
     NetworkOptions,
     PredictOptions,
 )
+from hespas.prediction.rates import check_rates
 from hespas.prediction.result import Prediction, computation_alone
 from hespas.prediction.workload import mesh_of, work_of
 from hespas.price.cache import MemoryStore, Store
@@ -250,6 +251,9 @@ def price(
         first = partial(estimated, progress=advance)
         sustained = options.estimate.power.clocks is Clocks.SUSTAINED
         result = at_sustained_clock(chosen, first, estimated) if sustained else first(chosen)
+    is_stage = program.recorded is not None and program.recorded.stages
+    if estimator is None and options.program.model.part is None and not is_stage:
+        check_rates([(prepared.graph, prepared.modules)], options)
     saved = 100 * result.reuse.time_reduction
     log.info("estimated in %.3f s; reuse saved %.1f %%", perf_counter() - start_s, saved)
     return result
@@ -328,12 +332,15 @@ def _predict_stages(first: Prediction, recorded: Recorded, options: PredictOptio
 
     check_options(options, first.graph.program.source)
     others: list[Prediction] = []
+    divided = [(first.graph, first.modules)]
     for program in recorded.stages:
         settled = settle(program, devices=options.program.devices, system=first.system)
         prepared = divide_whole(settled, options, first.system)
         estimates = price(prepared, options, store=store_of(options.estimate))
         tasks = tasks_of(prepared, estimates, options)
         others.append(unsimulated(prepared, estimates, tasks, options))
+        divided.append((prepared.graph, prepared.modules))
+    check_rates(divided, options)
     return with_stages(first, others, options)
 
 

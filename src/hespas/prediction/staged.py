@@ -46,6 +46,7 @@ from hespas.prediction.passes import (
     spread,
     tasks_without_sums,
 )
+from hespas.prediction.rates import check_rates
 from hespas.prediction.result import Prediction
 from hespas.price.cache import Store
 from hespas.program.collectives import CollectiveKind
@@ -75,6 +76,8 @@ def predict_pipeline(options: PredictOptions) -> PipelinePrediction:
             if part not in costs:
                 log.info("part: %s", part)
                 costs[part] = _cost(cut, part, store)
+    programs = [each for cost in costs.values() for each in (cost.prediction, cost.update_prediction)]
+    check_rates([(each.graph, each.modules) for each in programs], cut.options)
     exchange = Exchange(
         system=cut.system,
         choice=model_of(cut.options.network, cut.system),
