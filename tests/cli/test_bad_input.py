@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -11,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from hespas.hardware.presets import PRESETS_DIRECTORY
 from programs import all_reduce, on_devices, vector_main
 
 Call = Callable[..., CompletedProcess[str]]
@@ -95,6 +93,7 @@ def test_a_compressed_or_binary_file_is_refused(call: Call) -> None:
 @pytest.mark.parametrize(
     ("flags", "parts"),
     [
+        (("--launch-overhead", "3"), ("3 without a unit is 3 s", "give 3us, or 3s")),
         (("--peak-flops", "-1"), ("--peak-flops is '-1'", "positive")),
         (("--peak-flops", "0"), ("--peak-flops is '0'", "positive")),
         (("--peak-flops", "989"), ("without a unit is 989 FLOP/s", "give 989TFLOP/s")),
@@ -325,12 +324,8 @@ def test_times_beyond_what_can_be_computed_with_are_reported(call: Call, block: 
     node = ("--node", "H100_80GB")
     slow = call("hespas", "estimate", block, *node, "--memory-bandwidth", "1e-300B/s")
     refused(slow, "region 0 takes longer than can be computed with", "check the rates")
-    network = {"topology": ["Ring"], "npus_count": [4], "bandwidth": [1e-308], "latency": [1.0]}
-    home = Path("node/astra-sim")
-    shutil.copytree(PRESETS_DIRECTORY / "systems" / "H100_80GB_4GPU" / "astra-sim", home)
-    (home / "network.yml").write_text(json.dumps(network).replace("1e-308", "1.0e-308"))
-    shown = call("hespas", "run", block, *node, "--system", "./node")
-    refused(shown, "node: a transfer or a task takes longer", "check its bandwidths")
+    links = ("--cluster", "4xH100_80GB", "--link-bandwidth", "0=1e-300B/s")
+    refused(call("hespas", "run", block, *links), "a transfer or a task takes longer", "check its")
 
 
 @pytest.mark.parametrize(

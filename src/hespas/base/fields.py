@@ -102,7 +102,8 @@ class Option:
     ``name`` is the main flag without dashes, and the name that `hespas.errors.option` marks in
     errors; by default it is the field's name. ``aliases`` are further flags. ``key`` is the key of
     the configuration file, with dots between nested keys. ``parse`` converts the text of a flag to
-    a value, or the value is a number in ``unit``; without both the field's type decides. Of these
+    a value, or the value is a number in ``unit``; without both the field's type decides. A text
+    without a unit is refused where ``usual_unit``, which most people mean, is another. Of these
     ``metavar``, what help calls the value, has its default. A number must be at least ``least``,
     and, with only a unit, more than 0. ``applies_to`` lists everything
     that must be present for the option to have an effect, in addition to its dataclass's
@@ -122,6 +123,7 @@ class Option:
     key: str = ""
     parse: Callable[[Any], object] | None = None
     unit: str | None = None
+    usual_unit: str = ""
     least: int | None = None
     choices: tuple[str, ...] = ()
     metavar: str | None = None
@@ -160,6 +162,7 @@ class Option:
         if self.unit is not None and isinstance(raw, str):
             read = parse_rate if self.unit in USUAL_UNITS else parse_quantity
             number = read(raw, self.unit, location=mark(self.name))
+            self._refuse_bare(raw.strip(), number)
             self.check(number, shown=repr(raw))
             return number
         enum = next((kind for kind in self.kinds if issubclass(kind, Enum)), None)
@@ -168,6 +171,15 @@ class Option:
         if Path in self.kinds and str not in self.kinds and isinstance(raw, str):
             return Path(raw)
         return raw
+
+    def _refuse_bare(self, text: str, number: float) -> None:
+        """Refuse a number whose unit most people take for another."""
+        if self.usual_unit and number and not text[-1].isalpha():
+            raise ConfigError(
+                f"{text} without a unit is {text} {self.unit}",
+                location=mark(self.name),
+                hint=f"give {text}{self.usual_unit}, or {text}{self.unit} if it is meant",
+            )
 
     def check(self, value: object, *, shown: str = "") -> None:
         """Raise `ConfigError` for a number out of bounds.

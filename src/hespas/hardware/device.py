@@ -30,6 +30,7 @@ from hespas.base.suggest import suggestion
 from hespas.base.units import parse_rate
 from hespas.errors import ConfigError, HardwareError, option
 from hespas.hardware.power import BoardPower
+from hespas.hardware.scales import check_power
 from hespas.program.types import ELEMENT_TYPES, PRECISIONS, PRODUCT_TYPES, ElementType, NumberKind
 
 
@@ -405,6 +406,8 @@ class RooflineHardware(
                 )
         check_rate(self.peak_flops, "FLOP/s", path=f"{HARDWARE}.peak_flops")
         check_rate(self.memory_bandwidth, "B/s", path=f"{HARDWARE}.memory_bandwidth")
+        check_power(self.tdp_w, path=f"{HARDWARE}.tdp_W")
+        check_power(self.power_limit_w, path=f"{HARDWARE}.power_limit_w")
         for name, rate in self.per_datatype_flops.items():
             check_rate(rate, "FLOP/s", path=f"{HARDWARE}.per_datatype_flops.{name}")
 

@@ -15,6 +15,7 @@ from hespas.base.frozen import frozen
 from hespas.errors import HardwareError
 from hespas.hardware.links import Link, LinkParameters
 from hespas.hardware.machine_links import Graph
+from hespas.hardware.scales import check_latency, check_link_rate
 
 _MOST_LINKS = 1 << 20
 
@@ -233,6 +234,12 @@ class Slice(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     on_chip_bandwidth: Positive | None = None
     dcn_bandwidth: Positive
     dcn_latency_s: NotNegative
+
+    def __post_init__(self) -> None:
+        for name in ("link_bandwidth", "on_chip_bandwidth", "dcn_bandwidth"):
+            check_link_rate(getattr(self, name), path=f"slice.{name}")
+        for name in ("link_latency_s", "dcn_latency_s"):
+            check_latency(getattr(self, name), path=f"slice.{name}")
 
     def axis_shapes(self, sides: Sequence[int]) -> tuple[Shape, ...]:
         """Return which axes of a slice close to rings.

@@ -21,9 +21,10 @@ from hespas.base.figures import (
     NotNegative,
     Positive,
     Text,
+    check_rate,
 )
 from hespas.base.suggest import suggestion
-from hespas.errors import HardwareError
+from hespas.errors import ConfigError, HardwareError
 from hespas.hardware.interconnect import (
     Dimension,
     Dimensions,
@@ -34,8 +35,16 @@ from hespas.hardware.interconnect import (
     Routing,
     Shape,
 )
-from hespas.hardware.links import Link, LinkParameters, check_protocols, link_names, load_link
+from hespas.hardware.links import (
+    Link,
+    LinkParameters,
+    check_link,
+    check_protocols,
+    link_names,
+    load_link,
+)
 from hespas.hardware.machine_links import Edge, Graph, MachineFile, read_machine_links
+from hespas.hardware.scales import check_latency, check_link_rate
 
 
 class _DimensionFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -128,6 +137,13 @@ def read_interconnect(path: Path, *, name: str) -> Interconnect:
         raise HardwareError(message, location=str(path), hint=hint)
     if isinstance(fabric, Dimensions):
         _check_algorithms(file, len(fabric.dimensions), str(path))
+    try:
+        _check_units(fabric)
+        check_latency(file.endpoint_delay_s, path="$.endpoint_delay_s")
+        check_rate(file.memory_bytes_per_s, "B/s", path="$.memory_bytes_per_s")
+    except ConfigError as error:
+        error.location = str(path)
+        raise
     return Interconnect(
         name=name,
         fabric=fabric,
@@ -139,6 +155,26 @@ def read_interconnect(path: Path, *, name: str) -> Interconnect:
         memory_bytes_per_s=file.memory_bytes_per_s,
         source=file.source or "",
     )
+
+
+def _check_units(fabric: Fabric) -> None:
+    """Raise `ConfigError` for a link whose figures are in other units."""
+    match fabric:
+        case Dimensions(dimensions=dimensions):
+            links = [
+                (f"$.dimensions[{n}].link", each.parameters) for n, each in enumerate(dimensions)
+            ]
+        case Dragonfly():
+            names = ("device_link", "local_link", "global_link")
+            links = [(f"$.dragonfly.{name}", getattr(fabric, name)) for name in names]
+        case Graph(edges=edges):
+            for edge in edges:
+                ends = f"the link from {edge.source!r} to {edge.target!r}"
+                check_link_rate(edge.bandwidth_bytes_per_s, path=f"{ends}: bandwidth_bytes_per_s")
+                check_latency(edge.latency_s, path=f"{ends}: latency_s")
+            return
+    for name, link in links:
+        check_link(link, path=name)
 
 
 def _check_algorithms(file: _NetworkFile, dimensions: int, location: str) -> None:

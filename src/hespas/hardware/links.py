@@ -20,7 +20,8 @@ from hespas.base.decode import decode, preset_names, read_json
 from hespas.base.figures import Count, Fraction, NotNegative, Positive, Text
 from hespas.base.frozen import frozen
 from hespas.base.suggest import suggestion
-from hespas.errors import HardwareError
+from hespas.errors import ConfigError, HardwareError
+from hespas.hardware.scales import check_latency, check_link_rate
 
 LINKS_DIRECTORY = CONFIGS / "links"
 
@@ -179,6 +180,11 @@ def read_link(path: Path) -> Link:
         raise HardwareError("the link has neither parameters nor measurements", location=location)
     if file.link is not None:
         check_protocols(file.link, location)
+        try:
+            check_link(file.link, path="$.link")
+        except ConfigError as error:
+            error.location = location
+            raise
     return Link(
         name=file.name,
         source=file.source,
@@ -223,6 +229,16 @@ def _scaled(fit: MeasuredCollective, ratio: float) -> MeasuredCollective:
         up_to_bytes=None if limit is None else max(1, round(limit * ratio)),
         bandwidth_bytes_per_s=fit.bandwidth_bytes_per_s * ratio,
     )
+
+
+def check_link(parameters: LinkParameters, *, path: str) -> None:
+    """Raise `ConfigError` for figures of a link in other units.
+
+    ``path`` is the JSON path of the link.
+    """
+    check_link_rate(parameters.bandwidth_bytes_per_s, path=f"{path}.bandwidth_bytes_per_s")
+    check_latency(parameters.latency_s, path=f"{path}.latency_s")
+    check_latency(parameters.step_overhead_s, path=f"{path}.step_overhead_s")
 
 
 def check_protocols(parameters: LinkParameters, location: str) -> None:

@@ -26,6 +26,7 @@ from hespas.hardware.device import (
 from hespas.hardware.interconnect import Slice
 from hespas.hardware.interconnect_file import read_interconnect
 from hespas.hardware.power import POWER, read_power
+from hespas.hardware.scales import check_latency, check_memory
 from hespas.hardware.system import System, bare_system, read_network, read_system
 
 PRESETS_DIRECTORY = CONFIGS
@@ -71,6 +72,8 @@ class NodeInfo(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         check_clock(self.clock_hz)
         check_rate(self.host_bandwidth, "B/s", path="$.host_bandwidth")
+        check_memory(self.memory_capacity_bytes, path="$.memory_capacity_bytes")
+        check_latency(self.launch_overhead_s, path="$.launch_overhead_s")
         if self.calibration and self.tables is None:
             raise HardwareError("calibration has no effect without tables", hint="add tables")
 

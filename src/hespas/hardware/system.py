@@ -40,6 +40,7 @@ from hespas.base.units import GIB, parse_rate
 from hespas.errors import ConfigError, HardwareError, option
 from hespas.hardware.interconnect import Dimension, Dimensions, Interconnect, Shape, dimension_of
 from hespas.hardware.jobs import ALONE, Jobs
+from hespas.hardware.scales import check_latency_ns, check_link_gb_per_s
 from hespas.program.collectives import COMMON_KINDS, CollectiveKind
 
 ASTRA_SHAPES = {
@@ -374,6 +375,14 @@ def read_network(path: Path) -> tuple[Dimension, ...]:
             location=str(path),
             hint=f"describe at most {MOST_DEVICES}",
         )
+    try:
+        for number, latency_ns in enumerate(file.latency):
+            check_latency_ns(latency_ns, path=f"$.latency[{number}]")
+        for number, gib_per_s in enumerate(file.bandwidth):
+            check_link_gb_per_s(gib_per_s, path=f"$.bandwidth[{number}]")
+    except ConfigError as error:
+        error.location = str(path)
+        raise
     rows = zip(file.topology, file.npus_count, file.bandwidth, file.latency, strict=True)
     return tuple(
         dimension_of(ASTRA_SHAPES[topology], count, bandwidth * GIB, latency / 1e9)

@@ -61,6 +61,7 @@ class GoodputOptions:
     device_failure_interval: float | None = declare(
         help="Mean time between failures of one device, as in 50000h.",
         unit="s",
+        usual_unit="h",
         default_text="as published for the part",
         needs="goodput",
         one_of="failures",
@@ -68,6 +69,7 @@ class GoodputOptions:
     checkpoint_interval: float | None = declare(
         help="Training between two checkpoints, as in 30min.",
         unit="s",
+        usual_unit="min",
         default_text="the one that loses least",
         needs="goodput",
     )
@@ -86,6 +88,7 @@ class GoodputOptions:
     restart_time: float = declare(
         help="From a failure until the program runs again, without loading the checkpoint.",
         unit="s",
+        usual_unit="min",
         needs="goodput",
         default=DEFAULT_START_S,
     )
@@ -98,6 +101,7 @@ class GoodputOptions:
     repair_time: float = declare(
         help="How long a node that failed is away.",
         unit="s",
+        usual_unit="h",
         needs="spare_nodes",
         default=DEFAULT_REPAIR_S,
     )

@@ -297,6 +297,7 @@ class EstimateOptions:
         help="What a kernel of a compiled program takes beside its work, as in 3us.",
         name="launch_overhead",
         unit="s",
+        usual_unit="us",
         least=0,
         applies_to=(LAUNCHES, SCHEDULE),
     )
@@ -304,6 +305,7 @@ class EstimateOptions:
         help="What PyTorch's host takes to launch a kernel, as in 10us.",
         name="host_launch",
         unit="s",
+        usual_unit="us",
         least=0,
         default_text="17.5us, measured beside an H100",
         one_of="host_launch",

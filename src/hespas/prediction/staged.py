@@ -76,7 +76,9 @@ def predict_pipeline(options: PredictOptions) -> PipelinePrediction:
             if part not in costs:
                 log.info("part: %s", part)
                 costs[part] = _cost(cut, part, store)
-    programs = [each for cost in costs.values() for each in (cost.prediction, cost.update_prediction)]
+    programs = [
+        each for cost in costs.values() for each in (cost.prediction, cost.update_prediction)
+    ]
     check_rates([(each.graph, each.modules) for each in programs], cut.options)
     exchange = Exchange(
         system=cut.system,

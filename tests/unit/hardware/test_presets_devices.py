@@ -248,10 +248,12 @@ def test_one_s_own_file_is_named_after_itself(tmp_path: Path) -> None:
 
 def test_one_s_own_directory_gives_name_and_memory(tmp_path: Path) -> None:
     _own(tmp_path, "config.json")
-    (tmp_path / "node.json").write_text('{"full_name": "Mine", "memory_capacity_bytes": 1024}')
+    (tmp_path / "node.json").write_text(
+        '{"full_name": "Mine", "memory_capacity_bytes": 1073741824}'
+    )
     device = load_device(tmp_path)
     assert device.name == tmp_path.name
-    assert device.memory_capacity_bytes == 1024
+    assert device.memory_capacity_bytes == 2**30
 
 
 def test_a_file_in_the_current_directory_needs_no_slash(
@@ -303,14 +305,22 @@ def test_a_file_of_another_method_is_no_device() -> None:
     [
         ("{}", "$ lacks 'full_name'; add it"),
         ('{"full_name": "x", "memory_capacity_bytes": 0}', "is 0; give an integer >= 1"),
-        ('{"full_name": "x", "memory_capacity_bytes": 1e9}', "is 1000000000.0; give an integer"),
-        ('{"full_name": "x", "memory_capacity_bytes": 1, "target": 3}', "is 3; give a string"),
+        ('{"full_name": "x", "memory_capacity_bytes": 80}', "80 bytes; give 85899345920 for 80 GB"),
         (
-            '{"full_name": "x", "memory_capacity_bytes": 1, "source": {}}',
+            '{"full_name": "x", "memory_capacity_bytes": 85899345920, "launch_overhead_s": 3}',
+            "launch_overhead_s is 3 s; give 3e-9 for 3 ns, 3e-6 for 3 us",
+        ),
+        ('{"full_name": "x", "memory_capacity_bytes": 1e9}', "is 1000000000.0; give an integer"),
+        (
+            '{"full_name": "x", "memory_capacity_bytes": 85899345920, "target": 3}',
+            "is 3; give a string",
+        ),
+        (
+            '{"full_name": "x", "memory_capacity_bytes": 85899345920, "source": {}}',
             "unknown key 'source' in $; did you mean 'sources'?",
         ),
         (
-            '{"full_name": "x", "memory_capacity_bytes": 1, "sources": {"tdp_W": ""}}',
+            '{"full_name": "x", "memory_capacity_bytes": 85899345920, "sources": {"tdp_W": ""}}',
             '$.sources.tdp_W is ""; give a string of length >= 1',
         ),
     ],
@@ -328,7 +338,7 @@ def test_a_wrong_node_file_is_refused(tmp_path: Path, node: str, complaint: str)
 def test_a_clock_in_another_unit_is_refused(tmp_path: Path, clock_hz: float) -> None:
     _own(tmp_path, "config.json")
     file = tmp_path / "node.json"
-    node = {"full_name": "Mine", "memory_capacity_bytes": 1024, "clock_hz": clock_hz}
+    node = {"full_name": "Mine", "memory_capacity_bytes": 2**30, "clock_hz": clock_hz}
     file.write_text(json.dumps(node))
     for read in (load_device, node_info):
         with pytest.raises(HardwareError, match=r"node\.json: clock_hz is .*; give it in Hz, .*"):
@@ -385,7 +395,7 @@ def test_paths_in_messages_lead_to_presets() -> None:
 
 def test_a_bandwidth_to_the_host_in_another_unit_is_refused(tmp_path: Path) -> None:
     (tmp_path / "node.json").write_text(
-        '{"full_name": "x", "memory_capacity_bytes": 1, "host_bandwidth": 64}'
+        '{"full_name": "x", "memory_capacity_bytes": 85899345920, "host_bandwidth": 64}'
     )
     rates = {"peak_flops": 1e12, "memory_bandwidth": 1e12}
     content = {"perf_estimator": {"method": "roofline", "hardware": rates}}
