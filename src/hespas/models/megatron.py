@@ -21,7 +21,7 @@ from typing import Any
 from hespas.base.files import change_of
 from hespas.base.frozen import frozen
 from hespas.base.suggest import nearest
-from hespas.errors import ConfigError, option
+from hespas.errors import ConfigError
 from hespas.models.architecture import (
     Activation,
     Latent,
@@ -33,7 +33,8 @@ from hespas.models.architecture import (
 )
 from hespas.models.fields import Fields
 from hespas.models.language import LanguageModel
-from hespas.models.megatron_file import DEFAULTS, IGNORED, arguments_of, spelled
+from hespas.models.megatron_checks import check_arguments
+from hespas.models.megatron_file import DEFAULTS, IGNORED, arguments_of, is_yaml, spelled
 from hespas.models.megatron_layout import Layout, layout_of
 from hespas.models.model import LORA_MODULES, MeshAxes
 from hespas.models.runs import Training
@@ -41,14 +42,6 @@ from hespas.models.runs import Training
 _UNFUSED = ("no_rope_fusion", "no_masked_softmax_fusion", "no_bias_gelu_fusion",
             "no_bias_swiglu_fusion", "no_bias_dropout_fusion", "no_persist_layer_norm")  # fmt: skip
 """Arguments that divide kernels which are one here: they are taken, and said."""
-_REFUSED = {
-    "first_last_layers_bf16": "layers are all of one precision here",
-    "use_torch_fsdp2": f"weights are divided by {option('mesh')} fsdp=N of a model of the zoo",
-    "use_megatron_fsdp": f"weights are divided by {option('mesh')} fsdp=N of a model of the zoo",
-    "use_custom_fsdp": f"weights are divided by {option('mesh')} fsdp=N of a model of the zoo",
-    "hybrid_override_pattern": "layers without attention are read from a config.json alone",
-    "cp_comm_type": "",
-}
 _DEFAULT_DROPOUT = 0.1
 
 
@@ -74,9 +67,7 @@ def read_arguments(path: Path) -> Arguments:
 @cache
 def _read_arguments(path: Path, change: tuple[int, int]) -> Arguments:  # noqa: ARG001 - of the key
     fields = Fields(values=arguments_of(path), location=str(path), ignored=IGNORED)
-    for name, why in _REFUSED.items():
-        if why and fields.given(name) not in {None, False}:
-            raise ConfigError(f"{spelled(name, path)}: {why}", location=str(path), hint="drop it")
+    check_arguments(fields, path)
     notes = list(_notes(fields, path))
     model = _model(fields)
     layout = layout_of(fields, model)
@@ -123,6 +114,16 @@ def _notes(fields: Fields, path: Path) -> Iterator[str]:
     if fields.size("mtp_num_layers", default=0, least=0):
         yield "heads that predict further tokens are left out"
     fields.ignore("mtp_loss_scaling_factor")
+    if fields.flag("fp8_param_gather"):
+        gathered = spelled("fp8_param_gather", path)
+        yield f"weights are gathered in 16 bits, without regard to {gathered}"
+    fields.one_of("cp_comm_type", ("p2p", "all_gather"))
+    is_ring = fields.text("cp_comm_type", default="p2p") == "p2p"
+    if is_ring and fields.size("context_parallel_size", default=1) > 1:
+        yield (
+            "keys and values of divided sequences are gathered, where cp_comm_type p2p sends them "
+            "round a ring, which is slower here (--set context_attention=ring)"
+        )
 
 
 def _model(fields: Fields) -> LanguageModel:
@@ -185,8 +186,11 @@ _FIXED_OF_ADAPTERS: Mapping[str, object] = {
 
 def _sizes(fields: Fields) -> Sizes:
     embedding, heads = fields.size("hidden_size"), fields.size("num_attention_heads")
-    groups = fields.size("num_query_groups", default=heads)
-    if not fields.flag("group_query_attention", default="num_query_groups" in fields.values):
+    # Megatron-LM's own default is one group; Megatron-Bridge has no flag beside the number.
+    is_grouped = fields.flag("group_query_attention", default="num_query_groups" in fields.values)
+    is_line = not is_yaml(Path(fields.location))
+    groups = fields.size("num_query_groups", default=1 if is_line else heads)
+    if not is_grouped:
         groups = heads
     gated = _is_gated(fields)
     # Megatron-LM's own default of a gated layer keeps its weights: two thirds, in multiples of 64.
@@ -282,7 +286,10 @@ def _routing(fields: Fields, sizes: Sizes) -> Routing | None:
     fields.ignore("moe_enable_deepep", "moe_flex_dispatcher_backend", "moe_deepep_num_sms")
     sends = fields.size("expert_model_parallel_size", default=1) > 1
     sorts = sends and fields.text("moe_token_dispatcher_type", default="flex") != "flex"
+    # A negative factor drops no token, as none does.
     capacity = fields.number("moe_expert_capacity_factor", default=1.0)
+    capacity = 1.0 if capacity < 0 else capacity
+    fields.refuse(not capacity, "moe_expert_capacity_factor is 0", "give a number above 0")
     fields.ignore("moe_pad_expert_input_to_capacity", "moe_token_drop_policy")
     score = fields.text("moe_router_score_function", default="softmax")
     fields.one_of("moe_router_score_function", ("softmax", "sigmoid"))

@@ -35,7 +35,7 @@ class Layout:
     stage_layers: tuple[int, ...] | None
     global_batch: int | None
     micro_batch: int | None
-    sequence: int
+    sequence: int | None
     remat: str
     attention: str | None
     dtype: str
@@ -63,7 +63,7 @@ def layout_of(fields: Fields, model: LanguageModel) -> Layout:
     stage_layers = _listed_layers(fields)
     if stage_layers is None:
         chunks = _chunks(fields, model.layers, stages)
-        stage_layers = _stage_layers(fields, model.layers, stages * chunks)
+        stage_layers = _stage_layers(fields, model.layers, stages, chunks)
     else:
         chunks = _listed_chunks(fields, stage_layers, stages)
     return Layout(
@@ -77,7 +77,7 @@ def layout_of(fields: Fields, model: LanguageModel) -> Layout:
         stage_layers=stage_layers,
         global_batch=fields.size("global_batch_size", default=0) or None,
         micro_batch=fields.size("micro_batch_size", default=0) or None,
-        sequence=fields.size("seq_length", "seq_len", default=4096),
+        sequence=fields.size("seq_length", "seq_len", default=0) or None,
         remat=_remat(fields, model.layers // (stages * chunks)),
         attention=_attention(fields),
         dtype=_dtype(fields),
@@ -189,6 +189,12 @@ def _chunks(fields: Fields, layers: int, stages: int) -> int:
         "num_virtual_stages_per_pipeline_rank",
     )
     layers += sum(_outer(fields))
+    uneven = ("decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers")
+    fields.refuse(
+        chunk and any(fields.given(name) for name in uneven),
+        "chunks are given by their layers, and stages have different numbers of them",
+        "give num_virtual_stages_per_pipeline_rank",
+    )
     if chunk and layers % (stages * chunk):
         raise ConfigError(
             f"num_layers = {layers} is not divided into {stages} stages of chunks of {chunk} "
@@ -207,33 +213,41 @@ def _outer(fields: Fields) -> tuple[int, int]:
     return first, last
 
 
-def _stage_layers(fields: Fields, layers: int, parts: int) -> tuple[int, ...] | None:
-    """Return each part's layers, or None for equal parts."""
+def _stage_layers(fields: Fields, layers: int, stages: int, chunks: int) -> tuple[int, ...] | None:
+    """Return each part's layers, or None for equal parts.
+
+    The chunks of a stage have as many each, but for the embedding and the loss where they count.
+    Source: NVIDIA, Megatron-Core 0.15, ``get_num_layers_to_build``.
+    """
     first = fields.size("decoder_first_pipeline_num_layers", "num_layers_in_first_pipeline_stage",
                         default=0)  # fmt: skip
     last = fields.size("decoder_last_pipeline_num_layers", "num_layers_in_last_pipeline_stage",
                        default=0)  # fmt: skip
     outer = _outer(fields)
-    if any(outer):
-        size, remainder = divmod(layers + sum(outer), parts)
-        first, last = (size - less if less else 0 for less in outer)
-        fields.refuse(
-            remainder or min(size - max(outer), size) < 1,
-            f"{layers} layers, with the embedding or the loss as one, are not divided by "
-            f"{parts} parts",
-            f"give {option('stage_layers')}",
-        )
-    if not (first or last):
+    if not (first or last or any(outer)):
         return None
-    inner = parts - bool(first) - bool(last)
-    size, remainder = divmod(layers - first - last, inner) if inner else (0, 1)
     fields.refuse(
-        remainder or size < 1,
-        f"{layers} layers, {first or 'as many'} in the first part and {last or 'as many'} in "
-        f"the last, are not divided by {parts} parts",
+        (first or last) and any(outer),
+        "layers of the first or last stage are given, and the embedding or the loss counts as one",
+        "keep one of both",
+    )
+    inner = stages - bool(first) - bool(last)
+    size, remainder = divmod(layers + sum(outer) - first - last, inner or layers + 1)
+    of_stages = [first or size, *[size] * (stages - 2), last or size][:stages]
+    fields.refuse(
+        remainder or (inner and size < 1) or any(of_stage % chunks for of_stage in of_stages),
+        f"{layers} layers, {first or 'as many'} in the first stage and {last or 'as many'} in the "
+        f"last, are not divided by {stages} stages of {chunks} chunks"
+        if first or last
+        else f"{layers} layers, with the embedding or the loss as one, are not divided by {stages} "
+        f"stages of {chunks} chunks",
         f"give {option('stage_layers')}",
     )
-    return (first or size, *[size] * (parts - 2), last or size)
+    parts = [of_stage // chunks for _ in range(chunks) for of_stage in of_stages]
+    parts[0] -= outer[0]
+    parts[-1] -= outer[1]
+    fields.refuse(min(parts) < 1, "a part of the pipeline has no layer", "give it fewer chunks")
+    return tuple(parts)
 
 
 def _remat(fields: Fields, layers: int) -> str:
@@ -278,15 +292,18 @@ def _attention(fields: Fields) -> str | None:
 
 def _dtype(fields: Fields) -> str:
     mixed = fields.text("mixed_precision", "precision_config").casefold()
-    if fields.flag("bf16") or "bf16" in mixed:
+    is_bf16, is_fp16 = fields.flag("bf16"), fields.flag("fp16")
+    if is_bf16 or "bf16" in mixed:
         return "bf16"
-    return "f16" if fields.flag("fp16") or "fp16" in mixed else "f32"
+    return "f16" if is_fp16 or "fp16" in mixed else "f32"
 
 
 def _gradient_dtype(fields: Fields) -> str:
     """Return the type in which gradients are summed."""
     in_f32 = fields.given("accumulate_allreduce_grads_in_fp32", "grad_reduce_in_fp32")
-    is_narrow = in_f32 is False or fields.flag("grad_reduce_in_bf16")
+    # Megatron-LM sums gradients in f32 beside weights in bf16 alone, unless it is told.
+    is_f16 = fields.flag("fp16") and in_f32 is None
+    is_narrow = in_f32 is False or fields.flag("grad_reduce_in_bf16") or is_f16
     return _dtype(fields) if is_narrow else "same"
 
 
@@ -309,7 +326,7 @@ def _product_dtype(fields: Fields) -> str:
 
 def _overlap(fields: Fields, chunks: int) -> dict[str, bool]:
     """Return what communication is hidden, by the names of `Overlap`."""
-    messages = chunks > 1 and not fields.flag("no_overlap_p2p_communication")
+    messages = not fields.flag("no_overlap_p2p_communication") and chunks > 1
     messages = fields.flag("overlap_p2p_communication", "overlap_p2p_comm", default=messages)
     fields.ignore(
         "overlap_p2p_communication_warmup_flush", "batch_p2p_comm", "defer_embedding_wgrad_compute"

@@ -61,6 +61,12 @@ def _with_arguments(options: PredictOptions) -> PredictOptions:
         )
 
     model, pipeline = options.program.model, options.pipeline
+    if layout.sequence is None and model.sequence is None:
+        raise ConfigError(
+            "seq_length is missing",
+            location=str(path),
+            hint=f"add it, or give {option('sequence')}",
+        )
     changes: dict[str, Any] = {
         "mesh": model.mesh or _mesh(layout, system.device_count, text),
         "sequence": model.sequence or layout.sequence,
@@ -74,6 +80,8 @@ def _with_arguments(options: PredictOptions) -> PredictOptions:
     }
     if model.batch is None and model.global_batch is None:
         changes["global_batch"] = layout.global_batch
+        # Megatron-LM's default: one micro-batch of each data-parallel part.
+        changes["batch"] = None if layout.global_batch else layout.micro_batch
     if model.micro_batch is None and model.micro_batches is None:
         changes["micro_batch"] = layout.micro_batch
     if pipeline.schedule is None and layout.chunks > 1:

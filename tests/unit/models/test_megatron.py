@@ -35,6 +35,7 @@ torchrun --nproc_per_node 8 pretrain_gpt.py \\
     --save /checkpoints --log-interval 10 --lr 6e-5 --seed 1
 """
 WHOLE = "--expert-tensor-parallel-size 1"
+EXPERTS = "--num-experts 64 --moe-token-dispatcher-type flex"
 
 
 def read(directory: Path, text: str, name: str = "args.sh") -> Arguments:
@@ -173,7 +174,7 @@ def test_experts_and_latent_vectors_are_read(tmp_path: Path) -> None:
 def test_experts_lie_on_devices_as_megatron_core_numbers_them(
     tmp_path: Path, more: str, axis: int, axes: str
 ) -> None:
-    layout = llama(tmp_path, "--num-experts 64", more).layout
+    layout = llama(tmp_path, EXPERTS, more).layout
     assert (layout.experts, layout.expert_axes) == (axis, axes)
 
 
@@ -197,7 +198,7 @@ def test_experts_lie_on_devices_as_megatron_core_numbers_them(
 )
 def test_experts_on_a_part_of_a_group_are_refused(tmp_path: Path, more: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        llama(tmp_path, "--num-experts 64", more)
+        llama(tmp_path, EXPERTS, more)
 
 
 @pytest.mark.parametrize(
@@ -368,3 +369,102 @@ def test_a_model_by_its_arguments_is_a_training_step(tmp_path: Path) -> None:
     model = model_named(f"megatron:{path}")
     assert isinstance(model.settings.run, Training)
     assert "8.030 B parameters" in model.summary
+
+
+@pytest.mark.parametrize(
+    ("more", "without", "complaint"),
+    [
+        ("--fp16", "", "--bf16 and --fp16 are both given"),
+        ("--squared-relu", "", "--swiglu and --squared-relu are both given"),
+        ("", "--group-query-attention", "--num-query-groups has no effect in Megatron-LM without"),
+        (
+            "--fp8-recipe mxfp8",
+            "",
+            "--fp8-recipe has no effect in Megatron-LM without --fp8-format",
+        ),
+        ("--recompute-modules mlp", "", "without --recompute-granularity"),
+        ("--overlap-param-gather", "--use-distributed-optimizer", "--use-distributed-optimizer"),
+        ("--overlap-param-gather", "--overlap-grad-reduce", "without --overlap-grad-reduce"),
+        ("--tp-comm-overlap", "--sequence-parallel", "without --sequence-parallel"),
+        ("--expert-model-parallel-size 2", "", "divides experts, and the model has none"),
+        ("--num-experts 8 --expert-model-parallel-size 2", "", "allgather.*type alltoall, or flex"),
+        ("", "--pipeline-model-parallel-size 2", "divides stages, and there is one"),
+        ("--distribute-saved-activations", "", "is not modelled: each device keeps"),
+        ("--transformer-impl local", "", "transformer_impl local is not modelled"),
+        ("--use-tp-pp-dp-mapping", "", "is not modelled: stages are the outermost"),
+        ("--rampup-batch-size 32 32 1000", "", "is not modelled: all steps have the global batch"),
+        ("--fp32-residual-connection", "", "is not modelled: residuals are of the type"),
+        ("--data-parallel-size 8", "", "is not modelled: it follows from the devices"),
+        ("--cp-comm-type a2a", "", "cp_comm_type is 'a2a'"),
+        ("--num-experts 8 --moe-expert-capacity-factor 0", "", "capacity_factor is 0"),
+        ("--decoder-first-pipeline-num-layers 12", "", "give num_virtual_stages_per_pipeline_rank"),
+    ],
+)
+def test_what_megatron_refuses_or_ignores_and_what_is_not_modelled_is_refused(
+    tmp_path: Path, more: str, without: str, complaint: str
+) -> None:
+    with pytest.raises(ConfigError, match=complaint):
+        llama(tmp_path, more, without=without)
+
+
+def test_one_group_of_queries_is_the_default_of_a_command_line(tmp_path: Path) -> None:
+    model = llama(tmp_path, without="--num-query-groups=8").model
+    assert model.sizes_of_layers.kv_heads == 1
+
+
+def test_a_negative_capacity_drops_no_token(tmp_path: Path) -> None:
+    none, negative = (
+        llama(tmp_path, "--num-experts 8", more).model.routing
+        for more in ("", "--moe-expert-capacity-factor -1")
+    )
+    assert negative == none
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        ("--decoder-first-pipeline-num-layers 14 --decoder-last-pipeline-num-layers 18", (14, 18)),
+        ("--decoder-first-pipeline-num-layers 12", (12, 20)),
+        (
+            "--decoder-first-pipeline-num-layers 12 --num-virtual-stages-per-pipeline-rank 4",
+            (3, 5, 3, 5, 3, 5, 3, 5),
+        ),
+        (
+            "--account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split",
+            (16, 16),
+        ),
+    ],
+)
+def test_stages_have_the_layers_that_megatron_core_gives_them(
+    tmp_path: Path, more: str, expected: tuple[int, ...]
+) -> None:
+    """The layers of a stage are divided over its chunks."""
+    chunk = "--num-layers-per-virtual-pipeline-stage 4 "
+    assert llama(tmp_path, more, without=chunk).layout.stage_layers == expected
+
+
+def test_messages_that_do_not_overlap_need_no_chunks(tmp_path: Path) -> None:
+    chunk = "--num-layers-per-virtual-pipeline-stage 4 "
+    layout = llama(tmp_path, "--no-overlap-p2p-communication", without=chunk).layout
+    assert not layout.overlap["messages"]
+
+
+def test_gradients_of_f16_are_summed_in_f16_unless_it_is_said(tmp_path: Path) -> None:
+    plain, in_f32 = (
+        llama(tmp_path, "--fp16", more, without="--bf16").layout.gradient_dtype
+        for more in ("", "--accumulate-allreduce-grads-in-fp32")
+    )
+    assert (plain, in_f32) == ("f16", "same")
+
+
+@pytest.mark.parametrize(
+    ("more", "note"),
+    [
+        ("--context-parallel-size 2", "round a ring, which is slower here"),
+        ("--context-parallel-size 2 --cp-comm-type all_gather", None),
+        ("--fp8-format hybrid --fp8-param-gather", "weights are gathered in 16 bits"),
+    ],
+)
+def test_what_is_gathered_otherwise_is_said(tmp_path: Path, more: str, note: str | None) -> None:
+    notes = llama(tmp_path, more).notes
+    assert any(note in each for each in notes) if note else not notes

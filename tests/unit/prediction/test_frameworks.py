@@ -54,7 +54,8 @@ def test_the_arguments_become_options(tmp_path: Path) -> None:
 
 def test_experts_have_products_in_8_bits_and_devices_of_tensor_parallelism(tmp_path: Path) -> None:
     more = (
-        "--num-experts 8 --expert-model-parallel-size 4 --expert-tensor-parallel-size 1 "
+        "--num-experts 8 --moe-token-dispatcher-type flex --expert-model-parallel-size 4 "
+        "--expert-tensor-parallel-size 1 "
         "--fp8-format hybrid --grad-reduce-in-bf16"
     )
     made = with_framework(options(tmp_path, more=more))
@@ -82,7 +83,10 @@ def test_layers_of_stages_come_from_the_file(tmp_path: Path) -> None:
 
 def test_a_step_with_experts_over_tensor_parallel_devices_is_predicted(tmp_path: Path) -> None:
     """Whole experts exchange tokens, where divided ones would sum what they make over tp."""
-    more = "--num-experts 8 --expert-model-parallel-size 4 --moe-ffn-hidden-size 256 "
+    more = (
+        "--num-experts 8 --expert-model-parallel-size 4 --moe-ffn-hidden-size 256 "
+        "--moe-token-dispatcher-type flex "
+    )
     divided, whole = (
         predict_pipeline(
             with_framework(options(tmp_path, cluster="16xH100_80GB", more=more + last))
@@ -119,9 +123,30 @@ def test_a_run_needs_a_cluster_that_its_layout_divides(tmp_path: Path) -> None:
         with_framework(options(tmp_path, None))
     with pytest.raises(DeviceCountError, match="tensor x pipeline x context = 4"):
         with_framework(options(tmp_path, "6xH100_80GB"))
-    experts = "--num-experts 8 --expert-model-parallel-size 4"
+    experts = "--num-experts 8 --expert-model-parallel-size 4 --moe-token-dispatcher-type flex"
     with pytest.raises(ConfigError, match=r"not divided by experts over 4; give .* multiple of 16"):
         with_framework(options(tmp_path, more=experts))
+
+
+def test_a_run_without_a_global_batch_has_one_micro_batch_a_part(tmp_path: Path) -> None:
+    text = ARGUMENTS.replace("--global-batch-size 8", "").replace(
+        "--micro-batch-size 1", "--micro-batch-size 2"
+    )
+    assert text.count("batch-size") == 1
+    (tmp_path / "batch.sh").write_text(text)
+    given = options(tmp_path)
+    file = Path(f"megatron:{tmp_path / 'batch.sh'}")
+    made = with_framework(PredictOptions(program=ProgramOptions(file=file), network=given.network))
+    assert (made.program.model.batch, made.program.model.micro_batch) == (2, 2)
+
+
+def test_a_run_without_a_length_is_refused(tmp_path: Path) -> None:
+    text = "".join(ARGUMENTS.split("--seq-length 512"))
+    (tmp_path / "length.sh").write_text(text)
+    given = options(tmp_path)
+    file = Path(f"megatron:{tmp_path / 'length.sh'}")
+    with pytest.raises(ConfigError, match="seq_length is missing; add it, or give"):
+        with_framework(PredictOptions(program=ProgramOptions(file=file), network=given.network))
 
 
 def test_a_run_is_predicted(tmp_path: Path) -> None:
