@@ -75,12 +75,12 @@ def optimise(
     what `hespas.compile.compiler.compile_program` raises.
     """
     from hespas.compile.options import DEFAULT_OPTIONS
-    from hespas.hardware.sized import find_system
     from hespas.prediction.loading import load as load_program
     from hespas.prediction.options import (
         CompileChoice,
         EstimateOptions,
         Fidelity,
+        NetworkOptions,
         PredictOptions,
         ProgramOptions,
     )
@@ -89,8 +89,9 @@ def optimise(
         program=ProgramOptions(file=Path(workload), devices=devices),
         compile=CompileChoice(fidelity=Fidelity.COMPILED, options=options or DEFAULT_OPTIONS),
         estimate=EstimateOptions(node=node),
+        network=NetworkOptions(system=system),
     )
-    return load_program(chosen, system=find_system(system) if isinstance(system, str) else system)
+    return load_program(chosen)
 
 
 optimize = optimise

@@ -55,7 +55,7 @@ def describe_model(state: State) -> dict[str, Any]:
     options = options_of({key: value for key, value in state.items() if key != "mesh"})
     system = system_of(options.network)
     devices = system.device_count if system is not None else options.program.devices or 1
-    source = source_of(options, system)
+    source = source_of(options)
     if not isinstance(source, ModelSource):
         return {"devices": devices, "axes": [], "meshes": [], "mesh": {}, "settings": {}}
     axes = _axes(source.model)

@@ -22,7 +22,6 @@ from hespas.errors import ConfigError
 from hespas.hardware.presets import device_names
 from hespas.models.configuration import is_configuration
 from hespas.models.model import MeshAxes
-from hespas.prediction.machines import system_of
 from hespas.prediction.options import CompileChoice, Fidelity, PredictOptions
 from hespas.prediction.workload import source_of
 from hespas.program.recorded import is_recorded_file
@@ -97,7 +96,7 @@ def runs_code(state: State) -> str:
             location=file.name,
             hint="a config.json of Hugging Face has model_type",
         )
-    source = source_of(options, system_of(options.network))
+    source = source_of(options)
     return "" if isinstance(source, ModelSource | FileSource) else source.name
 
 

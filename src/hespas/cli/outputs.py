@@ -16,7 +16,7 @@ from hespas.base.files import (
 )
 from hespas.base.frozen import frozen
 from hespas.prediction.composition import Prepared, price
-from hespas.prediction.machines import store_of, system_of
+from hespas.prediction.machines import store_of
 from hespas.prediction.options import PredictOptions
 from hespas.prediction.workload import source_of, workload_digest
 from hespas.price.cache import Store
@@ -74,7 +74,7 @@ def output_of(options: PredictOptions) -> Generator[Output]:
     if target is None or workload is None:
         yield Output(stage=None, store=store_of(options.estimate))
         return
-    source = source_of(options, system_of(options.network))
+    source = source_of(options)
     mark = OutputMark(workload=workload.name, content=workload_digest(source))
     with staged_directory(target, mark, clean=options.output.clean) as stage:
         beside = target if target.exists() else stage

@@ -41,7 +41,7 @@ from hespas.prediction.options import (
     NetworkOptions,
     PredictOptions,
 )
-from hespas.prediction.workload import source_of, target_of
+from hespas.prediction.workload import source_of
 from hespas.price.methods import DeviceUse, method_named
 from hespas.program.attrs import CustomCallAttrs
 from hespas.program.program import Program, all_ops
@@ -85,7 +85,7 @@ def checked(options: PredictOptions, *, needs_program: bool = True) -> PredictOp
     refuse_unused(options, absent, location="" if device is None else device.name)
     check_caches(options.estimate)
     if needs_program:
-        source = source_of(options, system)
+        source = source_of(options)
         if isinstance(source, FileSource):
             check_source(source.path)
         if isinstance(source, ModelSource):
@@ -97,7 +97,7 @@ def checked(options: PredictOptions, *, needs_program: bool = True) -> PredictOp
                 refuse_unused(options.estimate, {RECORDED: True}, location=source.name)
             from hespas.prediction.served import as_served  # noqa: PLC0415 - of use to models alone
 
-            return as_served(options, source, target_of(options, system))
+            return as_served(options, source)
     return options
 
 
@@ -215,10 +215,11 @@ def check_priced(options: PredictOptions) -> None:
         raise no_device(options.estimate)
 
 
-def check_is_alone(options: PredictOptions, system: System | None) -> None:
+def check_is_alone(options: PredictOptions) -> None:
     """Refuse a model on several devices without a system."""
-    source = source_of(options, system)
-    if system is None and isinstance(source, ModelSource) and source.mesh.device_count > 1:
+    source = source_of(options)
+    is_alone = system_of(options.network) is None
+    if is_alone and isinstance(source, ModelSource) and source.mesh.device_count > 1:
         raise no_system(source.mesh.device_count, f"{source.name} on the mesh {source.mesh}")
 
 

@@ -122,9 +122,9 @@ def load_settled(
     system = system_of(options.network)
     if program is None:
         check_priced(options)
-        check_is_alone(options, system)
-        program = load(options, source=source, system=system)
-    program = with_experts(with_origin_noted(program, options), options, system)
+        check_is_alone(options)
+        program = load(options, source=source)
+    program = with_experts(with_origin_noted(program, options), options)
     return system, settle(program, devices=options.program.devices, system=system)
 
 
@@ -153,8 +153,7 @@ def load_alone(options: PredictOptions) -> Program:
     """
     options = checked(options)
     system = system_of(options.network)
-    program = with_origin_noted(load(options, system=system), options)
-    program = with_experts(program, options, system)
+    program = with_experts(with_origin_noted(load(options), options), options)
     count = None if system is None else system.device_count
     return with_device_count(program, requested=options.program.devices, system=count)
 

@@ -156,13 +156,13 @@ def cut_of(options: PredictOptions) -> Cut:
         )
     absent = {ONE_PROGRAM: True, OPEN_STEP: True, RECORDED: not launches_each(options)}
     refuse_unused(options, absent)
-    mesh = placed_mesh(in_default_order(mesh), options, system)
+    mesh = placed_mesh(in_default_order(mesh), options)
     if mesh.device_count != system.device_count:
         raise DeviceCountError(
             f"the mesh {mesh} has {mesh.device_count} devices, and there are {system.device_count}",
             hint=f"give {option('mesh')} sizes that multiply to {system.device_count}",
         )
-    source = _source(options, system, mesh)
+    source = _source(options, mesh)
     check_experts(source, options)
     _check_host_link(source, options)
     settings: Any = source.settings
@@ -188,12 +188,12 @@ def cut_of(options: PredictOptions) -> Cut:
     )
 
 
-def _source(options: PredictOptions, system: System, mesh: MeshAxes) -> ModelSource:
+def _source(options: PredictOptions, mesh: MeshAxes) -> ModelSource:
     """Return the model on one stage's mesh, with its micro-batches."""
     requested = options.program.model
     axes = tuple(axis for axis in mesh.axes if axis[0] != PIPE)
     inner = MeshAxes(axes=axes or (("data", 1),))
-    target = target_of(options, system)
+    target = target_of(options)
 
     def on_stage(model: ModelOptions) -> ModelSource:
         source = find_source(

@@ -16,9 +16,8 @@ from hespas.base.cache import use_again, used_files
 from hespas.base.frozen import frozen
 from hespas.base.process import is_staying
 from hespas.frontend.overrides import Loaded
-from hespas.hardware.system import System
 from hespas.prediction.fidelity import Plan
-from hespas.prediction.machines import device_of, made_directory
+from hespas.prediction.machines import device_of, made_directory, system_of
 from hespas.prediction.options import Fidelity, NetworkOptions, PredictOptions
 from hespas.prediction.workload import target_of
 
@@ -38,7 +37,6 @@ def loaded_once(
     content: bytes,
     plan: Plan,
     options: PredictOptions,
-    system: System | None,
 ) -> Loaded:
     """Load a program, or return the one kept for equal causes.
 
@@ -47,7 +45,7 @@ def loaded_once(
     is_kept = is_staying() and made_directory(options.estimate) is not None
     if not is_kept or plan.fidelity is Fidelity.COMPILED:
         return load()
-    loaded, used = _kept(_Cause(key=_key(content, plan, options, system), load=load))
+    loaded, used = _kept(_Cause(key=_key(content, plan, options), load=load))
     use_again(used)
     return loaded
 
@@ -59,7 +57,7 @@ def _kept(cause: _Cause) -> tuple[Loaded, frozenset[Path]]:
     return replace(loaded, undivided=None), frozenset(used)
 
 
-def _key(content: bytes, plan: Plan, options: PredictOptions, system: System | None) -> str:
+def _key(content: bytes, plan: Plan, options: PredictOptions) -> str:
     """Return a digest of what decides a loaded program.
 
     The mesh and the batch are in the content, and what files say of the part is in the device.
@@ -75,6 +73,7 @@ def _key(content: bytes, plan: Plan, options: PredictOptions, system: System | N
     reduced = replace(
         options, program=replace(options.program, model=sized), network=NetworkOptions()
     )
+    system = system_of(options.network)
     host = system.dimensions[0].size if system and system.dimensions else None
-    causes = (plan, reduced, device_of(options.estimate), target_of(options, system), host)
+    causes = (plan, reduced, device_of(options.estimate), target_of(options), host)
     return sha256(sha256(content).digest() + repr(causes).encode()).hexdigest()

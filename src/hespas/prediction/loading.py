@@ -31,12 +31,11 @@ from hespas.frontend.experts import Capacity, with_expert_load
 from hespas.frontend.load import is_false_first, load_per_device, load_undivided
 from hespas.frontend.mesh import cached_global_facts
 from hespas.frontend.overrides import Loaded, LoadOptions
-from hespas.hardware.system import System
 from hespas.models.software import software_named
 from hespas.prediction.checks import check_effects
 from hespas.prediction.fidelity import Plan, fallen_back, planned
 from hespas.prediction.kept import loaded_once
-from hespas.prediction.machines import compiled_directory, device_of, made_directory
+from hespas.prediction.machines import compiled_directory, device_of, made_directory, system_of
 from hespas.prediction.options import (
     NOT_COMPILED_AGAIN,
     UNCOMPILED,
@@ -73,9 +72,7 @@ _MOST_THREADS = 1024
 
 
 @reused_processes()
-def load(
-    options: PredictOptions, *, source: bytes | None = None, system: System | None = None
-) -> Program:
+def load(options: PredictOptions, *, source: bytes | None = None) -> Program:
     """Read the program with the requested or best available fidelity.
 
     ``source`` is what its file holds, where that was read before. The program's devices are not
@@ -89,19 +86,19 @@ def load(
     kernels = None if kernels_file is None else read_kernels(kernels_file)
     origin = None
     if source is None:
-        origin = source_of(options, system)
+        origin = source_of(options)
         if not isinstance(origin, FileSource):
-            _plan_of(_EXPORTED, options, system)
+            _plan_of(_EXPORTED, options)
         directory = made_directory(options.estimate)
         cache = None if directory is None else export_cache(directory)
         workload = read_workload(origin, cache=cache)
     else:
         workload = Workload(name=str(file), content=source)
     content = workload.content
-    plan = _plan_of(content, options, system)
+    plan = _plan_of(content, options)
     try:
-        load_planned = partial(_loaded, content, plan, options, system)
-        loaded = loaded_once(load_planned, content, plan, options, system)
+        load_planned = partial(_loaded, content, plan, options)
+        loaded = loaded_once(load_planned, content, plan, options)
     except HespasError as error:
         error.location = error.location or str(file)
         raise
@@ -160,7 +157,7 @@ _EXPORTED = b"module {}"
 """A placeholder for StableHLO that is not exported yet."""
 
 
-def _plan_of(content: bytes, options: PredictOptions, system: System | None) -> Plan:
+def _plan_of(content: bytes, options: PredictOptions) -> Plan:
     """Plan a program's compilation; refuse impossible ones early."""
     plan = planned(content, options)
     if plan.fidelity is not Fidelity.COMPILED:
@@ -170,8 +167,12 @@ def _plan_of(content: bytes, options: PredictOptions, system: System | None) -> 
         # Few programs have to be compiled: the others need not wait for what it takes.
         from hespas.compile.for_node import check_compilation  # noqa: PLC0415
 
-        devices, chosen = options.program.devices, options.compile.options
-        check_compilation(plan.node, system=system, devices=devices, options=chosen)
+        check_compilation(
+            plan.node,
+            system=system_of(options.network),
+            devices=options.program.devices,
+            options=options.compile.options,
+        )
     return plan
 
 
@@ -200,11 +201,11 @@ def read_kernels(file: Path) -> CompiledKernels:
     return kernels
 
 
-def _loaded(content: bytes, plan: Plan, options: PredictOptions, system: System | None) -> Loaded:
+def _loaded(content: bytes, plan: Plan, options: PredictOptions) -> Loaded:
     """Return the program as planned, or its allowed fallback."""
     if plan.fidelity is Fidelity.COMPILED:
         try:
-            return _compiled(content, plan.node, options, system)
+            return _compiled(content, plan.node, options)
         except (ProgramError, ToolError, DeviceCountError) as error:
             if not plan.may_fall_back:
                 raise
@@ -230,7 +231,7 @@ def _loaded(content: bytes, plan: Plan, options: PredictOptions, system: System 
         noted = (plan.note, *program.assumptions)
         program = msgspec.structs.replace(program, assumptions=noted)
     if plan.fidelity in {Fidelity.FUSED, Fidelity.LIBRARY}:
-        program = _fused(program, options, system, of_libraries=plan.fidelity is Fidelity.LIBRARY)
+        program = _fused(program, options, of_libraries=plan.fidelity is Fidelity.LIBRARY)
     return replace(loaded, program=program)
 
 
@@ -243,9 +244,7 @@ def _with_replication(program: Program, needed: Flops | None) -> Program:
     return msgspec.structs.replace(program, warnings=(warning,)) if warning else program
 
 
-def _fused(
-    program: Program, options: PredictOptions, system: System | None, *, of_libraries: bool
-) -> Program:
+def _fused(program: Program, options: PredictOptions, *, of_libraries: bool) -> Program:
     # Where a compiler is, few programs are: the others need not wait for what it takes.
     from hespas.compile.targets import compute_capability  # noqa: PLC0415
     from hespas.lower.expand import expanded  # noqa: PLC0415
@@ -253,7 +252,7 @@ def _fused(
     from hespas.lower.library import ShardCopies  # noqa: PLC0415
 
     start_s = perf_counter()
-    target = target_of(options, system)
+    system, target = system_of(options.network), target_of(options)
     is_tpu = platform_of(target) == "tpu"
     if of_libraries and is_tpu:
         raise ConfigError(
@@ -309,7 +308,7 @@ def _read(content: bytes, options: PredictOptions, *, false_first: bool = False)
     return load_per_device(content, name=name, options=overrides, cache_dir=cache_dir)
 
 
-def _compiled(content: bytes, node: str, options: PredictOptions, system: System | None) -> Loaded:
+def _compiled(content: bytes, node: str, options: PredictOptions) -> Loaded:
     # Few programs are compiled first: the others need not wait for what it takes.
     from hespas.compile.cache import CompiledCache  # noqa: PLC0415
     from hespas.compile.for_node import compile_for_node  # noqa: PLC0415
@@ -320,7 +319,7 @@ def _compiled(content: bytes, node: str, options: PredictOptions, system: System
         content,
         name=str(options.program.file),
         node=node,
-        system=system,
+        system=system_of(options.network),
         devices=options.program.devices,
         options=options.compile.options,
         cache=None if directory is None else CompiledCache(directory=directory),
@@ -370,7 +369,7 @@ _READERS = ("frontend", "program", "work", "xla/mlir")
 """Folders of code that the FLOPs of a source depend on."""
 
 
-def with_experts(program: Program, options: PredictOptions, system: System | None) -> Program:
+def with_experts(program: Program, options: PredictOptions) -> Program:
     """Set the rows of each expert in a program.
 
     Raises `ConfigError` for a load of the experts that doesn't fit the program.
@@ -379,7 +378,7 @@ def with_experts(program: Program, options: PredictOptions, system: System | Non
     if options.experts.expert_load is not None and options.program.file is not None:
         from hespas.models.catalogue import Experts  # noqa: PLC0415 - of use to models alone
 
-        source = source_of(options, system)
+        source = source_of(options)
         settings = source.settings if isinstance(source, ModelSource) else None
         if isinstance(settings, Experts):
             factor = settings.capacity_percent / 100

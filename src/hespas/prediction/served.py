@@ -10,7 +10,7 @@ from hespas.models.language import LanguageModel
 from hespas.prediction.fidelity import needs_operations
 from hespas.prediction.options import Fidelity, PredictOptions
 from hespas.prediction.result import StepKind
-from hespas.prediction.workload import kind_of
+from hespas.prediction.workload import kind_of, target_of
 from hespas.sources.options import ModelOptions
 from hespas.sources.source import ModelSource
 
@@ -18,13 +18,12 @@ WITHOUT_CAPACITY = {"dropless": "true", "expert_groups": "1", "chosen_groups": "
 """Settings of experts that neither drop nor pad tokens."""
 
 
-def as_served(options: PredictOptions, source: ModelSource, target: str | None) -> PredictOptions:
+def as_served(options: PredictOptions, source: ModelSource) -> PredictOptions:
     """Return options with an engine's kernels for inference.
 
-    ``target`` is the node's name, if known. The user's fidelity goes before that default. Experts
-    neither drop nor pad tokens.
+    The user's fidelity goes before that default. Experts neither drop nor pad tokens.
     """
-    if kind_of(source.settings) is not StepKind.INFERENCE or not _is_gpu(target):
+    if kind_of(source.settings) is not StepKind.INFERENCE or not _is_gpu(target_of(options)):
         return options
     choice = options.compile
     is_left = choice.requested is Fidelity.AUTO and not changed(choice.options)

@@ -13,7 +13,7 @@ from hespas.frontend.load import read_source
 from hespas.hardware.device import Device
 from hespas.hardware.interconnect import Dimensions
 from hespas.hardware.presets import part_of
-from hespas.hardware.system import System, interconnect_of
+from hespas.hardware.system import interconnect_of
 from hespas.models.model import MeshAxes
 from hespas.models.placement import placed
 from hespas.prediction.goodput import TOKENS
@@ -29,7 +29,7 @@ from hespas.sources.torch_step import TorchStep, step_digest
 from hespas.sources.workload import model_key
 
 
-def source_of(options: PredictOptions, system: System | None) -> Source:
+def source_of(options: PredictOptions) -> Source:
     """Return the workload that the options name.
 
     A model's missing mesh follows from the system.
@@ -44,14 +44,14 @@ def source_of(options: PredictOptions, system: System | None) -> Source:
             location=str(options.estimate.configuration or ""),
             hint=f"name a file or a model, or give {option('mlir_file')}",
         )
+    system = system_of(options.network)
     devices = options.program.devices if system is None else system.device_count
-    target = target_of(options, system)
     source = find_source(
         str(file),
         options.program.model,
         options.program.torch,
         devices=devices,
-        target=target,
+        target=target_of(options),
         loops=True,
     )
     if isinstance(source, MaxTextStep) and system is not None:
@@ -62,23 +62,23 @@ def source_of(options: PredictOptions, system: System | None) -> Source:
     if not isinstance(source, ModelSource):
         refuse_unused(options.network, {MODEL: f"{source.name}, which has a mesh of its own"})
         return source
-    texts = {**source.texts, "mesh": str(placed_mesh(source.mesh, options, system))}
+    texts = {**source.texts, "mesh": str(placed_mesh(source.mesh, options))}
     return replace(source, texts=texts)
 
 
-def target_of(options: PredictOptions, system: System | None) -> str | None:
+def target_of(options: PredictOptions) -> str | None:
     """Return the node's name as an export target, if known."""
-    node = node_of(with_node(options.estimate, system))
+    node = node_of(with_node(options.estimate, system_of(options.network)))
     return part_of(node) if isinstance(node, Device) else node and str(node)
 
 
-def placed_mesh(mesh: MeshAxes, options: PredictOptions, system: System | None) -> MeshAxes:
+def placed_mesh(mesh: MeshAxes, options: PredictOptions) -> MeshAxes:
     """Place a mesh's axes on the system's dimensions.
 
     Without ``place`` the mesh is unchanged. Raises `ConfigError` for axes that don't fit, and for a
     network without dimensions.
     """
-    place = options.network.place
+    place, system = options.network.place, system_of(options.network)
     if place is None or system is None:
         return mesh
     fabric = interconnect_of(system).fabric
@@ -104,7 +104,7 @@ def mesh_of(program: Program, options: PredictOptions) -> tuple[tuple[str, int],
 def _model_of(options: PredictOptions) -> ModelSource | None:
     if options.program.file is None:
         return None
-    source = source_of(options, system_of(options.network))
+    source = source_of(options)
     return source if isinstance(source, ModelSource) else None
 
 

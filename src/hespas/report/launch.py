@@ -140,7 +140,7 @@ def _step(options: PredictOptions) -> _Step:
         schedule, chunks = options.pipeline.schedule or DEFAULT, cut.schedule.chunks
         hidden = frozenset(filter(options.pipeline.hides, Overlap))
     else:
-        source = source_of(options, system)
+        source = source_of(options)
         if not isinstance(source, ModelSource):
             raise ConfigError(f"{source.name} is no model", hint="name a model: hespas models")
         mesh = source.mesh

@@ -410,7 +410,7 @@ _ANY = Size(batch=1, tokens=SHORT)
 def settings_of(model: ServedModel, size: Size = _ANY) -> Any:
     """Return the settings of a served model."""
     candidate = model.candidate(size)
-    source = source_of(candidate.options(), candidate.system)
+    source = source_of(candidate.options())
     if not isinstance(source, ModelSource):
         raise ConfigError(
             "only models can be served", location=model.name, hint="hespas models lists them"

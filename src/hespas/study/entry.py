@@ -107,7 +107,7 @@ def entry_of(number: int, candidate: Candidate) -> Entry:
         # The study prunes by bounds itself.
         pipeline = replace(cut.options.pipeline, ignore_memory=True)
         options = replace(cut.options, pipeline=pipeline)
-    source = workload.source_of(options, system) if cut is None else cut.source
+    source = workload.source_of(options) if cut is None else cut.source
     device = machines.device_of(options.estimate)
     node, method = options.estimate.node, options.estimate.method
     part = node if isinstance(node, str) else None

@@ -31,7 +31,7 @@ def options_of(**changes: Any) -> PredictOptions:
 
 def bounds(options: PredictOptions) -> Bounds:
     system = machines.system_of(options.network)
-    source = workload.source_of(options, system)
+    source = workload.source_of(options)
     assert system is not None
     assert isinstance(source, ModelSource)
     return bounds_of(source, machines.device_of(options.estimate), system)

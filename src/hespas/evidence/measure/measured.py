@@ -216,7 +216,7 @@ def _stated_devices(options: PredictOptions) -> int | None:
 
 
 def _workload(options: PredictOptions) -> Workload:
-    source = source_of(options, machines.system_of(options.network))
+    source = source_of(options)
     estimate = options.estimate
     exports = None
     if not (estimate.disable_cache or estimate.in_memory_only_cache):

@@ -117,7 +117,7 @@ def table_step(options: PredictOptions, measured: Measurement) -> MeasuredStep:
 
     Its resolution is from the 10th to the 90th percentile. Raises what `table_names` raises.
     """
-    source = workload.source_of(options, machines.system_of(options.network))
+    source = workload.source_of(options)
     node, system = table_names(options)
     return MeasuredStep(
         workload=source.name,
@@ -138,7 +138,7 @@ def table_names(options: PredictOptions) -> tuple[str, str]:
     Raises `ConfigError` for a step that it can't describe.
     """
     network = options.network
-    source = workload.source_of(options, machines.system_of(network))
+    source = workload.source_of(options)
     if not isinstance(source, ModelSource | FileSource):
         raise ConfigError(
             f"{option('csv')} names a model or a file, and {source.name} is neither",

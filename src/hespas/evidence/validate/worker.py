@@ -21,7 +21,7 @@ from hespas.hardware.sized import find_system
 from hespas.models.catalogue import find_model
 from hespas.models.model import parse_mesh
 from hespas.models.part import PIPE
-from hespas.prediction import composition, loading, machines, staged
+from hespas.prediction import composition, loading, staged
 from hespas.prediction.answer import PipelinePrediction
 from hespas.prediction.figures.step import run_report
 from hespas.prediction.options import (
@@ -153,7 +153,7 @@ def _predict_extended(options: PredictOptions, request: RowRequest) -> Predictio
         ),
         network=replace(options.network, system=f"{COMPILED_SLICES}x{part}"),
     )
-    compiled = loading.load(two, system=machines.system_of(two.network))
+    compiled = loading.load(two)
     note = (
         f"the program is that of {COMPILED_SLICES} slices, and simulated on {count}: a slice does "
         "the same however many there are"
