@@ -29,7 +29,8 @@ class Microarchitecture(
     multiprocessors share ``l2_bandwidth_bytes_per_s``. Pipes reach ``pipe_efficiency`` of their
     rate, device memory ``memory_efficiency`` of its rate. ``warp_turnover_cycles`` is the cost of
     starting and retiring one warp, ``launch_s`` the fixed time of a kernel that is launched alone,
-    ``graph_launch_s`` that of one in a CUDA graph, by default the same. ``sources`` names the
+    ``graph_launch_s`` that of one in a CUDA graph, by default the same. Products of single warps
+    (``mma``) reach ``warp_product_share`` of the rate of tensor cores. ``sources`` names the
     source of each figure, by its key; the source of an assumption begins with ``assumed``.
     """
 
@@ -52,6 +53,7 @@ class Microarchitecture(
     launch_s: NotNegative
     sources: dict[str, Text]
     graph_launch_s: NotNegative | None = None
+    warp_product_share: Fraction | None = None
 
 
 def load_microarchitecture(device: Device | str | Path) -> Microarchitecture:
@@ -76,8 +78,11 @@ def read_microarchitecture(file: Path) -> Microarchitecture:
     """Return a file's figures, else `HardwareError` without sources."""
     gpu = decode(read_json(file), Microarchitecture, location=str(file))
     check_clock(gpu.clock_hz, location=str(file))
-    names = {field.encode_name for field in structs.fields(Microarchitecture)} - {"sources"}
-    figures = names if gpu.graph_launch_s is not None else names - {"graph_launch_s"}
+    figures = {
+        field.encode_name
+        for field in structs.fields(Microarchitecture)
+        if field.name != "sources" and getattr(gpu, field.name) is not None
+    }
     check_sources(figures, gpu.sources.keys(), location=str(file))
     return gpu
 

@@ -141,7 +141,8 @@ class KernelLaunch(msgspec.Struct, frozen=True, kw_only=True):
     ``instruction`` is the compiler's name for it (`Op.instruction`) in the main function,
     ``kernel`` the entry point in the PTX: equal fusions share one. ``grid`` counts blocks,
     ``block`` threads. Launches of one instruction with different ``configuration`` are
-    alternatives: the fastest one runs.
+    alternatives: the fastest one runs. ``integers`` has the value of each parameter that is an
+    integer, None for others; without it parameters of 32 bits are 0.
     """
 
     instruction: str
@@ -150,6 +151,7 @@ class KernelLaunch(msgspec.Struct, frozen=True, kw_only=True):
     block: Extent
     shared_memory_bytes: int
     configuration: int = 0
+    integers: tuple[int | None, ...] = ()
 
 
 class CompiledKernels(msgspec.Struct, frozen=True, kw_only=True):

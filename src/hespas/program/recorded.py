@@ -88,7 +88,8 @@ class KernelCall(_Placed, frozen=True, kw_only=True, tag="kernel"):
     ``grids`` has each configuration's blocks. ``reads`` and ``writes`` follow the kernel's own
     marks; an updated tensor is in both.
     ``attended`` is the share of all pairs of tokens that a block mask of FlexAttention leaves to
-    compute; null without one, or where it is not known.
+    compute; null without one, or where it is not known. ``integers`` has the value of each
+    parameter in the PTX that is an integer, null for others; it is empty where none is recorded.
     """
 
     kernel: str
@@ -96,6 +97,7 @@ class KernelCall(_Placed, frozen=True, kw_only=True, tag="kernel"):
     writes: tuple[RecordedTensor, ...]
     grids: tuple[Extent, ...]
     attended: float | None = None
+    integers: tuple[int | None, ...] = ()
 
 
 class CollectiveCall(_Placed, frozen=True, kw_only=True, tag="collective"):

@@ -17,6 +17,20 @@ _MOST_ELEMENTS = 2**16
 """Larger tensors that a script makes on the host have no data: weights of models are among them."""
 
 
+_aten = torch.ops.aten
+_CONSTANT = frozenset(
+    {
+        _aten.ones_like.default,
+        _aten.zeros_like.default,
+        _aten.full_like.default,
+        _aten.ones.default,
+        _aten.zeros.default,
+        _aten.full.default,
+    }
+)
+"""Operations whose result no data decides."""
+
+
 @dataclass(slots=True)
 class Host:
     """Runs host operations for real if all inputs have data.
@@ -51,7 +65,10 @@ class Host:
 
 @dataclass(slots=True)
 class DeviceValues:
-    """The values of device tensors that were copied from the host and not written since."""
+    """The values of device tensors that were copied from the host and not written since.
+
+    What is computed from such tensors alone, as the number of labels that count, is known too.
+    """
 
     _values: Any = field(default_factory=WeakIdKeyDictionary)
 
@@ -60,11 +77,35 @@ class DeviceValues:
         for tensor in tensors_in(written_arguments(func, args, kwargs)):
             if isinstance(tensor, FakeTensor):
                 self._values.pop(tensor.untyped_storage(), None)
-        if func is torch.ops.aten._to_copy.default and not isinstance(args[0], FakeTensor):
+        if isinstance(result, FakeTensor) and not func.is_view and self.decide(func, args, kwargs):
+            computed = self.computed(func, args, kwargs)
             with unset_fake_temporarily():
                 value = torch.empty_strided(result.shape, result.stride(), dtype=result.dtype)
-                value.copy_(args[0])
-            self._values[result.untyped_storage()] = value
+                self._values[result.untyped_storage()] = value.copy_(computed)
+
+    def decide(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+        """Return whether the values that are known decide an operation's result."""
+        inputs = [self.of(tensor) for tensor in tensors_in((args, kwargs))]
+        if func in _CONSTANT:
+            return _elements(inputs[0].shape if inputs else args[0]) <= _MOST_ELEMENTS
+        return bool(inputs) and not any(isinstance(tensor, FakeTensor) for tensor in inputs)
+
+    def computed(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Compute on the host what the device computes."""
+        known, options = tree_map(self._on_host, (args, {**kwargs}))
+        if options.get("device") is not None:
+            options["device"] = torch.device("cpu")
+        options.pop("pin_memory", None)
+        with unset_fake_temporarily():
+            return func(*known, **options)
+
+    def _on_host(self, value: Any) -> Any:
+        """Return a tensor's values on the host; any values where they are not known."""
+        known = self.of(value)
+        if not isinstance(known, FakeTensor):
+            return known
+        with unset_fake_temporarily():
+            return torch.empty(known.shape, dtype=known.dtype)
 
     def of(self, tensor: Any) -> Any:
         """Return a tensor's values on the host; the tensor itself if they are not known."""
@@ -105,8 +146,12 @@ def _factory_elements(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any])
     given = named_arguments(func, args, kwargs)
     size = given.get("size")
     if isinstance(size, list | tuple):
-        return prod(map(int, size))
+        return _elements(size)
     return int(given.get("end", given.get("steps", given.get("n", 1))) or 1)
+
+
+def _elements(size: Sequence[int]) -> int:
+    return prod(map(int, size))
 
 
 def _written_real(

@@ -6,22 +6,16 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
-import triton
 from torch._inductor import async_compile
 from torch._inductor.codecache import PyCodeCache
 from torch._inductor.runtime import triton_helpers
 from torch._inductor.runtime.triton_heuristics import get_constexprs
-from triton.backends.compiler import GPUTarget
 
-from hespas.errors import UnsupportedError
 from hespas.program.kernels import Extent
 from hespas.program.recorded import KernelCall, KernelConfiguration, RecordedKernel
 from hespas.torch.masks import BlockMasks
-from hespas.torch.messages import GpuDescription
 from hespas.torch.tape import Tape
-
-_WARP = 32
+from hespas.torch.triton_driver import WARP, integers_of
 
 
 @dataclass(slots=True)
@@ -32,8 +26,8 @@ class TritonKernels:
     masks: BlockMasks
     _of_sources: dict[str, _Launcher] = field(default_factory=dict[str, "_Launcher"])
 
-    def install(self, gpu: GpuDescription) -> None:
-        """Let Inductor take its kernels here, and Triton see the GPU."""
+    def install(self) -> None:
+        """Let Inductor take its kernels here."""
 
         def triton_kernel(_compiler: Any, name: str, source: str, device_str: str = "cuda") -> Any:
             del device_str
@@ -42,28 +36,12 @@ class TritonKernels:
         async_compile.AsyncCompile.triton = triton_kernel
         async_compile.AsyncCompile.cpp_pybinding = _host_kernel
         triton_helpers.set_driver_to_gpu = lambda: None
-        triton.runtime.JITFunction.run = self._refuse_launch
-        triton.runtime.driver.set_active(_driver(gpu))
-        triton.knobs.runtime.add_stages_inspection_hook = _without_machine_code
-
-    @property
-    def _refuse_launch(self) -> Callable[..., None]:
-        def refuse(function: Any, *_arguments: Any, **_options: Any) -> None:
-            name = getattr(function, "__name__", "")
-            raise UnsupportedError(
-                f"the Triton kernel {name} is called outside of torch.compile",
-                location=self.tape.place().line,
-                hint="compile the function that calls it",
-            )
-
-        return refuse
 
     def kernel(self, name: str, source: str) -> Any:
         """Return what stands for a kernel of Inductor's; equal sources are one."""
         if source not in self._of_sources:
-            count = sum(each.name.startswith(name) for each in self._of_sources.values())
-            unique = name if count == 0 else f"{name}_{count}"
             loaded = getattr(PyCodeCache.load(source), name)
+            unique = self.tape.kernel_name(name)
             self._of_sources[source] = _Launcher(unique, loaded, self.tape, self.masks)
         return self._of_sources[source]
 
@@ -94,6 +72,7 @@ class _Launcher:
                 writes=self.tape.tensors(named[name] for name in named if self._is_written(name)),
                 grids=tuple(self._grid(each, arguments) for each in self._configs()),
                 attended=self.masks.share_of(named.values()),
+                integers=integers_of(self.kernel.triton_meta["signature"], named),
                 stream=self.tape.stream,
                 scope=place.scope,
                 phase=place.phase,
@@ -133,7 +112,7 @@ class _Launcher:
         binary = self.kernel._precompile_config(configuration).kernel
         return KernelConfiguration(
             ptx=binary.asm["ptx"],
-            threads=_WARP * binary.metadata.num_warps,
+            threads=WARP * binary.metadata.num_warps,
             shared_memory_bytes=binary.metadata.shared,
         )
 
@@ -145,52 +124,3 @@ def _host_kernel(_compiler: Any, _types: Any, _source: str) -> Callable[..., Non
         return
 
     return run
-
-
-def _without_machine_code(*arguments: Any) -> Any:
-    """Leave out ``ptxas`` (a Triton hook): PTX is read, not run."""
-    if not arguments:
-        return "hespas", "hespas"
-    _backend, stages, *_rest = arguments
-    stages["cubin"] = lambda _source, _metadata: b""
-    return None
-
-
-def _driver(gpu: GpuDescription) -> Any:
-    """Return what stands for Triton's driver."""
-    properties = {
-        "max_shared_mem": gpu.shared_memory_per_block_bytes,
-        "multiprocessor_count": gpu.multiprocessors,
-        "max_num_regs": gpu.registers_per_multiprocessor,
-        "warpSize": _WARP,
-    }
-
-    class Driver:
-        """Answers as the driver of one GPU would."""
-
-        class utils:  # noqa: N801 - Triton's name
-            """What is known of the device."""
-
-            @staticmethod
-            def get_device_properties(_device: int) -> dict[str, int]:
-                return properties
-
-        def get_current_target(self) -> Any:
-            return GPUTarget("cuda", 10 * gpu.major + gpu.minor, _WARP)
-
-        def get_current_device(self) -> int:
-            return 0
-
-        def get_active_torch_device(self) -> Any:
-            return torch.device("cuda", 0)
-
-        def get_device_interface(self) -> Any:
-            return torch.cuda
-
-        def get_current_stream(self, _device: int = 0) -> int:
-            return 0
-
-        def get_benchmarker(self) -> Any:
-            raise UnsupportedError("a Triton kernel wants to be timed, and there is no GPU")
-
-    return Driver()

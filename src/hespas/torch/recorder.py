@@ -21,6 +21,7 @@ from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
     FakeTensor,
+    unset_fake_temporarily,
 )
 from torch.distributed.tensor._sharding_prop import ShardingPropagator
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -125,6 +126,9 @@ class Recorder(TorchDispatchMode):
         try:
             result = _shaped(func, args, kwargs)
         except (DataDependentOutputException, DynamicOutputShapeException) as error:
+            if func is _aten.equal.default and self._values.decide(func, args, kwargs):
+                self._wait_for_value("the step compares values")
+                return self._values.computed(func, args, kwargs)
             raise self._without_data(f"{operation_name(func)} needs a tensor's values") from error
         self._values.note(func, args, kwargs, result)
         self._record(func, args, kwargs, result)
@@ -162,20 +166,27 @@ class Recorder(TorchDispatchMode):
         if tensor.device.type == "cpu" and _is_in_optimizer():
             # The count of steps, which torch keeps on the host.
             return 1.0
+        known = self._values.of(tensor)
+        if known is not tensor:
+            self._wait_for_value("the step reads a value")
+            with unset_fake_temporarily():
+                return known.item()
         scaler = _value_of_scaler()
         if scaler is not None:
-            place = self._places.now()
-            reason = "GradScaler reads a value"
-            stream = self._tape.stream
-            self._tape.add(HostWait(stream=stream, reason=reason, place=place.line))
+            self._wait_for_value("GradScaler reads a value")
             return scaler
         raise self._without_data("the step reads a tensor's value (.item(), float(), if, print)")
+
+    def _wait_for_value(self, reason: str) -> None:
+        place = self._places.now().line
+        self._tape.add(HostWait(stream=self._tape.stream, reason=reason, place=place))
 
     def _without_data(self, message: str) -> UnsupportedError:
         return UnsupportedError(
             f"{message}, and tensors have no data here",
             location=self._places.line(),
-            hint=NO_DATA,
+            hint=f"{NO_DATA}; values are known of tensors with up to 65,536 elements that the "
+            'script makes on the host and copies (.to("cuda")), and of what follows from them',
         )
 
 

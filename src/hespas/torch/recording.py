@@ -31,6 +31,7 @@ from hespas.torch.device import fake_mode, install_fake_gpus
 from hespas.torch.groups import Groups
 from hespas.torch.host import DeviceValues
 from hespas.torch.kernels import TritonKernels
+from hespas.torch.launched import LaunchedKernels
 from hespas.torch.libraries import install_library_choices
 from hespas.torch.masks import BlockMasks
 from hespas.torch.messages import StepRequest
@@ -41,6 +42,7 @@ from hespas.torch.script import in_words, load_function, make_step, read_argumen
 from hespas.torch.stages import Stages
 from hespas.torch.streams import Streams
 from hespas.torch.tape import Tape, recorded_storages
+from hespas.torch.triton_driver import install_driver
 
 _PARAMETER, _GRADIENT, _OPTIMIZER_STATE = "parameter", "gradient", "optimizer_state"
 _GATHERED = "gathered_parameter"
@@ -62,7 +64,7 @@ def record_step(request: StepRequest) -> tuple[bytes, list[str]]:
     groups = Groups(streams)
     values = DeviceValues()
     masks = BlockMasks(values)
-    kernels = TritonKernels(tape, masks)
+    kernels, launched = TritonKernels(tape, masks), LaunchedKernels(tape)
     properties = install_fake_gpus(request.gpu, streams, count=request.devices_per_host)
     groups.install(rank=request.rank, world_size=request.world_size)
     stages = Stages(groups, Path(request.stages))
@@ -73,11 +75,13 @@ def record_step(request: StepRequest) -> tuple[bytes, list[str]]:
         torch_version=_version(request.torch_version or torch.__version__),
         capability=(request.gpu.major, request.gpu.minor),
     )
+    install_driver(request.gpu)
+    launched.install(request.gpu.shared_memory_per_block_bytes)
     if request.is_eager:
         forbid_compilation()
     else:
         install_compilation(places, properties, count=request.devices_per_host)
-        kernels.install(request.gpu)
+        kernels.install()
     _follow_modules(places)
     _follow_optimizers(places, tape)
     _refuse_extensions(places)
@@ -96,7 +100,7 @@ def record_step(request: StepRequest) -> tuple[bytes, list[str]]:
         mesh=_mesh(groups, request.world_size),
         calls=tuple(tape.calls),
         storages=recorded_storages(tape.storages),
-        kernels=compiled,
+        kernels=(*compiled, *launched.recorded(tape.calls)),
         is_compiled=bool(compiled),
         uncompiled=uncompiled(root),
         versions={"torch": str(torch.__version__), "triton": installed_version("triton") or ""},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -55,6 +56,7 @@ class Tape:
     is_recording: bool = False
     live_bytes: int = 0
     peak_bytes: int = 0
+    _kernels: Counter[str] = field(default_factory=Counter[str])
     _live: dict[int, _Live] = field(default_factory=dict[int, _Live])
 
     def start(self) -> None:
@@ -75,6 +77,12 @@ class Tape:
         """Append a call."""
         if self.is_recording:
             self.calls.append(call)
+
+    def kernel_name(self, name: str) -> str:
+        """Return a name that no other kernel of the tape has."""
+        before = self._kernels[name]
+        self._kernels[name] += 1
+        return f"{name}_{before}" if before else name
 
     def held(self, tensor: torch.Tensor) -> HeldStorage | None:
         """Return or create the record of a storage; None on the host."""

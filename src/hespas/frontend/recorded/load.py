@@ -311,6 +311,7 @@ class _Reader:
                     block=(configuration.threads, 1, 1),
                     shared_memory_bytes=configuration.shared_memory_bytes,
                     configuration=number,
+                    integers=call.integers,
                 )
             )
 

@@ -149,6 +149,7 @@ class KernelPricer:
     device: Device
     gpu: Microarchitecture
     kernels: CompiledKernels
+    tensor_flops_per_cycle: Mapping[str, float] = field(compare=False, repr=False)
     cache: AnalysisCache = field(default=_NO_CACHE, compare=False, repr=False)
     analyses: dict[tuple[object, ...], KernelAnalysis] = field(
         default_factory=dict[tuple[object, ...], KernelAnalysis], compare=False, repr=False
@@ -191,7 +192,12 @@ class KernelPricer:
     def at_rates(self, rates: Rates) -> KernelPricer:
         """Return the pricer of the device with scaled rates."""
         gpu = microarchitecture_at(self.gpu, arithmetic=rates.arithmetic, launch=rates.launch)
-        return replace(self, device=device_at(self.device, rates), gpu=gpu)
+        tensor = {
+            datatype: flops * rates.arithmetic
+            for datatype, flops in self.tensor_flops_per_cycle.items()
+        }
+        device = device_at(self.device, rates)
+        return replace(self, device=device, gpu=gpu, tensor_flops_per_cycle=tensor)
 
     def at_clock(self, clock_hz: float) -> KernelPricer:
         """Return the pricer of the device at another clock."""
@@ -247,7 +253,11 @@ class KernelPricer:
         bandwidth = self.device.memory_bandwidth_bytes_per_s
         return Reading(
             terms=terms_of(
-                analysis, self.gpu, bytes_moved=moved, memory_bandwidth_bytes_per_s=bandwidth
+                analysis,
+                self.gpu,
+                bytes_moved=moved,
+                memory_bandwidth_bytes_per_s=bandwidth,
+                tensor_flops_per_cycle=self.tensor_flops_per_cycle,
             ),
             category=kernel_of(leaf.op).category,
             floor_s=moved / bandwidth,
@@ -290,7 +300,13 @@ class KernelPricer:
         return blocks <= self.gpu.multiprocessors and bytes_moved <= blocks * _SMALL_BLOCK_BYTES
 
     def _analysis(self, launch: KernelLaunch, bytes_moved: float) -> KernelAnalysis:
-        key = (launch.kernel, launch.grid, launch.block, launch.shared_memory_bytes)
+        key = (
+            launch.kernel,
+            launch.grid,
+            launch.block,
+            launch.shared_memory_bytes,
+            launch.integers,
+        )
         if key in self.analyses:
             return self.analyses[key]
         text = self.kernels.ptx[launch.kernel]
@@ -320,6 +336,9 @@ def _combine_readings(readings: Sequence[tuple[Reading, int]]) -> Reading:
 
 def _notes(analysis: KernelAnalysis) -> tuple[str, ...]:
     assumed = {
+        "datatypes of products take tensor cores as others take pipes, uncounted in FLOPs": len(
+            analysis.products
+        ),
         "loops end where data says, and are counted as going round once": analysis.unknown_loops,
         "accesses go where data says, and are taken to be scattered": analysis.data_addresses,
     }
@@ -347,9 +366,25 @@ def kernel_pricer(
     """
     if device.microarchitecture is None:
         return None
+    return _pricer(device, kernels, cache=cache, in_graphs=in_graphs)
+
+
+def _pricer(
+    device: Device, kernels: CompiledKernels | None, *, cache: AnalysisCache, in_graphs: bool
+) -> KernelPricer:
     gpu = load_microarchitecture(device)
-    gpu = launching_in_graphs(gpu) if in_graphs else gpu
-    return KernelPricer(device=device, gpu=gpu, kernels=kernels or _NO_KERNELS, cache=cache)
+    return KernelPricer(
+        device=device,
+        gpu=launching_in_graphs(gpu) if in_graphs else gpu,
+        kernels=kernels or _NO_KERNELS,
+        tensor_flops_per_cycle=_tensor_flops_per_cycle(device, gpu),
+        cache=cache,
+    )
+
+
+def _tensor_flops_per_cycle(device: Device, gpu: Microarchitecture) -> Mapping[str, float]:
+    cycles_per_s = gpu.multiprocessors * gpu.clock_hz
+    return {name: flops / cycles_per_s for name, flops in device.per_datatype_flops.items()}
 
 
 _LIBRARY = "kernel: libraries' kernels have no PTX here, and are priced by the roofline"
@@ -419,11 +454,6 @@ def make(spec: EstimatorSpec) -> KernelEstimator:
     Raises `ConfigError` without a device, `HardwareError` without a described microarchitecture.
     """
     roofline = Roofline.of(spec, "kernel")
-    gpu = load_microarchitecture(roofline.device)
-    kernels = KernelPricer(
-        device=roofline.device,
-        gpu=launching_in_graphs(gpu) if spec.in_graphs else gpu,
-        kernels=spec.kernels or _NO_KERNELS,
-        cache=AnalysisCache(directory=spec.kernels_directory),
-    )
+    cache = AnalysisCache(directory=spec.kernels_directory)
+    kernels = _pricer(roofline.device, spec.kernels, cache=cache, in_graphs=spec.in_graphs)
     return KernelEstimator(kernels=kernels, roofline=roofline)

@@ -24,8 +24,10 @@ _COMMENT = re.compile(r"//[^\n]*|^[ \t]*\.loc[ \t][^\n;]*$", re.MULTILINE)
 """Comments, and the ``.loc`` source positions of instructions, which end with the line."""
 _LABEL = re.compile(r"(\$?[\w$]+):(?!:)\s*(.*)$", re.DOTALL)
 _STATEMENT = re.compile(
-    r"^(?:@(!?)(%[\w$]+)\s+)?([a-z][\w:]*(?:\.[\w:]+)*)(?![\w.:])\s*(.*)$", re.DOTALL
+    r"^(?:@(!?)(%?[\w$]+)\s+)?([a-z][\w:]*(?:\.[\w:]+)*)(?![\w.:])\s*(.*)$", re.DOTALL
 )
+_WAIT = re.compile(r"@!?[\w$%]+\s+bra(?:\.uni)?\s+[A-Za-z_]")
+"""A branch back to a label of inline assembly, which waits."""
 _OPERAND = re.compile(r"\{[^}]*\}|\[[^\]]*\]|[^,\s]+")
 _NUMBER = re.compile(r"^-?(?:0[xX][0-9a-fA-F]+|\d+)U?$")
 _ENDLESS_NUMBER = re.compile(r"\d{500}")
@@ -113,7 +115,7 @@ def read_kernel(text: str, *, location: str = "") -> Kernel:
     for statement in _statements(text[start + 1 :]):
         if statement[-1] == ":":
             labels[statement[:-1]] = len(instructions)
-        elif statement[0] != ".":
+        elif statement[0] != "." and not _WAIT.match(statement):
             instructions.append(_instruction(statement, location=location or entry[1]))
     return Kernel(
         name=entry[1],
@@ -124,18 +126,22 @@ def read_kernel(text: str, *, location: str = "") -> Kernel:
 
 
 def _statements(body: str) -> Iterator[str]:
-    """Yield statements and labels of one kernel, up to its closing brace."""
+    """Yield statements and labels of one kernel, up to its closing brace.
+
+    Inline assembly waits in loops of its own, whose labels have no ``$``: they go round once.
+    """
     depth = 1
     for chunk in _COMMENT.sub("", body).split(";"):
         statement = chunk.strip()
-        while statement and statement[0] in "{}$":
-            if statement[0] == "$":
-                label = _LABEL.match(statement)
-                if label is None:
-                    break
-                yield f"{label[1]}:"
+        while statement:
+            label = _LABEL.match(statement)
+            if label is not None:
+                if label[1][0] == "$":
+                    yield f"{label[1]}:"
                 statement = label[2]
                 continue
+            if statement[0] not in "{}":
+                break
             depth += 1 if statement[0] == "{" else -1
             if not depth:
                 return

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from hespas.errors import ProgramError
 from hespas.price.ptx.opcodes import NOTHING, slots_of
 from hespas.price.ptx.parser import Instruction, Kernel, is_load, read_kernel
+from hespas.price.ptx.products import products_of
 from hespas.price.ptx.terms import WARP, Access, KernelAnalysis, Slots
 from hespas.price.ptx.walk import AccessCounts, Walk, walk, width_bytes
 from hespas.program.kernels import KernelLaunch
@@ -35,7 +36,7 @@ def walk_middle(text: str, launch: KernelLaunch) -> Walk:
         )
     kernel = read_kernel(text, location=launch.kernel)
     try:
-        return walk(kernel, grid=launch.grid, block=launch.block, index=blocks // 2)
+        return walk(kernel, launch, index=blocks // 2)
     except (ArithmeticError, LookupError, TypeError, ValueError) as error:
         # A compiler may write anything: one unreadable kernel must not lose the program.
         raise ProgramError(f"its PTX can't be followed: {error}", location=launch.kernel) from error
@@ -75,6 +76,7 @@ def analysis_of(walked: Walk, launch: KernelLaunch) -> KernelAnalysis:
         unknown_loops=len(walked.unknown_loops),
         data_branches=len(walked.data_branches),
         data_addresses=len(walked.data_addresses),
+        products=products_of(walked.kernel, counts, warps=warps),
     )
 
 
@@ -106,12 +108,11 @@ def with_neighbour(kernel: KernelAnalysis, walked: Walk, launch: KernelLaunch) -
     Blocks one, two and four farther on are tried: what a row of four blocks shares comes again with
     the next row.
     """
-    text, flow, grid, block = walked.kernel, walked.flow, launch.grid, launch.block
     farther = [kernel.blocks // 2 + distance for distance in _NEIGHBOURS]
     shared = [
         len(
             np.intersect1d(
-                walked.seen, walk(text, grid=grid, block=block, index=index, flow=flow).seen
+                walked.seen, walk(walked.kernel, launch, index=index, flow=walked.flow).seen
             )
         )
         for index in farther

@@ -17,7 +17,7 @@ that they add as the root of their squares; starting blocks overlaps with everyt
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from math import ceil, hypot
 
@@ -28,7 +28,9 @@ from hespas.base.units import format_bytes_binary
 from hespas.hardware.microarchitecture import Microarchitecture
 from hespas.price.estimate import UNDIVIDED, Bound
 from hespas.price.kernel import COPY, WARP
+from hespas.price.ptx.products import Product
 
+NO_TENSOR_CORES: Mapping[str, float] = {}
 SECTOR_BYTES = 32
 LINE_BYTES = 128
 
@@ -100,7 +102,7 @@ class KernelAnalysis(msgspec.Struct, frozen=True, kw_only=True):
     block soon after it loads ``neighbour_sectors`` of these too. In loops ``loop_sectors`` distinct
     ones lie in ``loop_runs`` runs without wide gaps; the busiest loop runs ``loop_rounds`` rounds.
     ``l1_lines`` are cycles of the L1 cache, ``shared_passes`` cycles of shared memory. ``barriers``
-    counts waits of the whole block.
+    counts waits of the whole block. ``products`` run on tensor cores.
     """
 
     name: str
@@ -122,6 +124,7 @@ class KernelAnalysis(msgspec.Struct, frozen=True, kw_only=True):
     data_branches: int
     data_addresses: int
     neighbour_sectors: float = 0.0
+    products: tuple[Product, ...] = ()
 
     @property
     def warps(self) -> int:
@@ -198,10 +201,19 @@ def terms_of(
     *,
     bytes_moved: float,
     memory_bandwidth_bytes_per_s: float,
+    tensor_flops_per_cycle: Mapping[str, float] = NO_TENSOR_CORES,
 ) -> KernelTerms:
-    """Return the cost of each limit for a kernel that moves ``bytes_moved``."""
+    """Return the cost of each limit for a kernel that moves ``bytes_moved``.
+
+    ``tensor_flops_per_cycle`` are those of a multiprocessor, by datatype.
+    """
     busiest = ceil(kernel.blocks / gpu.multiprocessors) / gpu.clock_hz
     cycles = pipe_cycles(kernel, gpu)
+    if kernel.products:
+        cycles["tensor"] = sum(
+            product.flops / rate_of(product, tensor_flops_per_cycle, gpu)
+            for product in kernel.products
+        )
     pipe = max(cycles, key=lambda name: cycles[name])
     through_l2 = l2_sectors(kernel, gpu) * kernel.blocks * SECTOR_BYTES
     return KernelTerms(
@@ -215,6 +227,17 @@ def terms_of(
         turnover_s=kernel.warps * gpu.warp_turnover_cycles * busiest,
         launch_s=gpu.launch_s,
     )
+
+
+def rate_of(
+    product: Product, tensor_flops_per_cycle: Mapping[str, float], gpu: Microarchitecture
+) -> float:
+    """Return the FLOPs a cycle of a multiprocessor; without tensor cores, those of its lanes."""
+    rate = tensor_flops_per_cycle.get(product.datatype)
+    if rate is None:
+        return 2.0 * gpu.fused_lanes
+    share = gpu.warp_product_share if product.is_of_warp else None
+    return rate if share is None else rate * share
 
 
 _SECONDS = tuple(each.name for each in fields(KernelTerms) if each.name != "pipe")

@@ -32,7 +32,7 @@ from hespas.price.ptx.parser import (
     loop_of,
 )
 from hespas.price.ptx.terms import SECTOR_BYTES
-from hespas.program.kernels import Extent
+from hespas.program.kernels import Extent, KernelLaunch
 
 _MOST_STEPS = 20_000
 _FLOATS = frozenset({"f16", "bf16", "f32", "f64", "f16x2", "bf16x2"})
@@ -91,6 +91,7 @@ class Walk:
     flow: Flow
     threads: int
     registers: dict[str, Value | None]
+    integers: tuple[int | None, ...] = ()
     unknown_loops: set[int] = field(default_factory=set[int])
     data_branches: set[int] = field(default_factory=set[int])
     data_addresses: set[int] = field(default_factory=set[int])
@@ -308,7 +309,7 @@ class Walk:
     def _result(self, position: int, instruction: Instruction) -> Value | None:
         parts, bits = instruction.parts, bits_of(instruction.parts)
         if parts[0] == "ld" and "param" in parts:
-            return _parameter(str(instruction.sources[0]), bits)
+            return _parameter(str(instruction.sources[0]), bits, self.integers)
         if parts[-1] in _FLOATS and parts[0] not in {"mov", "selp"}:
             return None
         operands = [self._value(source) for source in instruction.sources]
@@ -382,15 +383,14 @@ class Walk:
             self.scattered.difference_update(instruction.writes)
 
 
-def walk(
-    kernel: Kernel, *, grid: Extent, block: Extent, index: int, flow: Flow | None = None
-) -> Walk:
+def walk(kernel: Kernel, launch: KernelLaunch, *, index: int, flow: Flow | None = None) -> Walk:
     """Walk block ``index`` of the grid through the kernel."""
     state = Walk(
         kernel=kernel,
         flow=flow_of(kernel) if flow is None else flow,
-        threads=prod(block),
-        registers=_special_registers(grid, block, index),
+        threads=prod(launch.block),
+        registers=_special_registers(launch.grid, launch.block, index),
+        integers=launch.integers,
     )
     state.go()
     return state
@@ -419,10 +419,13 @@ def _word(value: Value | None) -> Value | None:
     return value
 
 
-def _parameter(operand: str, bits: int) -> int:
-    """Return a parameter's address, distinct for each parameter; 0 for a number."""
+def _parameter(operand: str, bits: int, integers: tuple[int | None, ...]) -> int:
+    """Return a parameter's integer, or its address, distinct for each one; 0 for other numbers."""
     digits = operand.strip("[] ").rpartition("_")[2]
     number = int(digits) if digits.isdigit() else 0
+    integer = integers[number] if number < len(integers) else None
+    if integer is not None:
+        return integer
     return _PARAMETER_SPACING * (number + 1) if bits == 64 else 0
 
 

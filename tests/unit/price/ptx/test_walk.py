@@ -2,18 +2,29 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from hespas.price.ptx.memory import bank_passes, touched
 from hespas.price.ptx.parser import Kernel, flow_of, read_kernel
 from hespas.price.ptx.walk import FRESH, Walk, walk
+
+from .conftest import launch
 
 
 def kernel(body: str) -> Kernel:
     return read_kernel(f".visible .entry k(.param .u64 k_param_0)\n{{\n{body}\n}}")
 
 
-def walked(body: str, *, threads: int = 64, blocks: int = 4, index: int = 1) -> Walk:
-    return walk(kernel(body), grid=(blocks, 1, 1), block=(threads, 1, 1), index=index)
+def walked(
+    body: str,
+    *,
+    threads: int = 64,
+    blocks: int = 4,
+    index: int = 1,
+    integers: tuple[int | None, ...] = (),
+) -> Walk:
+    launched = replace(launch("k", blocks=blocks, threads=threads), integers=integers)
+    return walk(kernel(body), launched, index=index)
 
 
 def runs_of(state: Walk, opcode: str) -> list[float]:
@@ -25,6 +36,25 @@ def runs_of(state: Walk, opcode: str) -> list[float]:
         for position in range(block.start, block.stop)
     }
     return [found.get(i, 0.0) for i, each in enumerate(instructions) if each.opcode == opcode]
+
+
+BOUNDED_BY_A_PARAMETER = """
+    ld.param.b32 %r2, [k_param_1];
+    mov.b32 %r1, 0;
+$loop:
+    fma.rn.f32 %f1, %f1, %f1, %f1;
+    add.s32 %r1, %r1, 128;
+    setp.lt.s32 %p1, %r1, %r2;
+    @%p1 bra $loop;
+    ret;
+"""
+
+
+@pytest.mark.parametrize(("width", "rounds"), [(128, 1), (4096, 32), (4100, 33)])
+def test_a_loop_ends_where_a_parameter_says(width: int, rounds: int) -> None:
+    state = walked(BOUNDED_BY_A_PARAMETER, integers=(None, width))
+    assert runs_of(state, "fma.rn.f32") == [2.0 * rounds]
+    assert not state.unknown_loops
 
 
 COUNTED = """
@@ -153,7 +183,8 @@ def test_blocks_and_threads_see_their_numbers() -> None:
     mul.wide.u32 %rd2, %r5, 4;
     st.global.b32 [%rd2], %r9;
     ret;"""
-    state = walk(kernel(body), grid=(3, 5, 1), block=(8, 8, 1), index=7)
+    launched = replace(launch("k", blocks=1, threads=1), grid=(3, 5, 1), block=(8, 8, 1))
+    state = walk(kernel(body), launched, index=7)
     value = state.registers["%r5"]
     assert isinstance(value, np.ndarray)
     assert sorted(set(value.tolist())) == [201 + y for y in range(8)]
