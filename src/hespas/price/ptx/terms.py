@@ -3,6 +3,7 @@
     device memory   bytes x (1 + turns) / (bandwidth x efficiency)
     L2              (sectors x 32 bytes - bytes) / L2 bandwidth
     pipes           warp instructions of the busiest pipe / (lanes x clock x efficiency)
+    tensor cores    FLOPs of products / (rate x efficiency of pipes)
     L1              lines and passes of shared memory / clock
     turnover        warps x cycles to start and retire one / clock
 
@@ -12,7 +13,8 @@ from its neighbours, so that memory sees short runs of addresses that would be l
 stayed together: ``turns`` is `MEMORY_TURN_BYTES` for each run, over the bytes of the run. Pipes, L1
 and turnover belong to one multiprocessor, which runs its share of the blocks: the busiest one
 decides, with ceil(blocks / multiprocessors) of them. A kernel overlaps its limits only in part, so
-that they add as the root of their squares; starting blocks overlaps with everything else.
+that they add as the root of their squares. Products run while the next operands come, and starting
+blocks overlaps with everything else.
 """
 
 from __future__ import annotations
@@ -136,8 +138,9 @@ class KernelAnalysis(msgspec.Struct, frozen=True, kw_only=True):
 class KernelTerms:
     """The time that each limit alone would need, in seconds.
 
-    ``memory_s`` is device memory's, ``turnover_s`` that of starting and retiring blocks,
-    ``launch_s`` the kernel's time beside them. ``pipe`` names the busiest one.
+    ``memory_s`` is device memory's, ``tensor_s`` that of products on tensor cores, ``turnover_s``
+    that of starting and retiring blocks, ``launch_s`` the kernel's time beside them. ``pipe`` names
+    the busiest one.
     """
 
     memory_s: float
@@ -147,10 +150,12 @@ class KernelTerms:
     pipe: str
     turnover_s: float
     launch_s: float
+    tensor_s: float = 0.0
 
     @property
     def _combined_s(self) -> float:
-        return hypot(self.memory_s, self.l2_s, max(self.l1_s, self.pipe_s))
+        streamed_s = hypot(self.memory_s, self.l2_s, max(self.l1_s, self.pipe_s))
+        return max(streamed_s, self.tensor_s)
 
     @property
     def time_s(self) -> float:
@@ -178,6 +183,8 @@ class KernelTerms:
         whole_s = self._combined_s
         if whole_s <= 0 or whole_s < self.turnover_s:
             return UNDIVIDED
+        if whole_s == self.tensor_s:
+            return Bound(compute_s=busy_s)
         compute_s = busy_s * (self.pipe_s / whole_s) ** 2 if self.pipe_s >= self.l1_s else 0.0
         return Bound(compute_s=compute_s, memory_s=busy_s - compute_s)
 
@@ -189,6 +196,7 @@ class KernelTerms:
             "L2": self.l2_s,
             "L1": self.l1_s,
             f"{self.pipe} pipe": self.pipe_s,
+            "tensor cores": self.tensor_s,
             "block turnover": self.turnover_s,
             "launch": self.launch_s,
         }
@@ -209,11 +217,9 @@ def terms_of(
     """
     busiest = ceil(kernel.blocks / gpu.multiprocessors) / gpu.clock_hz
     cycles = pipe_cycles(kernel, gpu)
-    if kernel.products:
-        cycles["tensor"] = sum(
-            product.flops / rate_of(product, tensor_flops_per_cycle, gpu)
-            for product in kernel.products
-        )
+    tensor_cycles = sum(
+        product.flops / rate_of(product, tensor_flops_per_cycle, gpu) for product in kernel.products
+    )
     pipe = max(cycles, key=lambda name: cycles[name])
     through_l2 = l2_sectors(kernel, gpu) * kernel.blocks * SECTOR_BYTES
     return KernelTerms(
@@ -226,6 +232,7 @@ def terms_of(
         pipe=pipe,
         turnover_s=kernel.warps * gpu.warp_turnover_cycles * busiest,
         launch_s=gpu.launch_s,
+        tensor_s=tensor_cycles / gpu.pipe_efficiency * busiest,
     )
 
 
@@ -313,6 +320,7 @@ def reasons(
         "L2": _sectors_reason(analysis),
         "L1": _lines_reason(analysis),
         f"{terms.pipe} pipe": _pipe_reason(terms, analysis),
+        "tensor cores": "products on tensor cores",
     }
     worth_s = _PART_WORTH_REPORTING * terms.time_s
     listed = [about[terms.limit]]

@@ -11,6 +11,7 @@ from hespas.frontend.load import load_source
 from hespas.hardware.microarchitecture import load_microarchitecture
 from hespas.price.kernel import COLUMN_REDUCTION, LOOP, TRANSPOSE, kernel_of
 from hespas.price.ptx.categories import terms_by_category
+from hespas.price.ptx.products import Product
 from hespas.price.ptx.terms import (
     KernelAnalysis,
     KernelTerms,
@@ -298,3 +299,40 @@ def test_a_second_result_in_another_order_is_stored_in_parts_of_sectors() -> Non
         memory_bandwidth_bytes_per_s=BANDWIDTH,
     )
     assert found.l2_s == pytest.approx(2**22 * (32 - 2) / GPU.l2_bandwidth_bytes_per_s)
+
+
+def test_products_run_while_their_operands_come() -> None:
+    product = Product(datatype="bf16", flops=2.0 * 128 * 256 * 4096, is_of_warp=False)
+    tile = changed(columns(blocks=132), products=(product,))
+    rate = {"bf16": 4096.0}
+    found = terms_of(
+        tile,
+        GPU,
+        bytes_moved=1e6,
+        memory_bandwidth_bytes_per_s=BANDWIDTH,
+        tensor_flops_per_cycle=rate,
+    )
+    cycles = product.flops / 4096 / GPU.pipe_efficiency
+    assert found.tensor_s == pytest.approx(cycles / GPU.clock_hz)
+    assert found.time_s == pytest.approx(
+        max(found.tensor_s, terms(changed(tile, products=()), 1e6).time_s - GPU.launch_s)
+        + GPU.launch_s
+    )
+    by_warps = changed(tile, products=(changed(product, is_of_warp=True),))
+    slower = terms_of(
+        by_warps,
+        GPU,
+        bytes_moved=1e6,
+        memory_bandwidth_bytes_per_s=BANDWIDTH,
+        tensor_flops_per_cycle=rate,
+    )
+    assert GPU.warp_product_share is not None
+    assert slower.tensor_s == pytest.approx(found.tensor_s / GPU.warp_product_share)
+
+
+def test_products_without_tensor_cores_take_the_lanes_that_multiply_and_add() -> None:
+    product = Product(datatype="f16", flops=1e6, is_of_warp=False)
+    found = terms(changed(columns(), products=(product,)), 0.0)
+    assert found.tensor_s == pytest.approx(
+        1e6 / (2 * GPU.fused_lanes) / GPU.pipe_efficiency / GPU.clock_hz
+    )
