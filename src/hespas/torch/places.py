@@ -43,6 +43,7 @@ class Places:
     optimizers: WeakSet[Any] = field(default_factory=WeakSet[Any])
     _running: list[Any] = field(default_factory=list[Any])
     _in_optimizer: int = 0
+    _in_backward: int = 0
     _of_nodes: dict[int, tuple[str, str]] = field(default_factory=dict[int, tuple[str, str]])
     _names: dict[int, str] = field(default_factory=dict[int, str])
     _kernel: Place | None = None
@@ -112,6 +113,15 @@ class Places:
         finally:
             self._running.pop()
 
+    @contextmanager
+    def backward(self) -> Generator[None]:
+        """Run what belongs to a backward pass, also beside autograd."""
+        self._in_backward += 1
+        try:
+            yield
+        finally:
+            self._in_backward -= 1
+
     def begin_optimizer(self, optimizer: Any) -> None:
         """Note that an optimiser's step begins."""
         self.optimizers.add(optimizer)
@@ -134,6 +144,8 @@ class Places:
             return RECOMPUTE if is_forward else BACKWARD
         if self._in_optimizer:
             return OPTIMIZER
+        if self._in_backward:
+            return BACKWARD
         return FORWARD if self._running or torch.is_grad_enabled() else ""
 
     def _scope(self) -> str:

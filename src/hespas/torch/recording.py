@@ -67,7 +67,7 @@ def record_step(request: StepRequest) -> tuple[bytes, list[str]]:
     kernels, launched = TritonKernels(tape, masks), LaunchedKernels(tape)
     properties = install_fake_gpus(request.gpu, streams, count=request.devices_per_host)
     groups.install(rank=request.rank, world_size=request.world_size)
-    stages = Stages(groups, Path(request.stages))
+    stages = Stages(groups, places, Path(request.stages))
     stages.install()
     install_replicas()
     masks.install()

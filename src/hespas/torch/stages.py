@@ -6,7 +6,6 @@ gradients back. Recordings of stages leave them for each other as files in one d
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import wraps
 from pathlib import Path
@@ -24,8 +23,17 @@ from hespas.errors import UnsupportedError
 from hespas.program.recorded import Pipeline
 from hespas.torch.groups import Groups
 from hespas.torch.messages import ended_file, leave, ranks_file
+from hespas.torch.places import Places
 
-_SCHEDULES = ("ScheduleGPipe", "Schedule1F1B", "ScheduleInterleaved1F1B")
+_SCHEDULES = (
+    "ScheduleGPipe",
+    "Schedule1F1B",
+    "ScheduleInterleaved1F1B",
+    "ScheduleLoopedBFS",
+    "ScheduleInterleavedZeroBubble",
+    "ScheduleZBVZeroBubble",
+    "ScheduleDualPipeV",
+)
 _POLL_S = 0.02
 
 
@@ -59,6 +67,7 @@ class Stages:
     """The recorded rank's stages; `install` makes them exchange shapes as files."""
 
     groups: Groups
+    places: Places
     directory: Path
     ranks: tuple[int, ...] = ()
     schedule: str = ""
@@ -85,7 +94,7 @@ class Stages:
         """Make stages and schedules known; refuse those that are not."""
         self._note_stages()
         self._note_schedules()
-        self._count_passes()
+        self._follow_passes()
 
         def send(stage: Any, meta: Any, target: int) -> None:
             is_forward = isinstance(meta, shapes._StageForwardMeta)
@@ -154,21 +163,36 @@ class Stages:
         base.__init__ = init
         base._warmup_p2p = inferred
 
-    def _count_passes(self) -> None:
-        """Count the micro-batches between forward and backward pass."""
+    def _follow_passes(self) -> None:
+        """Count the micro-batches between forward and backward pass.
 
-        def counted(original: Callable[..., Any], change: int) -> Callable[..., Any]:
-            @wraps(original)
-            def run(stage: Any, *arguments: Any, **options: Any) -> Any:
-                self._in_flight += change
-                self.most_in_flight = max(self.most_in_flight, self._in_flight)
-                return original(stage, *arguments, **options)
-
-            return run
-
+        Where gradients of weights have a pass of their own, they are kept until then.
+        """
         base: Any = stages._PipelineStageBase
-        base.forward_one_chunk = counted(base.forward_one_chunk, 1)
-        base.backward_one_chunk = counted(base.backward_one_chunk, -1)
+        forward, backward = base.forward_one_chunk, base.backward_one_chunk
+        weights = base.backward_weight_one_chunk
+
+        @wraps(forward)
+        def run_forward(stage: Any, *arguments: Any, **options: Any) -> Any:
+            self._in_flight += 1
+            self.most_in_flight = max(self.most_in_flight, self._in_flight)
+            return forward(stage, *arguments, **options)
+
+        @wraps(backward)
+        def run_backward(stage: Any, *arguments: Any, **options: Any) -> Any:
+            self._in_flight -= bool(options.get("full_backward", True))
+            with self.places.backward():
+                return backward(stage, *arguments, **options)
+
+        @wraps(weights)
+        def run_weights(stage: Any, *arguments: Any, **options: Any) -> Any:
+            self._in_flight -= 1
+            with self.places.backward():
+                return weights(stage, *arguments, **options)
+
+        base.forward_one_chunk = run_forward
+        base.backward_one_chunk = run_backward
+        base.backward_weight_one_chunk = run_weights
 
     def _refusal(self, what: str, hint: str) -> UnsupportedError:
         line = self.groups.streams.tape.place().line

@@ -10,6 +10,8 @@ import pytest
 import hespas
 from hespas.errors import HespasError, UnsupportedError
 from hespas.frontend.load import load_per_device
+from hespas.prediction.figures.recorded_stages import stage_rows
+from hespas.prediction.figures.schema import PipelineReport
 from hespas.program.recorded import RecordedStep, encode_recorded
 from torch_steps import NET, bytes_after, collectives, needs_torch, peak_bytes, record
 
@@ -48,20 +50,27 @@ def train(
             if sharded:
                 fully_shard(block, mesh=mesh["dp"])
     group = mesh.get_group("pp")
+    is_v = schedule in {{"ScheduleZBVZeroBubble", "ScheduleDualPipeV"}}
+    numbers = [
+        2 * stages - 1 - place if is_v and chunk else place + chunk * stages
+        for chunk in range(chunks)
+    ]
     own = [
-        PipelineStage(part, place + chunk * stages, chunks * stages, device, group=group)
-        for chunk, part in enumerate(parts)
+        PipelineStage(part, number, chunks * stages, device, group=group)
+        for number, part in zip(numbers, parts)
     ]
     if wrong == "idle" and place == 1:
         return lambda: None
-    kind = getattr(pipelining, schedule)
+    class Own(pipelining.Schedule1F1B):
+        pass
+    kind = Own if schedule == "Own" else getattr(pipelining, schedule)
     run = kind(own if chunks > 1 else own[0], micro_batches, loss_fn=F.mse_loss)
     parameters = [one for part in parts for one in part.parameters()]
     optimizer = torch.optim.SGD(parameters, lr=0.1, foreach=False)
     def step():
         x = torch.randn(micro_batches, 128, 256, device="cuda", dtype=torch.bfloat16)
-        given = (x,) if place == 0 else ()
-        labels = {{"target": x}} if place == stages - 1 else {{}}
+        given = (x,) if 0 in numbers else ()
+        labels = {{"target": x}} if chunks * stages - 1 in numbers else {{}}
         run.step(*given, **labels)
         if wrong == "print" and place == 1:
             print(x)
@@ -162,8 +171,40 @@ def test_stages_that_do_not_divide_the_ranks_are_an_error() -> None:
 
 
 def test_other_schedules_are_refused_by_name() -> None:
-    with pytest.raises(HespasError, match="the schedule ScheduleInterleavedZeroBubble is not"):
-        record(STAGES, devices=2, schedule="ScheduleInterleavedZeroBubble", chunks=2)
+    with pytest.raises(HespasError, match="the schedule Own is not recorded"):
+        record(STAGES, devices=2, schedule="Own")
+
+
+@pytest.mark.parametrize(
+    ("schedule", "name"),
+    [
+        ("ScheduleLoopedBFS", "looped breadth-first:2"),
+        ("ScheduleInterleavedZeroBubble", "interleaved zero-bubble:2"),
+        ("ScheduleZBVZeroBubble", "zero-bubble V"),
+        ("ScheduleDualPipeV", "DualPipeV"),
+    ],
+)
+def test_all_schedules_compute_as_much_as_interleaved_stages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, schedule: str, name: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(STAGES)
+
+    def rows(schedule: str) -> PipelineReport:
+        settings = {"schedule": schedule, "chunks": "2", "stages": "2"}
+        prediction = hespas.predict(
+            "torch:train.py:train", cluster="2xH100_80GB", settings=settings
+        )
+        report = stage_rows(prediction)
+        assert report is not None
+        return report
+
+    found, usual = rows(schedule), rows("ScheduleInterleaved1F1B")
+    assert (found.schedule, found.chunks, found.micro_batches) == (name, 2, 4)
+    for one, other in zip(found.stages, usual.stages, strict=True):
+        assert one.forward_s == pytest.approx(other.forward_s, rel=0.1)
+        assert one.compute_s == pytest.approx(other.compute_s, rel=0.1)
+        assert 1 <= one.in_flight <= 8
 
 
 @pytest.mark.parametrize(

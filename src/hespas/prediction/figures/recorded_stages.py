@@ -29,8 +29,19 @@ _NAMES = {
     "ScheduleGPipe": "gpipe",
     "Schedule1F1B": "1f1b",
     "ScheduleInterleaved1F1B": "interleaved:{chunks}",
+    "ScheduleLoopedBFS": "looped breadth-first:{chunks}",
+    "ScheduleInterleavedZeroBubble": "interleaved zero-bubble:{chunks}",
+    "ScheduleZBVZeroBubble": "zero-bubble V",
+    "ScheduleDualPipeV": "DualPipeV",
 }
-"""The names of torch's schedules among those of models."""
+"""The names of torch's schedules; the first three are those of models, too."""
+_CLOSED_FORMS = {
+    "ScheduleGPipe": "gpipe",
+    "Schedule1F1B": "1f1b",
+    "ScheduleInterleaved1F1B": "interleaved:{chunks}",
+    "ScheduleLoopedBFS": "interleaved:{chunks}",
+}
+"""The schedules whose bubble has a closed form, which is that of these."""
 
 
 @frozen
@@ -52,17 +63,23 @@ def stage_rows(prediction: Prediction) -> PipelineReport | None:
         return None
     stages = list(_stages(prediction, timeline))
     pipeline = stages[0].pipeline
-    name = _NAMES[pipeline.schedule].format(chunks=pipeline.chunks)
+    closed_form = _CLOSED_FORMS.get(pipeline.schedule)
     last_ps = max(stage.last_pass_ps for stage in stages)
     idle_ps = sum(_waiting_ps(stage, last_ps) for stage in stages)
     messages = [span for stage in stages for span in _sends(stage.timeline)]
     return PipelineReport(
-        schedule=name,
+        schedule=_NAMES[pipeline.schedule].format(chunks=pipeline.chunks),
         micro_batches=pipeline.micro_batches,
         micro_batch=None,
         chunks=pipeline.chunks,
         bubble=idle_ps / (len(stages) * last_ps) if last_ps else 0.0,
-        ideal_bubble=ideal_bubble(name, stages=len(stages), micro_batches=pipeline.micro_batches),
+        ideal_bubble=None
+        if closed_form is None
+        else ideal_bubble(
+            closed_form.format(chunks=pipeline.chunks),
+            stages=len(stages),
+            micro_batches=pipeline.micro_batches,
+        ),
         message_s=min((end - start for start, end in messages), default=0) / PS_PER_S,
         hidden=[],
         stages=[
