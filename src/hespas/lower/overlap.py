@@ -51,15 +51,26 @@ def exceeded_limit(
     if capacity_bytes is None or not any(map(is_communication_op, all_ops(program))):
         return None
     held_bytes, temporary_bytes = unpacked_bytes(program)
-    counted = counted_bytes(capacity_bytes, held_bytes)
-    if temporary_bytes <= factor / SLOP_FACTOR * counted:
+    if has_room(held_bytes, temporary_bytes, capacity_bytes=capacity_bytes, factor=factor):
         return None
+    counted = counted_bytes(capacity_bytes, held_bytes)
     return OverlapLimit(
         limit_bytes=max(0, round(factor / 100 * counted)),
         needed_bytes=temporary_bytes,
         factor=factor,
         full_factor=full_factor(capacity_bytes, counted, above=factor),
     )
+
+
+def has_room(held_bytes: int, temporary_bytes: int, *, capacity_bytes: int, factor: int) -> bool:
+    """Return whether the scheduler overlaps collectives of a program with these sizes.
+
+    ``factor`` is that of its limit, in per cent.
+
+    >>> [has_room(20, size, capacity_bytes=80, factor=95) for size in (40, 50)]
+    [True, False]
+    """
+    return temporary_bytes <= factor / SLOP_FACTOR * counted_bytes(capacity_bytes, held_bytes)
 
 
 def with_early_zeros(

@@ -23,17 +23,26 @@ from hespas.tasks.pipelining.timing import Interval, Times
 
 
 @frozen
+class PricedProgram:
+    """Both passes and the optimiser's step, ``times`` in a part."""
+
+    passes: Prediction
+    update: Prediction
+    times: int
+
+
+@frozen
 class PartCost:
     """The costs of a model's part, and its predictions.
 
     ``update`` is the time of the optimiser's step, ``footprint`` the memory of a device.
+    ``programs`` are one of the whole part, or those of its layers.
     """
 
     passes: PassCost
     update: Spent
     footprint: Footprint
-    prediction: Prediction
-    update_prediction: Prediction
+    programs: tuple[PricedProgram, ...]
 
 
 @frozen
@@ -105,7 +114,7 @@ class PipelinePrediction:
     @property
     def fidelity(self) -> Fidelity:
         """What was priced: ``compiled``, ``fused``, ``library`` or ``exported`` operations."""
-        return next(iter(self.costs.values())).prediction.fidelity
+        return next(self._predictions()).fidelity
 
     @cached_property
     def finish_ps(self) -> int:
@@ -222,7 +231,8 @@ class PipelinePrediction:
 
     def _predictions(self) -> Iterator[Prediction]:
         for cost in self.costs.values():
-            yield from (cost.prediction, cost.update_prediction)
+            for program in cost.programs:
+                yield from (program.passes, program.update)
 
     @property
     def assumptions(self) -> tuple[str, ...]:
@@ -235,7 +245,8 @@ class PipelinePrediction:
         of_parts = (
             text
             for cost in self.costs.values()
-            for text in cost.prediction.estimates.total.warnings
+            for program in cost.programs
+            for text in program.passes.estimates.total.warnings
         )
         overlap = (text for part in self._predictions() for text in part.overlap_warnings)
         listed = [*of_parts, *self.part_warnings, *self._too_large(), *overlap]

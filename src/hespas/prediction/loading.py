@@ -88,7 +88,7 @@ def load(options: PredictOptions, *, source: bytes | None = None) -> Program:
     if source is None:
         origin = source_of(options)
         if not isinstance(origin, FileSource):
-            _plan_of(_EXPORTED, options)
+            _plan_of(EXPORTED_LATER, options)
         directory = made_directory(options.estimate)
         cache = None if directory is None else export_cache(directory)
         workload = read_workload(origin, cache=cache)
@@ -153,7 +153,7 @@ def _source_facts(content: bytes, options: PredictOptions) -> GlobalFacts:
     return cached_global_facts(content, name=str(options.program.file), directory=directory)
 
 
-_EXPORTED = b"module {}"
+EXPORTED_LATER = b"module {}"
 """A placeholder for StableHLO that is not exported yet."""
 
 

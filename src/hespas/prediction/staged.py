@@ -2,61 +2,34 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from functools import partial
 from itertools import accumulate
-from math import hypot
 
 from hespas.base.frozen import frozen
 from hespas.base.question import reused_processes
 from hespas.base.units import PS_PER_S, format_time
-from hespas.frontend.recorded.load import HOST_LAUNCH_S
 from hespas.hardware.presets import part_warnings
 from hespas.models.language import expert_axes, has_shared_experts
-from hespas.models.part import EXPERT, SHARED, Part, PartProgram
+from hespas.models.part import EXPERT, SHARED, Part
 from hespas.prediction.answer import PartCost, PipelinePrediction, StageTimes
-from hespas.prediction.composition import divide, finish, load_alone, price
 from hespas.prediction.cutting import (
-    STATES,
     Cut,
     check_fits,
     cut_of,
-    expert_bytes,
-    frozen_bytes,
     stage_memory,
-    state_sizes,
-    states_held,
-    summed_bytes,
     weight_size_bytes,
 )
 from hespas.prediction.launches import launches_each
 from hespas.prediction.loading import IN_GRAPHS
 from hespas.prediction.machines import device_name, device_of_memory, model_of, node_of, store_of
-from hespas.prediction.options import Fidelity, NetworkOptions, PredictOptions
-from hespas.prediction.passes import (
-    NOTHING,
-    Exchange,
-    PassCost,
-    Spent,
-    footprint_of_passes,
-    side_by_side,
-    spent_by_phase,
-    spread,
-    tasks_without_sums,
-)
+from hespas.prediction.options import PredictOptions
+from hespas.prediction.part_costs import host_launch_ps, part_costs
+from hespas.prediction.passes import Exchange, side_by_side
 from hespas.prediction.rates import check_rates
-from hespas.prediction.result import Prediction
-from hespas.price.cache import Store
 from hespas.program.collectives import CollectiveKind
-from hespas.split.options import SplitStrategy
-from hespas.tasks.graph import TaskGraph
 from hespas.tasks.pipelining.options import Overlap
 from hespas.tasks.pipelining.schedule import Action, Pass, Schedule
 from hespas.tasks.pipelining.timing import Durations, Interval, Times, timed
-
-log = logging.getLogger("hespas")
 
 
 def predict_pipeline(options: PredictOptions) -> PipelinePrediction:
@@ -69,15 +42,13 @@ def predict_pipeline(options: PredictOptions) -> PipelinePrediction:
     """
     cut = cut_of(options)
     check_fits(cut)
-    store = store_of(cut.options.estimate)
-    costs: dict[Part, PartCost] = {}
     with reused_processes():
-        for part in cut.parts:
-            if part not in costs:
-                log.info("part: %s", part)
-                costs[part] = _cost(cut, part, store)
+        costs = part_costs(cut, store_of(cut.options.estimate))
     programs = [
-        each for cost in costs.values() for each in (cost.prediction, cost.update_prediction)
+        each
+        for cost in costs.values()
+        for program in cost.programs
+        for each in (program.passes, program.update)
     ]
     check_rates([(each.graph, each.modules) for each in programs], cut.options)
     exchange = Exchange(
@@ -86,113 +57,6 @@ def predict_pipeline(options: PredictOptions) -> PipelinePrediction:
         mesh=cut.mesh,
     )
     return _scheduled(cut, costs, exchange)
-
-
-def _cost(cut: Cut, part: Part, store: Store | None) -> PartCost:
-    hides = cut.options.pipeline.hides
-    pieces = cut.mesh.size("tp") if hides(Overlap.TP) else 1
-    both = _prediction(cut, part, PartProgram.BOTH, store)
-    update = _prediction(cut, part, PartProgram.UPDATE, store)
-    passes = partial(
-        spent_by_phase,
-        pieces=pieces,
-        expert_axes=expert_axes(cut.settings),
-        host_launch_ps=_host_launch_ps(cut.options),
-    )
-    forward, backward = passes(both)
-    weights = NOTHING
-    if cut.schedule.splits_backward:
-        inputs = _prediction(cut, part, PartProgram.INPUTS, store)
-        _, of_inputs = passes(inputs)
-        weights, backward = backward.less(of_inputs), backward.less(backward.less(of_inputs))
-    memory, waiting_bytes = footprint_of_passes(both, part), 0
-    gradient_bytes = summed_bytes(cut, memory.weight_bytes)
-    accumulation = NOTHING
-    if cut.options.compile.requested is Fidelity.LIBRARY:
-        # Products read the sums and write them, and are priced with results of the weights' type.
-        moved_bytes = max(0, 2 * gradient_bytes - memory.weight_bytes)
-        accumulation = Spent(compute_ps=_beside(_accumulation_ps(moved_bytes, update), backward))
-    if not hides(Overlap.ACCUMULATION):
-        accumulation = Spent(
-            compute_ps=_accumulation_ps(memory.weight_bytes + 2 * gradient_bytes, update)
-        )
-        waiting_bytes = memory.weight_bytes // (1 if cut.is_looped else part.layers)
-    if cut.schedule.splits_backward:
-        weights += accumulation
-    else:
-        backward += accumulation
-    _, update_times = spent_by_phase(update, pieces=1)
-    wide, narrow = state_sizes(cut)
-    return PartCost(
-        passes=PassCost(forward=forward, backward=backward, weights=weights),
-        update=update_times,
-        footprint=replace(
-            memory,
-            gradient_bytes=gradient_bytes,
-            # The weights of an optimiser's step, beside its moments and gradients.
-            state_bytes=states_held(cut)
-            * (update.memory.argument_bytes * wide // (STATES * wide + narrow)),
-            working_bytes=memory.working_bytes + waiting_bytes,
-            expert_bytes=expert_bytes(cut, part),
-            frozen_bytes=frozen_bytes(cut, part),
-        ),
-        prediction=both,
-        update_prediction=update,
-    )
-
-
-def _host_launch_ps(options: PredictOptions) -> int:
-    """Return the host's launch time of a kernel, if any."""
-    if options.estimate.cuda_graphs or not launches_each(options):
-        return 0
-    launch_s = options.estimate.host_launch_s
-    return round((HOST_LAUNCH_S if launch_s is None else launch_s) * PS_PER_S)
-
-
-def _beside(moved_ps: int, backward: Spent) -> int:
-    """Return by how much concurrent traffic slows weight-gradient products.
-
-    Half of a backward pass is theirs. Arithmetic and memory traffic of a kernel combine by the root
-    of the sum of their squares, as in the kernel method.
-    """
-    own_ps = backward.compute_ps // 2
-    return round(hypot(own_ps, moved_ps)) - own_ps
-
-
-def _accumulation_ps(size_bytes: int, update: Prediction) -> int:
-    """Return the time to move bytes at the optimiser's bandwidth.
-
-    To add gradients to their sums, they are read, and the sums are read and written.
-    """
-    total = update.estimates.total
-    rate = total.total.bytes_moved / total.time_s if total.time_s else 0.0
-    return round(size_bytes / rate * PS_PER_S) if rate else 0
-
-
-def _prediction(cut: Cut, part: Part, program: PartProgram, store: Store | None) -> Prediction:
-    """Return the prediction of a part's program without once-per-step work.
-
-    It is exported and priced for the devices that share its arrays, and simulated with all stages
-    and data-parallel parts running it at the same time.
-    """
-    inner = cut.mesh_of(program)
-    of_program = replace(part, mesh=inner, program=program)
-    options = cut.options_of(of_program)
-    loaded = load_alone(replace(options, network=NetworkOptions()))
-    if not loaded.is_scheduled:
-        # Every operation has a phase of its own.
-        split = replace(options.split, strategy=SplitStrategy.INDIVIDUAL)
-        options = replace(options, split=split)
-    prepared = divide(loaded, options, system=cut.system)
-    estimates = price(prepared, options, store=store)
-
-    def on_all(tasks: TaskGraph) -> TaskGraph:
-        return spread(tasks_without_sums(tasks, of_program), inner=inner, all_axes=cut.mesh)
-
-    # Along some dimensions stages alone send, from one to the next.
-    network = replace(options.network, link_bandwidth=())
-    prediction = finish(prepared, estimates, replace(options, network=network), change=on_all)
-    return replace(prediction, mesh=cut.mesh.axes)
 
 
 def _scheduled(cut: Cut, costs: Mapping[Part, PartCost], exchange: Exchange) -> PipelinePrediction:
@@ -235,7 +99,7 @@ def _scheduled(cut: Cut, costs: Mapping[Part, PartCost], exchange: Exchange) -> 
         message_bytes=message_bytes(cut),
         device=device_of_memory(cut.options.estimate),
         device_name=device_name(cut.options.estimate),
-        notes=(*_notes(cut, message_ps, times), *cut.source.notes),
+        notes=(*_notes(cut, message_ps, times), *_layer_notes(costs), *cut.source.notes),
         part_warnings=part_warnings(node_of(cut.options.estimate), cut.system),
     )
 
@@ -426,10 +290,15 @@ def _notes(cut: Cut, message_ps: int, times: Times) -> Sequence[str]:
     return notes
 
 
+def _layer_notes(costs: Mapping[Part, PartCost]) -> Sequence[str]:
+    is_alone = any(program.times > 1 for cost in costs.values() for program in cost.programs)
+    return [_LAYERS_ALONE] if is_alone else []
+
+
 def _launch_note(options: PredictOptions) -> str:
     if options.estimate.cuda_graphs:
         return IN_GRAPHS
-    launch = format_time(_host_launch_ps(options) / PS_PER_S)
+    launch = format_time(host_launch_ps(options) / PS_PER_S)
     is_given = options.estimate.host_launch_s is not None
     source = "as given" if is_given else "as measured beside an H100 with torch 2.11"
     return f"host launches: one takes {launch}, {source}, {_LAUNCHED}"
@@ -450,6 +319,10 @@ _BESIDE = (
 _OFFLOADED = (
     "host: what layers keep goes to the host beside the forward pass of its micro-batch, and "
     "comes back beside the backward pass, one layer ahead; a pass waits for what outlasts it"
+)
+_LAYERS_ALONE = (
+    "layers: those of a stage take what each kind of them takes alone (--unrolled writes all out: "
+    "within 0.5 % of the passes' time)"
 )
 _DIVIDED = (
     "pipeline: sums of gradients are of the type of the optimiser's states; states are divided "

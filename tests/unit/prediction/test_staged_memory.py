@@ -11,7 +11,7 @@ import pytest
 
 from hespas.errors import ConfigError, HespasError
 from hespas.hardware.presets import load_device
-from hespas.prediction import cutting, staged
+from hespas.prediction import cutting, part_costs
 from hespas.prediction.answer import PipelinePrediction
 from hespas.prediction.cutting import Footprint, cut_of, least_memory, remedy
 from hespas.prediction.figures.step import run_report
@@ -99,7 +99,7 @@ def options_too_large() -> PredictOptions:
 def test_a_stage_whose_arrays_exceed_the_memory_is_refused_before_anything_is_exported(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(staged, "load_alone", pytest.fail)
+    monkeypatch.setattr(part_costs, "load_alone", pytest.fail)
     refusal = (
         r"stage 0 needs at least .* GB of device memory, .* GB more than A100_SXM_40GB has: "
         r"weights .*, gradients .*, optimiser states .*, activations of 2 passes in flight .*; "
@@ -143,7 +143,7 @@ def test_states_that_are_too_large_are_to_be_divided() -> None:
 
 @cache
 def _kept(remat: str, schedule: str = "1f1b", bandwidth: float | None = None) -> PipelinePrediction:
-    model = ModelOptions(sequence=1024, remat=remat, settings=SMALL)
+    model = ModelOptions(scan=False, sequence=1024, remat=remat, settings=SMALL)
     asked = options(model=model, schedule=schedule)
     estimate = replace(asked.estimate, host_bandwidth=bandwidth)
     return predict_pipeline(replace(asked, estimate=estimate))
@@ -216,7 +216,7 @@ def of_layers(
 
 
 def test_layers_are_written_out_unless_a_loop_is_asked_for() -> None:
-    loop, plain = of_layers(True), of_layers(None)
+    loop, plain = of_layers(True), of_layers(False)
     assert plain.step_time_s < loop.step_time_s
     assert [each.weight_bytes for each in plain.memories] == [
         each.weight_bytes for each in loop.memories
@@ -227,7 +227,7 @@ def test_layers_are_written_out_unless_a_loop_is_asked_for() -> None:
     "remat", [pytest.param("full", marks=pytest.mark.rest), "minimal_with_context"]
 )
 def test_layers_of_a_loop_keep_as_much_as_those_written_out(remat: str) -> None:
-    loop, plain = of_layers(True, remat=remat), of_layers(None, remat=remat)
+    loop, plain = of_layers(True, remat=remat), of_layers(False, remat=remat)
     for part, cost in plain.costs.items():
         more_bytes = loop.costs[part].footprint.kept_bytes - cost.footprint.kept_bytes
         # A loop may keep a copy of what comes in.
@@ -236,7 +236,7 @@ def test_layers_of_a_loop_keep_as_much_as_those_written_out(remat: str) -> None:
 
 def test_gradients_of_one_layer_alone_are_there_at_a_time() -> None:
     """What gradients are made of is not kept until all layers have been passed through."""
-    loop, plain = of_layers(True), of_layers(None)
+    loop, plain = of_layers(True), of_layers(False)
     for part, cost in plain.costs.items():
         footprint, with_loop = cost.footprint, loop.costs[part].footprint
         layer_bytes = footprint.weight_bytes // part.layers
@@ -253,9 +253,10 @@ def test_gradients_that_are_added_by_kernels_of_their_own_exist_first() -> None:
 def test_what_a_step_sums_once_costs_a_pass_nothing() -> None:
     prediction = of_layers(None)
     assert not any(
-        op.kind == "all_reduce" and device_group_table(op, cost.prediction.graph.program) == GROUPS
+        op.kind == "all_reduce" and device_group_table(op, program.passes.graph.program) == GROUPS
         for cost in prediction.costs.values()
-        for op in communication_ops(cost.prediction.graph.program)
+        for program in cost.programs
+        for op in communication_ops(program.passes.graph.program)
     )
 
 

@@ -93,29 +93,38 @@ def programs_of(prediction: PipelinePrediction) -> list[RepeatedProgram]:
     for part in sorted(set(parts), key=str):
         cost = prediction.costs[part]
         chunks = [chunk for chunk, own in enumerate(parts) if own == part]
-        programs.append(_repeated_passes(prediction, cost, chunks))
-        programs.append(RepeatedProgram(prediction=cost.update_prediction, times=len(chunks)))
+        programs += _repeated_passes(prediction, cost, chunks)
+        programs += [
+            RepeatedProgram(prediction=program.update, times=program.times * len(chunks))
+            for program in cost.programs
+        ]
     return programs
 
 
 def _repeated_passes(
     prediction: PipelinePrediction, cost: PartCost, chunks: list[int]
-) -> RepeatedProgram:
+) -> list[RepeatedProgram]:
     """Return the passes of chunks, with their exposed shares."""
     times = prediction.cut.schedule.micro_batches * len(chunks)
-    before_ps = cost.prediction.exposed_communication_s * PS_PER_S * times
+    before_s = sum(
+        program.passes.exposed_communication_s * program.times for program in cost.programs
+    )
+    before_ps = before_s * PS_PER_S * times
     passes = cost.passes
     exchanged_ps = times * (passes.forward + passes.backward + passes.weights).exchange_ps
     spent = [prediction.passes_of(prediction.busiest, chunk) for chunk in chunks]
     exposed_ps = sum(chunk.communication_ps for chunk in spent)
     exposed_exchange_ps = sum(chunk.exchange_ps for chunk in spent)
-    return RepeatedProgram(
-        prediction=cost.prediction,
-        times=times,
-        exposed_share=_share(exposed_ps, before_ps),
-        exchange_share=_share(exposed_exchange_ps, exchanged_ps),
-        collective_share=_share(exposed_ps - exposed_exchange_ps, before_ps - exchanged_ps),
-    )
+    return [
+        RepeatedProgram(
+            prediction=program.passes,
+            times=times * program.times,
+            exposed_share=_share(exposed_ps, before_ps),
+            exchange_share=_share(exposed_exchange_ps, exchanged_ps),
+            collective_share=_share(exposed_ps - exposed_exchange_ps, before_ps - exchanged_ps),
+        )
+        for program in cost.programs
+    ]
 
 
 def _share(exposed_ps: float, before_ps: float) -> float:

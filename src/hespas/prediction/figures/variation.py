@@ -110,7 +110,11 @@ def _stages(prediction: AnyPrediction, variation: Variation) -> Stages:
     schedule = prediction.cut.schedule
     computed = [prediction.spent(stage).compute_ps / PS_PER_S for stage in numbers]
     busy = [prediction.times.busy_ps(stage) / PS_PER_S for stage in numbers]
-    totals = [cost.prediction.estimates.total for cost in prediction.costs.values()]
+    totals = [
+        program.passes.estimates.total * program.times
+        for cost in prediction.costs.values()
+        for program in cost.programs
+    ]
     arithmetic_s = sum(part.total.bound.compute_s for part in totals)
     memory_s = sum(part.total.bound.memory_s for part in totals)
     total_s = sum(part.time_s for part in totals)
@@ -189,9 +193,10 @@ def _jitter(prediction: AnyPrediction, variation: Variation) -> Mapping[str, flo
         return _jitter_of(prediction, variation, times=1)
     waits: Counter[str] = Counter()
     for part in prediction.cut.parts_of(prediction.busiest):
-        cost, count = prediction.costs[part], prediction.cut.schedule.micro_batches
-        waits.update(_jitter_of(cost.prediction, variation, times=count))
-        waits.update(_jitter_of(cost.update_prediction, variation, times=1))
+        for program in prediction.costs[part].programs:
+            count = program.times * prediction.cut.schedule.micro_batches
+            waits.update(_jitter_of(program.passes, variation, times=count))
+            waits.update(_jitter_of(program.update, variation, times=program.times))
     return waits
 
 
