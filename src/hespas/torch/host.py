@@ -74,20 +74,26 @@ class DeviceValues:
 
     def note(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
         """Note a copy to the device, or that an operation writes one."""
-        for tensor in tensors_in(written_arguments(func, args, kwargs)):
-            if isinstance(tensor, FakeTensor):
-                self._values.pop(tensor.untyped_storage(), None)
+        self.forget(written_arguments(func, args, kwargs))
         if isinstance(result, FakeTensor) and not func.is_view and self.decide(func, args, kwargs):
             computed = self.computed(func, args, kwargs)
             with unset_fake_temporarily():
                 value = torch.empty_strided(result.shape, result.stride(), dtype=result.dtype)
                 self._values[result.untyped_storage()] = value.copy_(computed)
 
+    def forget(self, written: Any) -> None:
+        """Note that something writes tensors: their values are not known any more."""
+        for tensor in tensors_in(written):
+            if isinstance(tensor, FakeTensor):
+                self._values.pop(tensor.untyped_storage(), None)
+
     def decide(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
         """Return whether the values that are known decide an operation's result."""
         inputs = [self.of(tensor) for tensor in tensors_in((args, kwargs))]
         if func in _CONSTANT:
             return _elements(inputs[0].shape if inputs else args[0]) <= _MOST_ELEMENTS
+        if torch.Tag.nondeterministic_seeded in func.tags or "empty" in func.__name__:
+            return False
         return bool(inputs) and not any(isinstance(tensor, FakeTensor) for tensor in inputs)
 
     def computed(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

@@ -65,11 +65,13 @@ class _Launcher:
         del stream
         named = {**dict(zip(self._parameters(), arguments, strict=False)), **options}
         place = self.tape.place()
+        written = [named[name] for name in named if self._is_written(name)]
+        self.masks.values.forget(written)
         self.tape.add(
             KernelCall(
                 kernel=self.name,
                 reads=self.tape.tensors(named[name] for name in named if self._is_read(name)),
-                writes=self.tape.tensors(named[name] for name in named if self._is_written(name)),
+                writes=self.tape.tensors(written),
                 grids=tuple(self._grid(each, arguments) for each in self._configs()),
                 attended=self.masks.share_of(named.values()),
                 integers=integers_of(self.kernel.triton_meta["signature"], named),

@@ -15,6 +15,7 @@ from triton.runtime.errors import OutOfResources
 from hespas.errors import UnsupportedError
 from hespas.program.kernels import Extent
 from hespas.program.recorded import KernelCall, KernelConfiguration, RecordedKernel
+from hespas.torch.host import DeviceValues
 from hespas.torch.tape import Tape, local_tensor
 from hespas.torch.triton_driver import WARP, integers_of
 
@@ -66,6 +67,7 @@ class LaunchedKernels:
     """
 
     tape: Tape
+    values: DeviceValues
     shared_memory_per_block_bytes: int = 0
     _kernels: dict[tuple[str, ...], _Kernel] = field(default_factory=dict[tuple[str, ...], _Kernel])
     _tried: list[_Variant] | None = None
@@ -102,7 +104,6 @@ class LaunchedKernels:
         options: Mapping[str, Any],
     ) -> None:
         """Record a launch, or try it for one that is tuned."""
-        options = {**options}
         named = _named(function, arguments, options)
         kernel = compiled(
             function,
@@ -160,11 +161,13 @@ class LaunchedKernels:
     def _record(self, variants: Sequence[_Variant]) -> None:
         place, named = self.tape.place(), variants[0].named
         kernel = self._kernel(variants)
+        written = [named[name] for name in kernel.writes]
+        self.values.forget(written)
         self.tape.add(
             KernelCall(
                 kernel=kernel.recorded.name,
                 reads=self.tape.tensors(named[name] for name in kernel.reads),
-                writes=self.tape.tensors(named[name] for name in kernel.writes),
+                writes=self.tape.tensors(written),
                 grids=tuple(variant.grid for variant in variants),
                 integers=variants[0].integers,
                 stream=self.tape.stream,

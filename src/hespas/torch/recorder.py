@@ -122,6 +122,7 @@ class Recorder(TorchDispatchMode):
         if func is _aten._local_scalar_dense.default:
             return self._value(args[0])
         if func.namespace in NAMESPACES:
+            self._values.forget((args, kwargs))
             return self._groups.call(func, args, kwargs)
         try:
             result = _shaped(func, args, kwargs)

@@ -12,8 +12,14 @@ pytestmark = needs_torch
 
 COUNTED = """
 import torch
+import triton
+import triton.language as tl
 
-def train(limit=-100):
+@triton.jit
+def fill(x, BLOCK: tl.constexpr):
+    tl.store(x + tl.program_id(0) * BLOCK + tl.arange(0, BLOCK), 1)
+
+def train():
     labels = torch.arange(4096).cuda()
     x = torch.randn(4096, 8, device="cuda")
     def step():
@@ -35,8 +41,21 @@ def test_what_follows_from_the_hosts_values_is_known() -> None:
     assert len(operations(step, "aten::div")) == 1
 
 
-def test_a_written_tensor_is_not_known() -> None:
-    script = COUNTED.replace("        count", "        labels.copy_(x[:, 0])\n        count")
+@pytest.mark.parametrize(
+    "change",
+    [
+        "labels.copy_(x[:, 0])",
+        "labels.random_(9)",
+        "labels = torch.randint_like(labels, 9)",
+        "labels = torch.empty_like(labels)",
+        "fill[(4,)](labels, BLOCK=1024)",
+        "torch.distributed.init_process_group('nccl'); torch.distributed.all_reduce(labels)",
+    ],
+)
+def test_a_written_tensor_is_not_known(change: str) -> None:
+    script = COUNTED.replace("        count", f"        {change}\n        count", 1).replace(
+        "    def step():", "    def step(labels=labels):"
+    )
     with pytest.raises((ProgramError, UnsupportedError), match=r"makes on the host and copies"):
         record(script, eager=True)
 
