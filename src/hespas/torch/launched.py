@@ -7,10 +7,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch._higher_order_ops.triton_kernel_wrap import identify_accessed_tensors
+from torch._higher_order_ops.triton_kernel_wrap import (
+    create_tma_stable_metadata,
+    identify_accessed_tensors,
+)
 from triton.compiler.errors import CompilationError
 from triton.runtime import Autotuner, JITFunction
 from triton.runtime.errors import OutOfResources
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from hespas.errors import UnsupportedError
 from hespas.program.kernels import Extent
@@ -125,7 +129,9 @@ class LaunchedKernels:
                 shared_memory_bytes=kernel.metadata.shared,
             ),
             grid=_grid(grid, named),
-            integers=integers_of(kernel.src.signature, named),
+            integers=integers_of(
+                kernel.src.signature, named, has_tensor_maps=bool(kernel.metadata.tensordesc_meta)
+            ),
         )
         if self._tried is not None:
             self._tried.append(variant)
@@ -161,12 +167,14 @@ class LaunchedKernels:
     def _record(self, variants: Sequence[_Variant]) -> None:
         place, named = self.tape.place(), variants[0].named
         kernel = self._kernel(variants)
-        written = [named[name] for name in kernel.writes]
+        read, written = (
+            [_base(named[name]) for name in names] for names in (kernel.reads, kernel.writes)
+        )
         self.values.forget(written)
         self.tape.add(
             KernelCall(
                 kernel=kernel.recorded.name,
-                reads=self.tape.tensors(named[name] for name in kernel.reads),
+                reads=self.tape.tensors(read),
                 writes=self.tape.tensors(written),
                 grids=tuple(variant.grid for variant in variants),
                 integers=variants[0].integers,
@@ -182,21 +190,36 @@ class LaunchedKernels:
         first = variants[0]
         key = tuple(variant.configuration.ptx for variant in variants)
         if key not in self._kernels:
-            accesses = identify_accessed_tensors(first.function, {**first.named}, {}).read_writes
+            bases = {name: _base(value) for name, value in first.named.items()}
+            blocks = {
+                name: create_tma_stable_metadata(value.block_shape)
+                for name, value in first.named.items()
+                if isinstance(value, TensorDescriptor)
+            }
+            accesses = identify_accessed_tensors(first.function, bases, blocks).read_writes
+            # Before Hopper torch does not see all that goes through a descriptor.
+            missed = frozenset(blocks) - {each.name for each in (*accesses.reads, *accesses.writes)}
             self._kernels[key] = _Kernel(
                 recorded=RecordedKernel(
                     name=self.tape.kernel_name(first.function.__name__),
                     configurations=tuple(variant.configuration for variant in variants),
                 ),
-                reads=_tensors(first.named, accesses.reads),
-                writes=_tensors(first.named, accesses.writes),
+                reads=_tensors(bases, accesses.reads, missed),
+                writes=_tensors(bases, accesses.writes, missed),
             )
         return self._kernels[key]
 
 
-def _tensors(named: Mapping[str, Any], accessed: Iterable[Any]) -> tuple[str, ...]:
-    names = {dependency.name for dependency in accessed}
+def _tensors(
+    named: Mapping[str, Any], accessed: Iterable[Any], missed: frozenset[str]
+) -> tuple[str, ...]:
+    names = missed | {dependency.name for dependency in accessed}
     return tuple(name for name in named if name in names and isinstance(named[name], torch.Tensor))
+
+
+def _base(value: Any) -> Any:
+    """Return the tensor that a descriptor describes; other values as they are."""
+    return value.base if isinstance(value, TensorDescriptor) else value
 
 
 def _named(

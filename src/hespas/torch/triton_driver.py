@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
 import triton
 from triton.backends.compiler import GPUTarget
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from hespas.errors import UnsupportedError
 from hespas.torch.messages import GpuDescription
@@ -22,16 +23,28 @@ def install_driver(gpu: GpuDescription) -> None:
     triton.knobs.runtime.add_stages_inspection_hook = _without_machine_code
 
 
-def integers_of(signature: Mapping[str, str], named: Mapping[str, Any]) -> tuple[int | None, ...]:
+def integers_of(
+    signature: Mapping[str, str], named: Mapping[str, Any], *, has_tensor_maps: bool = False
+) -> tuple[int | None, ...]:
     """Return the integer of each parameter in the PTX, None for others.
 
-    ``signature`` has the types of all parameters: constants are none in the PTX.
+    ``signature`` has the types of all parameters: constants are none in the PTX. A descriptor of a
+    tensor is several: ``has_tensor_maps`` says that the part has a type of its own for it.
     """
-    values = [named.get(name) for name, kind in signature.items() if kind != "constexpr"]
     return tuple(
-        value if isinstance(value, int) and not isinstance(value, bool) else None
-        for value in values
+        integer
+        for name, kind in signature.items()
+        if kind != "constexpr"
+        for integer in _integers(named.get(name), has_tensor_maps=has_tensor_maps)
     )
+
+
+def _integers(value: Any, *, has_tensor_maps: bool) -> Iterable[int | None]:
+    if isinstance(value, TensorDescriptor):
+        # Source: triton 3.7, backends/nvidia/driver.py, expand_signature.
+        sizes = (*value.shape, *value.strides)
+        return (None, *sizes) if has_tensor_maps else (None, *sizes, None, None, *sizes)
+    return (value if isinstance(value, int) and not isinstance(value, bool) else None,)
 
 
 def _without_machine_code(*arguments: Any) -> Any:

@@ -113,3 +113,40 @@ def test_no_configuration_that_fits_is_an_error() -> None:
 def test_operations_are_recorded_beside_launches() -> None:
     script = OWN.replace("add_one.best", "(x + y).sum()\n        add_one.best")
     assert len(operations(record(script, eager=True), "aten::add")) == 1
+
+
+DESCRIBED = """
+import torch
+import triton
+import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+@triton.jit
+def add_one(source, target, width, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    row = tl.program_id(0) * ROWS
+    for column in range(0, width, COLUMNS):
+        target.store([row, column], source.load([row, column]) + 1)
+
+def train():
+    x = torch.randn(512, 256, device="cuda", dtype=torch.bfloat16)
+    def step():
+        y = torch.empty_like(x)
+        described = [TensorDescriptor.from_tensor(each, [128, 64]) for each in (x, y)]
+        add_one[(4,)](*described, 256, 128, 64)
+    return step
+"""
+
+
+def test_tensors_that_descriptors_describe_are_read_and_written() -> None:
+    (call,) = kernel_calls(record(DESCRIBED, eager=True))
+    assert [tensor.shape for tensor in call.reads] == [(512, 256)]
+    assert [tensor.shape for tensor in call.writes] == [(512, 256)]
+    assert call.reads != call.writes
+    sizes = (512, 256, 256, 1)
+    assert call.integers == (None, *sizes, None, *sizes, 256)
+    (before,) = kernel_calls(record(DESCRIBED, eager=True, part="A100_SXM_80GB"))
+    pointer = (None, *sizes, None, None, *sizes)
+    assert before.integers == (*pointer, *pointer, 256)
+    assert {tensor.storage for tensor in (*before.reads, *before.writes)} == {
+        tensor.storage for tensor in (*call.reads, *call.writes)
+    }
