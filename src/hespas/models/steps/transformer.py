@@ -122,7 +122,7 @@ class Transformer:
         def arrays_of(item: _Item, *turns: int, shapes: Any = layer_weights) -> Any:
             if isinstance(item, Loop):
                 return [arrays_of(inner, *turns, item.times) for inner in item.body]
-            dimensions = {f"{size} turns": size for size in turns}
+            dimensions = {f"turns {depth}": size for depth, size in enumerate(turns)}
             divided = self.divided_of(item)
             divided = replace(divided, sizes={**divided.sizes, **dimensions})
             return {

@@ -256,3 +256,12 @@ def test_a_partitioned_step_takes_states_of_the_type_asked_for(dtype: str, size:
     program = load_source(partitioned(export_model("llama3-8b", settings)).text, name=dtype)
     held = sum(size_bytes(value.type) for value in program.main.body.arguments)
     assert held == 3 * size * elements + COUNTERS + 5 * 256 * 4
+
+
+def test_a_loop_in_one_of_as_many_turns_has_a_dimension_of_its_own() -> None:
+    # Granite's nine layers of a turn are five Mamba layers, one of attention, and four Mamba ones;
+    # there are four turns.
+    step = model_named("ibm-granite/granite-4.0-h-tiny").step({"scan": "true", "mesh": "fsdp=8"})
+    before, attention, behind = step.arguments[0]["weights"]["layers"]
+    leading = [leaf["mlp_norm"].shape[:-1] for leaf in (before[0], attention, behind[0])]
+    assert leading == [(4, 5), (4,), (4, 4)]
