@@ -197,6 +197,13 @@ class Net:
         """Return what several layers make, one after the other."""
         return self.ops.repeat(self._named(name), count, block, x)
 
+    def call(self, block: Callable[..., Any], *inputs: Any, **settings: Any) -> Any:
+        """Return what a block makes of this part and the inputs.
+
+        A program has one function for all parts whose weights, inputs and settings are alike.
+        """
+        return self.ops.call(self.path, block, inputs, settings)
+
 
 @dataclass(frozen=True, slots=True)
 class Shape:
@@ -373,6 +380,12 @@ class Shapes:
         """Count one of several layers as often."""
         layer = replace(self, copies=self.copies * count)
         return block(Net(layer, f"{path}.*"), x)
+
+    def call(
+        self, path: str, block: Callable[..., Any], inputs: Any, settings: Mapping[str, Any]
+    ) -> Any:
+        """Count what a block computes."""
+        return block(Net(self, path), *inputs, **settings)
 
     def first(self, path: str) -> Net:
         """Return the first of several layers, to compute again."""

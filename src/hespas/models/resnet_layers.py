@@ -5,6 +5,7 @@ Version 1.5: a block's stride is on its 3x3 convolution.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from typing import ClassVar
 
@@ -31,12 +32,24 @@ class Convolution:
 class Block:
     """Convolutions beside a shortcut, convolved if shapes differ.
 
-    ``name`` is that of its scope: the stage, and the block in it.
+    ``name`` is that of its scope: the stage, and the block in it. Names of its layers and their
+    weights begin with ``prefix``.
     """
 
     name: str
+    prefix: str
     main: tuple[Convolution, ...]
     shortcut: Convolution | None
+
+    @property
+    def unnamed(self) -> Block:
+        """The block without the names that tell it from others of its sizes."""
+        main = tuple(self._inside(layer) for layer in self.main)
+        shortcut = None if self.shortcut is None else self._inside(self.shortcut)
+        return Block(name="", prefix="", main=main, shortcut=shortcut)
+
+    def _inside(self, layer: Convolution) -> Convolution:
+        return replace(layer, name=layer.name.removeprefix(self.prefix))
 
 
 FIRST = Convolution(name="first", kernel=7, inputs=CHANNELS, outputs=_FIRST_WIDTH, stride=2)
@@ -159,17 +172,17 @@ def _blocks(stages: str, *, bottleneck: bool) -> tuple[Block, ...]:
         outputs = width * (_EXPANSION if bottleneck else 1)
         for index in range(count):
             stride = 2 if stage and not index else 1
-            name = f"stage{stage + 1}_block{index + 1:02d}"
+            prefix = f"stage{stage + 1}_block{index + 1:02d}_"
             sizes = [(3, inputs, width, stride), (3, width, outputs, 1)]
             if bottleneck:
                 last = (1, width, outputs, 1)
                 sizes = [(1, inputs, width, 1), (3, width, width, stride), last]
-            main = [_convolution(f"{name}_{place}", *own) for place, own in enumerate(sizes)]
+            main = [_convolution(f"{prefix}{place}", *own) for place, own in enumerate(sizes)]
             is_same = inputs == outputs and stride == 1
-            shortcut = _convolution(f"{name}_shortcut", 1, inputs, outputs, stride)
+            shortcut = _convolution(f"{prefix}shortcut", 1, inputs, outputs, stride)
             scope = f"stage{stage + 1}/block_{index + 1:02d}"
             beside = None if is_same else shortcut
-            blocks.append(Block(name=scope, main=tuple(main), shortcut=beside))
+            blocks.append(Block(name=scope, prefix=prefix, main=tuple(main), shortcut=beside))
             inputs = outputs
     return tuple(blocks)
 

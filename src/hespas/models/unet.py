@@ -79,7 +79,8 @@ class Unet:
                     passed.append(x)
         with ops.scope("middle"):
             x = self._block(net["mid_block"], 0, x, self.middle, condition, text)
-            x = self._residual_block(net["mid_block.resnets.1"], x, self.middle.width, condition)
+            last, width = net["mid_block.resnets.1"], self.middle.width
+            x = last.call(self._residual_block, x, condition, width=width)
         for index, level in enumerate(reversed(self.levels)):
             part = net[f"up_blocks.{index}"]
             with ops.scope(f"up_{index}"):
@@ -110,10 +111,11 @@ class Unet:
     def _block(  # noqa: PLR0917 - the inputs of a block
         self, net: Net, index: int, x: Any, level: Level, condition: Any, text: Any
     ) -> Any:
-        x = self._residual_block(net[f"resnets.{index}"], x, level.width, condition)
-        return self._attention(net[f"attentions.{index}"], x, level, text) if level.layers else x
+        resnet, attention = net[f"resnets.{index}"], net[f"attentions.{index}"]
+        x = resnet.call(self._residual_block, x, condition, width=level.width)
+        return attention.call(self._attention, x, text, level=level) if level.layers else x
 
-    def _residual_block(self, net: Net, x: Any, width: int, condition: Any) -> Any:
+    def _residual_block(self, net: Net, x: Any, condition: Any, *, width: int) -> Any:
         """Return two convolutions beside a shortcut."""
         ops, how = net.ops, {"padding": 1}
         inner = ops.activate(self._group_norm(net, "norm1", x, self.epsilon), "silu")
@@ -125,7 +127,7 @@ class Unet:
             x = net.convolution("conv_shortcut", x, width, 1)
         return ops.rows(x + inner)
 
-    def _attention(self, net: Net, x: Any, level: Level, text: Any) -> Any:
+    def _attention(self, net: Net, x: Any, text: Any, *, level: Level) -> Any:
         """Apply attention over pixels, and to the text."""
         size = level.width
         batch, height, width, _ = x.shape

@@ -7,7 +7,8 @@ import pytest
 from hespas.frontend.load import load_source
 from hespas.models.catalogue import model_named
 from hespas.models.flops import model_flops
-from hespas.program.program import all_ops
+from hespas.program.program import nested_ops
+from hespas.program.rewrite import with_calls_opened
 from hespas.sources.exported import partitioned
 from hespas.sources.function import export_model
 from hespas.work.expand import expand, total
@@ -24,7 +25,8 @@ def needed(name: str, **options: str) -> float:
 def executed(name: str, *, within: str = "", **options: str) -> int:
     """Return the FLOPs of a device's products, of those whose name stack holds ``within``."""
     program = load_source(partitioned(export_model(name, options)).text, name=name)
-    ops = [op for op in all_ops(program) if op.kind in PRODUCTS and within in op.scope]
+    every = nested_ops(with_calls_opened(program).body)
+    ops = [op for op in every if op.kind in PRODUCTS and within in op.scope]
     assert ops
     return sum(count for _, count in total(expand(ops)).flops)
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field, replace
 from functools import partial
 from math import log
 from typing import Any
@@ -56,12 +56,16 @@ class Caches:
 
 @frozen
 class Arrays:
-    """The operations of `hespas.models.network.Shapes` on JAX's arrays."""
+    """The operations of `hespas.models.network.Shapes` on JAX's arrays.
+
+    ``called`` are the functions of blocks that are called more than once.
+    """
 
     network: Network
     divided: Divided
     weights: Weights
     caches: Caches | None = None
+    called: dict[Any, Any] = field(default_factory=dict)
 
     @property
     def dtype(self) -> Any:
@@ -287,6 +291,23 @@ class Arrays:
             name: leaf[0] if name.startswith(begin) else leaf for name, leaf in self.weights.items()
         }
         return Net(replace(self, weights=own), f"{path}.*")
+
+    def call(
+        self, path: str, block: Callable[..., Any], inputs: Any, settings: Mapping[str, Any]
+    ) -> Any:
+        """Call the function of a block, which is traced and lowered once for equal arrays."""
+        begin, key = f"{path}.", (block, *settings.items())
+
+        def function(weights: Weights, *inputs: Any) -> Any:
+            return block(Net(replace(self, weights=weights)), *inputs, **settings)
+
+        function.__name__ = block.__name__
+        own = {
+            name.removeprefix(begin): leaf
+            for name, leaf in self.weights.items()
+            if name.startswith(begin)
+        }
+        return self.called.setdefault(key, jax.jit(function))(own, *inputs)
 
     def repeat(self, path: str, count: int, block: Block, x: Any) -> Any:
         """Apply several layers, in a loop where it has one."""

@@ -44,7 +44,8 @@ class Forward:
             x = lax.reduce_window(x, -jnp.inf, lax.max, (1, 3, 3, 1), (1, 2, 2, 1), "SAME")
         for block in self.network.blocks:
             with jax.named_scope(block.name):
-                x = run.block(block, x)
+                x, seen = _through_block(self, *run.of_block(block, x))
+            run.seen.update({f"{block.prefix}{name}": value for name, value in seen.items()})
         with jax.named_scope("dense"):
             x = jnp.mean(x, axis=(1, 2))
             kernel, bias = (
@@ -61,6 +62,18 @@ class _Run:
     weights: Weights
     statistics: Weights
     seen: dict[str, jax.Array]
+
+    def of_block(self, block: Block, x: jax.Array) -> tuple[Block, Weights, Weights, jax.Array]:
+        """Return what a block's function takes, with names inside of the block."""
+        weights, statistics = (
+            {
+                name.removeprefix(block.prefix): value
+                for name, value in values.items()
+                if name.startswith(block.prefix)
+            }
+            for values in (self.weights, self.statistics)
+        )
+        return block.unnamed, weights, statistics, x
 
     def block(self, block: Block, x: jax.Array) -> jax.Array:
         shortcut = x if block.shortcut is None else self.normalised(block.shortcut, x)
@@ -97,6 +110,18 @@ class _Run:
             old = self.statistics[f"{name}_{kind}"]
             self.seen[f"{name}_{kind}"] = _DECAY * old + (1 - _DECAY) * lax.stop_gradient(value)
         return mean, variance
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _through_block(
+    forward: Forward, block: Block, weights: Weights, statistics: Weights, x: jax.Array
+) -> tuple[jax.Array, dict[str, jax.Array]]:
+    """Return what a block makes, and the statistics that it gathers.
+
+    Blocks of one size are one function, which is traced, differentiated and lowered once.
+    """
+    run = _Run(forward=forward, weights=weights, statistics=statistics, seen={})
+    return run.block(block, x), run.seen
 
 
 Tree = Any

@@ -21,9 +21,10 @@ from hespas.frontend.load import load_source
 from hespas.models.catalogue import model_named
 from hespas.models.encoders import T5, Tower, Whisper
 from hespas.models.model import MeshAxes
+from hespas.models.network import Net
 from hespas.models.network_model import Learning, Network, Reading, Writing
 from hespas.models.steps import arrays
-from hespas.models.steps.arrays import Program
+from hespas.models.steps.arrays import Arrays, Program
 from hespas.models.steps.sharding import Divided
 from hespas.program.devices import communication_ops
 from hespas.program.program import all_ops
@@ -130,3 +131,20 @@ def test_products_of_a_device_are_its_share_of_those_counted() -> None:
     # The first convolution has no gradient of what goes in, and padding is not multiplied.
     assert executed == pytest.approx(3 * settings.flops * 2 / 4, rel=0.08)
     assert Counter(op.kind for op in communication_ops(program))["all_reduce"] > 0
+
+
+def test_blocks_of_equal_arrays_are_one_function() -> None:
+    run = Learning(mesh=ONE, batch=1, sequence=4, attention="unfused", dtype="f32")
+    program = program_of(Network(design=DESIGNS["whisper"], run=run))
+
+    def block(net: Net, x: Any, *, width: int) -> Any:
+        return net.linear("product", x, ("", width), summed=("",), bias=False)
+
+    def forward(weights: Any, x: Any) -> Any:
+        ops = Arrays(network=program.model, divided=program.divided, weights=weights)
+        return [Net(ops, path).call(block, x, width=8) for path in ("first", "second")]
+
+    weights = {f"{path}.product.weight": jnp.zeros((4, 8)) for path in ("first", "second")}
+    first, second = jax.make_jaxpr(forward)(weights, jnp.zeros((1, 4))).jaxpr.eqns
+    assert first.params["name"] == "block"
+    assert first.params["jaxpr"] is second.params["jaxpr"]
