@@ -293,18 +293,21 @@ def _evaluate(run: _Run, numbers: Sequence[int], how: Callable[[int], _PhaseAndS
             versions=entry.versions(phase),
             may_stay=phase in {Phase.SCREEN, Phase.LIBRARY} and not entry.runs_operations,
         )
-    pending = dict(tasks)
+    pending, resumed = dict(tasks), list[int]()
     for key, task in tasks.items():
         stored = run.store.outcome(key)
         if stored is not None:
             del pending[key]
             _settle(run, rows_of_key[key], task, stored)
+            resumed += [number for number, _ in rows_of_key[key]]
             continue
         entry = run.entries[rows_of_key[key][0][0]]
         cached = None if run.cache is None else run.cache.read(entry, task)
         if cached is not None:
             del pending[key]
             _keep(run, rows_of_key[key], task, cached)
+    # Whoever reads a resumed study, or stops it again, sees what it had before.
+    run.store.keep_rows([run.rows[number] for number in resumed])
     if pending and monotonic() < run.end_s:
         for task, outcome in run.executor.outcomes(list(pending.values())):
             if outcome.ending is Ending.REFUSED:

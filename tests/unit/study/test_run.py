@@ -17,7 +17,7 @@ from hespas.study.executor import Ending, Executor, Outcome, Phase, Task
 from hespas.study.rows import Row, Status, in_order
 from hespas.study.run import run_study
 from hespas.study.space import candidate_of
-from hespas.study.store import opened
+from hespas.study.store import opened, reading
 from hespas.study.study import Study, study_of
 
 FIRST = {
@@ -141,6 +141,17 @@ def test_a_run_that_is_cut_off_anywhere_goes_on_to_the_same_table(tmp_path: Path
     assert shown(rows, chosen) == expected
     # What stops a run stops it between an outcome and the next: none is made twice.
     assert made == len(whole.evaluated)
+
+
+def test_a_study_that_is_stopped_again_still_says_what_was_done_before(tmp_path: Path) -> None:
+    chosen = study(where="memory.fits")
+    decided: list[int] = []
+    for seed in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            run(chosen, tmp_path, Synthetic(seed=seed, stops_after=3))
+        with reading(tmp_path) as store:
+            decided.append(sum(bool(row.evaluation) for row in store.rows()))
+    assert decided == [3, 6]
 
 
 @pytest.mark.usefixtures("has_compiler")
