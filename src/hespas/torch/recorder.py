@@ -131,6 +131,13 @@ class Recorder(TorchDispatchMode):
                 self._wait_for_value("the step compares values")
                 return self._values.computed(func, args, kwargs)
             raise self._without_data(f"{operation_name(func)} needs a tensor's values") from error
+        except NotImplementedError as error:
+            raise UnsupportedError(
+                f"torch does not know the shapes of {operation_name(func)} without a GPU",
+                location=self._places.line(),
+                hint="leave it out of the step, or register its shapes with "
+                "torch.library.register_fake",
+            ) from error
         self._values.note(func, args, kwargs, result)
         self._record(func, args, kwargs, result)
         return result
@@ -172,10 +179,11 @@ class Recorder(TorchDispatchMode):
             self._wait_for_value("the step reads a value")
             with unset_fake_temporarily():
                 return known.item()
-        scaler = _value_of_scaler()
-        if scaler is not None:
-            self._wait_for_value("GradScaler reads a value")
-            return scaler
+        of_torch = _value_of_torch()
+        if of_torch is not None:
+            value, reason = of_torch
+            self._wait_for_value(reason)
+            return value
         raise self._without_data("the step reads a tensor's value (.item(), float(), if, print)")
 
     def _wait_for_value(self, reason: str) -> None:
@@ -294,11 +302,18 @@ _SCALE = 65536.0
 """The scale that a GradScaler starts with."""
 
 
-def _value_of_scaler() -> float | None:
-    """Return what a GradScaler reads: no gradient is infinite; None if another reads."""
+def _value_of_torch() -> tuple[float | bool, str] | None:
+    """Return what torch's own code reads, and its reason; None if the program reads.
+
+    For a GradScaler no gradient is infinite, and the arguments of a distribution are valid.
+    """
     for frame in _frames():
-        if frame.f_code.co_filename.endswith("/torch/amp/grad_scaler.py"):
-            return _SCALE if frame.f_code.co_name == "get_scale" else 0.0
+        file = frame.f_code.co_filename
+        if file.endswith("/torch/amp/grad_scaler.py"):
+            scale = _SCALE if frame.f_code.co_name == "get_scale" else 0.0
+            return scale, "GradScaler reads a value"
+        if "/torch/distributions/" in file:
+            return True, "a distribution checks its arguments"
     return None
 
 

@@ -24,6 +24,10 @@ _KNOWN = {
         "an operation of an extension does not say which shapes it returns",
         "register that with torch.library.register_fake",
     ),
+    "shape_env must not be None": (
+        "nested tensors of different lengths are not recorded",
+        "pad them, or pack them into one sequence with a mask of flex_attention",
+    ),
     "Error building extension": (
         "an extension cannot be built here",
         "call torch's operations in its place, or build it where hespas is",

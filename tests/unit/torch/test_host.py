@@ -66,3 +66,51 @@ def test_values_made_on_the_device_are_not_known() -> None:
     )
     with pytest.raises((ProgramError, UnsupportedError), match=r"reads a tensor's value"):
         record(script, eager=True)
+
+
+SAMPLED = """
+import torch
+
+def train():
+    net = torch.nn.Linear(8, 4).to("cuda")
+    def step():
+        chosen = torch.distributions.Categorical(logits=net(torch.randn(16, 8, device="cuda")))
+        chosen.log_prob(chosen.sample()).sum().backward()
+    return step
+"""
+
+
+def test_distributions_have_valid_arguments_and_wait_to_know_it() -> None:
+    step = record(SAMPLED, eager=True)
+    waits = {call.reason for call in step.calls if isinstance(call, HostWait)}
+    assert waits == {"a distribution checks its arguments"}
+
+
+WITHOUT_SHAPES = """
+import torch
+from torch.nn import functional as F
+
+def ctc():
+    scores = torch.randn(75, 4, 100, device="cuda")
+    labels = torch.ones(4, 10, dtype=torch.long, device="cuda")
+    lengths = torch.full((4,), 75), torch.full((4,), 10)
+    return lambda: F.ctc_loss(scores, labels, *lengths)
+
+def nested():
+    def step():
+        rows = [torch.randn(length, 8, device="cuda") for length in (3, 5)]
+        torch.nested.nested_tensor(rows, layout=torch.jagged)
+    return step
+"""
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        ("ctc", r"train.py:9: torch does not know the shapes of aten::_use_cudnn_ctc_loss"),
+        ("nested", r"train.py:14: nested tensors of different lengths are not recorded"),
+    ],
+)
+def test_what_has_no_shapes_is_an_error_with_its_line(function: str, message: str) -> None:
+    with pytest.raises((ProgramError, UnsupportedError), match=message):
+        record(WITHOUT_SHAPES, function, eager=True)

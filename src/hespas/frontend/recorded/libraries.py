@@ -312,12 +312,6 @@ def _convolution_attrs(
     spatial = tuple(range(2, 2 + rank))
     groups = operation.arguments.get("groups", 1)
     is_exact = image.dtype == "float32" and not settings.has_tf32_convolutions
-    if operation.arguments.get("transposed"):
-        raise UnsupportedError(
-            "a transposed convolution has no model",
-            location=operation.place,
-            hint="upsample before a convolution",
-        )
     return ConvolutionAttrs(
         input_batch=0,
         input_feature=1,
@@ -352,26 +346,33 @@ def _convolution_call(
 
 
 def _convolution(operation: Operation, settings: Settings) -> Iterator[Launch]:
+    """Yield the call; a transposed one is the gradient of the image of the one it transposes."""
     image, kernel = operation.inputs[:2]
+    is_transposed = bool(operation.arguments.get("transposed"))
     attrs = _convolution_attrs(operation, image, settings)
-    yield _convolution_call(CONVOLUTION_FORWARD, attrs, (image, kernel), operation.outputs[0])
+    target = CONVOLUTION_BACKWARD_INPUT if is_transposed else CONVOLUTION_FORWARD
+    yield _convolution_call(target, attrs, (image, kernel), operation.outputs[0])
 
 
 def _convolution_gradients(operation: Operation, settings: Settings) -> Iterator[Launch]:
     """Yield a call for each computed gradient, image's and kernel's."""
     gradient, image, kernel = operation.inputs[:3]
+    is_transposed = bool(operation.arguments.get("transposed"))
     attrs = _convolution_attrs(operation, image, settings)
+    target = CONVOLUTION_FORWARD if is_transposed else CONVOLUTION_BACKWARD_INPUT
+    pair = (gradient, image) if is_transposed else (image, gradient)
     for output in operation.outputs:
         if output.shape == image.shape:
-            yield _convolution_call(CONVOLUTION_BACKWARD_INPUT, attrs, (gradient, kernel), output)
+            yield _convolution_call(target, attrs, (gradient, kernel), output)
         elif output.shape == kernel.shape:
-            yield _convolution_call(CONVOLUTION_BACKWARD_FILTER, attrs, (image, gradient), output)
+            yield _convolution_call(CONVOLUTION_BACKWARD_FILTER, attrs, pair, output)
 
 
 _FLASH_2, _EFFICIENT = "flash_attention_2", "memory_efficient"
 _RULES: Mapping[str, Callable[[Operation, Settings], Iterator[Launch]]] = {
     "aten::mm": _product,
     "aten::bmm": _product,
+    "aten::_int_mm": _product,
     "aten::addmm": _added_product,
     "aten::baddbmm": _added_product,
     "aten::_scaled_mm": _scaled_product,

@@ -12,6 +12,7 @@ from dataclasses import replace
 from math import ceil, prod
 
 from hespas.base.frozen import frozen
+from hespas.errors import UnsupportedError
 from hespas.frontend.recorded.tensors import element_of, size_of, sizes_of
 from hespas.program.attrs import KernelAttrs
 from hespas.program.recorded import Operation, RecordedTensor
@@ -38,6 +39,40 @@ class _Rule:
     is_reduction: bool = False
 
 
+_FACTORISATIONS = frozenset(
+    f"aten::{name}"
+    for name in [
+        "_cholesky_solve_helper",
+        "_linalg_det",
+        "_linalg_eigh",
+        "_linalg_eigvals",
+        "_linalg_slogdet",
+        "_linalg_solve_ex",
+        "_linalg_svd",
+        "cholesky",
+        "cholesky_inverse",
+        "cholesky_solve",
+        "geqrf",
+        "linalg_cholesky_ex",
+        "linalg_eig",
+        "linalg_householder_product",
+        "linalg_inv_ex",
+        "linalg_ldl_factor_ex",
+        "linalg_ldl_solve",
+        "linalg_lstsq",
+        "linalg_lu",
+        "linalg_lu_factor_ex",
+        "linalg_lu_solve",
+        "linalg_matrix_exp",
+        "linalg_qr",
+        "linalg_solve_triangular",
+        "ormqr",
+        "triangular_solve",
+    ]
+)
+"""Operations with more arithmetic than bytes, much of it in sequence."""
+
+
 def _base_name(name: str) -> str:
     """Return an operation's name without overload and in-place mark.
 
@@ -48,10 +83,19 @@ def _base_name(name: str) -> str:
 
 
 def kernels_of(operation: Operation) -> KernelAttrs | None:
-    """Return an operation's kernels; None if it runs none."""
+    """Return an operation's kernels; None if it runs none.
+
+    Raises `UnsupportedError` for a factorisation of matrices.
+    """
     name = _base_name(operation.name)
     if name in _NOTHING or not (operation.inputs or operation.outputs):
         return None
+    if name in _FACTORISATIONS:
+        raise UnsupportedError(
+            f"{name} has no model: its time is not that of its bytes",
+            location=operation.place,
+            hint="leave it out of the step, and add the time that it takes",
+        )
     rule = _RULES.get(name) or (_OPTIMIZER if name.startswith("aten::_foreach_") else None)
     applied = rule or _Rule(label="other", moved=_single_pass)
     moved = applied.moved(operation)
@@ -162,6 +206,26 @@ def _embedding_gradient(operation: Operation) -> Moved:
     rows = size_of(gradient)
     return Moved(
         read=2 * rows + sizes_of(indices),
+        written=sizes_of(operation.outputs) + rows,
+        launches=2,
+    )
+
+
+def _bags(operation: Operation) -> Moved:
+    """Count the rows of each bag, and the indices (EmbeddingBag.cu)."""
+    table, indices, *others = operation.inputs
+    rows = prod(indices.shape) * size_of(table) // max(1, table.shape[0])
+    read = rows + sizes_of((indices, *filter(_is_index, others)))
+    return Moved(read=read, written=sizes_of(operation.outputs))
+
+
+def _bags_gradient(operation: Operation) -> Moved:
+    """Count zeros, then for each index its bag's gradient, added to a row (EmbeddingBag.cu)."""
+    gradient, indices, *others = operation.inputs
+    width = gradient.shape[-1] * element_of(gradient.dtype).bits // 8
+    rows = prod(indices.shape) * width
+    return Moved(
+        read=2 * rows + sizes_of((indices, *filter(_is_index, others))),
         written=sizes_of(operation.outputs) + rows,
         launches=2,
     )
@@ -423,6 +487,11 @@ _RULES = {
     **_rules(
         _Rule(label="embedding", moved=_embedding_gradient),
         "embedding_dense_backward embedding_backward",
+    ),
+    **_rules(_Rule(label="embedding", moved=_bags), "_embedding_bag _embedding_bag_forward_only"),
+    **_rules(
+        _Rule(label="embedding", moved=_bags_gradient),
+        "_embedding_bag_backward _embedding_bag_dense_backward",
     ),
     **_rules(_Rule(label="loss", moved=_loss), "nll_loss_forward nll_loss2d_forward nll_loss"),
     **_rules(_Rule(label="loss", moved=_loss_gradient), "nll_loss_backward nll_loss2d_backward"),

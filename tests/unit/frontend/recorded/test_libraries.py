@@ -161,12 +161,38 @@ def test_convolutions_of_all_directions_do_the_same_products() -> None:
     assert {each.products for each in described} == {forward.products}
 
 
-def test_a_transposed_convolution_is_refused() -> None:
-    image, kernel = tensor(0, 8, 64, 28, 28), tensor(1, 64, 128, 2, 2)
-    arguments = {"transposed": True}
+@pytest.mark.parametrize(("size", "padding"), [(2, 0), (4, 1)])
+def test_transposed_convolutions_do_the_products_of_what_they_transpose(
+    size: int, padding: int
+) -> None:
+    image, kernel = tensor(0, 8, 64, 28, 28), tensor(1, 64, 128, size, size)
     result = tensor(2, 8, 128, 56, 56)
-    with pytest.raises(UnsupportedError, match="transposed"):
-        operations("aten::convolution.default", (image, kernel), result, arguments=arguments)
+    arguments: dict[str, Scalar | tuple[Scalar, ...]] = {
+        "transposed": True,
+        "stride": (2, 2),
+        "padding": (padding, padding),
+    }
+    (op,) = operations("aten::convolution.default", (image, kernel), result, arguments=arguments)
+    both = operations(
+        "aten::convolution_backward.default",
+        (result, image, kernel),
+        image,
+        kernel,
+        arguments=arguments,
+    )
+    usual = operations(
+        "aten::convolution.default",
+        (result, kernel),
+        image,
+        arguments={"stride": (2, 2), "padding": (padding, padding)},
+    )
+    described = [convolutions(each)[0] for each in (op, *both)]
+    assert [each.direction for each in described] == [
+        Direction.BACKWARD_INPUT,
+        Direction.FORWARD,
+        Direction.BACKWARD_FILTER,
+    ]
+    assert {each.products for each in described} == {convolutions(usual[0])[0].products}
 
 
 def test_tensors_that_do_not_fit_their_operation_are_an_error() -> None:

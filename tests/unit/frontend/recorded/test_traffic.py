@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from hespas.errors import UnsupportedError
 from hespas.frontend.recorded.traffic import host_copy_of, kernels_of
 from hespas.program.attrs import KernelAttrs
 from hespas.program.recorded import Operation, RecordedTensor
@@ -123,6 +124,16 @@ def test_the_gradient_of_an_embedding_is_cleared_and_added_to() -> None:
     assert attrs == (2 * 25600 + 800, 256000 + 25600, 2)
 
 
+def test_bags_read_their_rows_alone() -> None:
+    table, ids = tensor(0, 128256, 64), tensor(1, 100, dtype="int64")
+    starts = tensor(2, 25, dtype="int64")
+    result, gradient = tensor(3, 25, 64), tensor(4, 128256, 64)
+    found = moved("aten::_embedding_bag.default", (table, ids, starts), result)
+    assert found == (25600 + 800 + 200, 6400, 1)
+    back = moved("aten::_embedding_bag_backward.default", (result, ids, starts), gradient)
+    assert back == (2 * 25600 + 800 + 200, 128256 * 64 * 4 + 25600, 2)
+
+
 def test_a_loss_reads_one_element_of_each_row() -> None:
     scores, targets = tensor(0, 100, 128256), tensor(1, 100, dtype="int64")
     read, _, _ = moved("aten::nll_loss_forward.default", (scores, targets), tensor(2))
@@ -151,3 +162,13 @@ def test_an_unknown_operation_says_so() -> None:
     assert attrs is not None
     assert not attrs.is_known
     assert (attrs.bytes_read, attrs.bytes_written) == (4000, 4000)
+
+
+def test_factorisations_are_refused_with_their_line() -> None:
+    matrix = tensor(0, 512, 512)
+    call = Operation(
+        name="aten::_linalg_eigh.default", inputs=(matrix,), outputs=(matrix,), place="soap.py:7"
+    )
+    with pytest.raises(UnsupportedError, match="no model") as error:
+        kernels_of(call)
+    assert error.value.location == "soap.py:7"
