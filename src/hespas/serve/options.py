@@ -203,6 +203,16 @@ class LoadOptions:
                 hint=f"add {option('arrivals')} gamma",
             )
 
+    def longer(self, requests: Requests, least: int) -> Requests:
+        """Return the load with ``least`` requests or more, if they are drawn.
+
+        ``requests`` are those that the load makes. A file's are returned as they are.
+        """
+        is_read = self.load is not None or self.log is not None
+        if is_read or requests.rate is None or len(requests) >= least:
+            return requests
+        return replace(self, requests=least).made()
+
     def made(self) -> Requests:
         """Return the requests; `ConfigError` where nothing says how they come."""
         if self.load is not None:

@@ -20,6 +20,7 @@ from hespas.models.part import PIPE
 from hespas.prediction.served import without_capacity
 from hespas.serve.activity import mean_batch, working_batch
 from hespas.serve.answer import (
+    LEAST_OF_LOAD,
     Figures,
     Objectives,
     ServingReport,
@@ -313,7 +314,8 @@ def _report(
     setup, served = plan.setup, plan.serve(requests)
     errors = published_errors(setup.engine.name, fleet.part)
     figures = figures_of(requests, served)
-    most = largest_rate(requests, plan, options.slo)
+    longer = options.load.longer(requests, LEAST_OF_LOAD) if options.slo.are_given else None
+    most = largest_rate(requests, plan, options.slo, longer=longer)
     tokens = sum(requests.outputs)
     rate = tokens / figures.duration_s
     duration_s = figures.duration_s

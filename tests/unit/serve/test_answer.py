@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from hespas.errors import ConfigError
 from hespas.serve.activity import mean_batch
 from hespas.serve.answer import (
+    LEAST_OF_LOAD,
     Objectives,
     check_lengths,
     figures_of,
@@ -18,6 +21,7 @@ from hespas.serve.answer import (
 )
 from hespas.serve.engine import vllm
 from hespas.serve.load import PICOSECONDS, Lengths, Requests, drawn_requests
+from hespas.serve.options import LoadOptions
 from hespas.serve.setup import Setup
 from hespas.serve.simulation import ServingPlan, serve
 from hespas.serve.step_times import StepTimes
@@ -103,6 +107,20 @@ def test_the_largest_rate_is_that_of_many_requests_however_few_there_are(
     for count in (10, 100, 1000):
         few = largest_rate(_load(10.0, count), plan, objectives)
         assert few == pytest.approx(many, rel=0.15)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_objectives_are_held_against_the_bursts_of_a_long_load(seed: int) -> None:
+    """Few requests hardly ever come in a burst that misses an objective."""
+    plan, objectives = ServingPlan(setup=SETUP), Objectives(ttft_s=0.3)
+    drawn = LoadOptions(rate=10.0, isl=512, osl=64, requests=100, seed=seed)
+    few = drawn.made()
+    many = replace(drawn, requests=16000).made()
+    truth = largest_rate(many, plan, objectives)
+    longer = drawn.longer(few, LEAST_OF_LOAD)
+    assert len(longer) == LEAST_OF_LOAD
+    assert largest_rate(few, plan, objectives, longer=longer) == pytest.approx(truth, rel=0.06)
+    assert (largest_rate(few, plan, objectives) or 0.0) > 1.06 * (truth or 0.0)
 
 
 @pytest.mark.parametrize("count", [20, 300])

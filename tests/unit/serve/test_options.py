@@ -102,3 +102,12 @@ def test_guesses_need_how_many_are_accepted(given: dict[str, float], message: st
 def test_a_guess_takes_as_long_as_a_layer() -> None:
     speculation = EngineOptions(speculative_tokens=2, acceptance_rate=0.5).speculation(40)
     assert speculation == Speculation(tokens=2, acceptance=0.5, draft_share=0.025)
+
+
+def test_a_load_that_is_drawn_can_be_longer_and_no_other() -> None:
+    drawn = LoadOptions(rate=5.0, requests=10, isl=7)
+    longer = drawn.longer(drawn.made(), 50)
+    assert (len(longer), set(longer.prompts)) == (50, {7})
+    assert drawn.longer(longer, 20) is longer
+    closed = LoadOptions(concurrency=3, requests=7)
+    assert len(closed.longer(closed.made(), 50)) == 7
