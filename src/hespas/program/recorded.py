@@ -190,6 +190,7 @@ class RecordedStep(msgspec.Struct, frozen=True, kw_only=True):
     ``tokens`` counts the tokens of a step over all ranks, None if the script doesn't say.
     ``is_compiled`` marks a step with compiled parts; operations outside them are launched one by
     one; ``uncompiled`` has functions that ``torch.compile`` left as written, with their places.
+    ``host_updates`` are the elements of parameters that optimisers hold on the host.
     ``versions`` and ``settings`` decide the kernels: the versions of torch, triton and others,
     and torch's ``matmul_allow_tf32``, ``cudnn_allow_tf32`` and ``expandable_segments``.
     ``stages`` are the steps of the other ranks of a ``pipeline``.
@@ -208,6 +209,7 @@ class RecordedStep(msgspec.Struct, frozen=True, kw_only=True):
     settings: Mapping[str, Scalar] = {}
     is_compiled: bool = False
     uncompiled: tuple[str, ...] = ()
+    host_updates: int = 0
     tokens: int | None = None
     notes: tuple[str, ...] = ()
     pipeline: Pipeline | None = None

@@ -39,9 +39,10 @@ from hespas.torch.places import Places, clean_name, user_frame, user_line
 from hespas.torch.recorder import Recorder
 from hespas.torch.replicas import Replicas, install_replicas
 from hespas.torch.script import in_words, load_function, make_step, read_arguments
+from hespas.torch.shards import install_moves
 from hespas.torch.stages import Stages
 from hespas.torch.streams import Streams
-from hespas.torch.tape import Tape, recorded_storages
+from hespas.torch.tape import Tape, local_tensor, recorded_storages
 from hespas.torch.triton_driver import install_driver
 
 _PARAMETER, _GRADIENT, _OPTIMIZER_STATE = "parameter", "gradient", "optimizer_state"
@@ -70,6 +71,7 @@ def record_step(request: StepRequest) -> tuple[bytes, list[str]]:
     stages = Stages(groups, places, Path(request.stages))
     stages.install()
     install_replicas()
+    install_moves()
     masks.install()
     choices = install_library_choices(
         torch_version=_version(request.torch_version or torch.__version__),
@@ -88,7 +90,7 @@ def record_step(request: StepRequest) -> tuple[bytes, list[str]]:
     _refuse_what_needs_a_gpu(places)
     _refuse_prints(places)
     try:
-        tokens = _run(request, places, groups, values)
+        tokens, host_updates = _run(request, places, groups, values)
         compiled = kernels.recorded(tape.calls)
     except (Exception, SystemExit) as error:
         raise in_words(error, user_line(error, root), location=request.module) from error
@@ -103,6 +105,7 @@ def record_step(request: StepRequest) -> tuple[bytes, list[str]]:
         kernels=(*compiled, *launched.recorded(tape.calls)),
         is_compiled=bool(compiled),
         uncompiled=uncompiled(root),
+        host_updates=host_updates,
         versions={"torch": str(torch.__version__), "triton": installed_version("triton") or ""},
         tokens=tokens,
         pipeline=stages.pipeline,
@@ -111,7 +114,10 @@ def record_step(request: StepRequest) -> tuple[bytes, list[str]]:
     return encode_recorded(step), _user_files()
 
 
-def _run(request: StepRequest, places: Places, groups: Groups, values: DeviceValues) -> int | None:
+def _run(
+    request: StepRequest, places: Places, groups: Groups, values: DeviceValues
+) -> tuple[int | None, int]:
+    """Record the second step; return its tokens, and how many numbers the host updates."""
     tape = groups.streams.tape
     with fake_mode(), Recorder(tape, places, groups, values):
         function = load_function(request.module, request.function)
@@ -127,7 +133,7 @@ def _run(request: StepRequest, places: Places, groups: Groups, values: DeviceVal
         step()
         _mark_lasting(tape, places)
         tape.stop()
-    return getattr(step, "tokens", None)
+    return getattr(step, "tokens", None), _host_updates(places)
 
 
 def _version(text: str) -> tuple[int, ...]:
@@ -259,6 +265,17 @@ def _mark_lasting(tape: Tape, places: Places) -> None:
     for record in tape.storages:
         if record.allocated is None and not record.role:
             record.role = _INPUT
+
+
+def _host_updates(places: Places) -> int:
+    """Count the elements of parameters that optimisers hold on the host."""
+    parameters = {
+        id(parameter): local_tensor(parameter)
+        for optimizer in places.optimizers
+        for group in optimizer.param_groups
+        for parameter in group["params"]
+    }
+    return sum(int(each.numel()) for each in parameters.values() if each.device.type == "cpu")
 
 
 def _mark_states(tape: Tape, optimizer: Any, names: Mapping[int, str]) -> None:

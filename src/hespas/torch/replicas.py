@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -65,7 +66,13 @@ class Replicas(distributed.DistributedDataParallel):
             parameter.register_post_accumulate_grad_hook(self._ready)
 
     def forward(self, *inputs: Any, **options: Any) -> Any:
-        """Run the module; its buffers are those of rank 0."""
+        """Run the module."""
+        inputs, options = self._pre_forward(*inputs, **options)
+        with self._inside_ddp_forward():
+            return self.module(*inputs, **options)
+
+    def _pre_forward(self, *inputs: Any, **options: Any) -> Any:
+        """Give buffers what those of rank 0 hold, and return the arguments."""
         buffers = [each for each in self.module.buffers() if each.is_floating_point()]
         if buffers and self.broadcast_buffers and self.require_backward_grad_sync:
             flat = torch.cat([each.detach().reshape(-1) for each in buffers])
@@ -73,8 +80,11 @@ class Replicas(distributed.DistributedDataParallel):
             sizes = [each.numel() for each in buffers]
             for buffer, part in zip(buffers, flat.split(sizes), strict=True):
                 buffer.detach().copy_(part.view_as(buffer))
-        with self._inside_ddp_forward():
-            return self.module(*inputs, **options)
+        return inputs, options
+
+    def _post_forward(self, output: Any) -> Any:
+        """Return the result as it is."""
+        return output
 
     def bucket_buffers(self) -> list[Any]:
         """Return the buffers of the buckets."""
@@ -158,6 +168,7 @@ class Replicas(distributed.DistributedDataParallel):
 
 
 def install_replicas() -> None:
-    """Let `DistributedDataParallel` be `Replicas`."""
+    """Let `DistributedDataParallel` be `Replicas`, also for ``replicate``."""
+    import_module("torch.distributed._composable.replicate").DistributedDataParallel = Replicas
     parallel.DistributedDataParallel = Replicas
     distributed.DistributedDataParallel = Replicas

@@ -234,3 +234,24 @@ def test_an_outer_module_of_wrapped_ones_has_no_weights_of_its_own(
 ) -> None:
     calls = collectives(record(_OUTER, devices=_RANKS, strategy=strategy))
     assert Counter(call.kind for call in calls) == kinds
+
+
+OBJECTS = """
+import torch
+import torch.distributed as dist
+
+def train():
+    dist.init_process_group("nccl")
+    def step():
+        all_of_them, sent, found = [None] * 8, [3], [None] * 8
+        dist.all_gather_object(all_of_them, {"loss": 1.5})
+        dist.broadcast_object_list(sent, src=0)
+        dist.gather_object(5, found, dst=0)
+        assert (all_of_them[7], sent, found[0]) == ({"loss": 1.5}, [3], 5)
+        dist.all_reduce(torch.randn(10, device="cuda"))
+    return step
+"""
+
+
+def test_objects_are_exchanged_at_once() -> None:
+    assert [call.kind for call in collectives(record(OBJECTS, devices=8))] == ["all_reduce"]

@@ -68,3 +68,17 @@ def test_accumulated_gradients_are_reduced_once() -> None:
 
 def test_a_compiled_model_reduces_as_much() -> None:
     assert sum(_sizes(compiled=True)) == _PARAMETERS
+
+
+REPLICATED = _SCRIPT.replace(
+    "from torch.nn.parallel import DistributedDataParallel",
+    "from torch.distributed._composable.replicate import replicate",
+).replace(
+    "DistributedDataParallel(net, device_ids=[0], gradient_as_bucket_view=view)", "replicate(net)"
+)
+
+
+def test_replicate_reduces_the_same_buckets() -> None:
+    found = collectives(record(REPLICATED, devices=8))
+    assert [call.kind for call in found] == ["all_reduce"] * 2
+    assert [call.inputs[0].shape[0] for call in found] == _sizes()

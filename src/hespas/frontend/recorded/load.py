@@ -134,7 +134,12 @@ def _program(step: RecordedStep, name: str) -> Program:
         compiled_for=step.target,
         compiler_versions=step.versions,
         global_facts=GlobalFacts(mesh=mesh, tokens=step.tokens),
-        warnings=(*_missing_forward_passes(step), *_uncompiled(step), *_separate(step)),
+        warnings=(
+            *_missing_forward_passes(step),
+            *_uncompiled(step),
+            *_separate(step),
+            *_updated_on_host(step),
+        ),
     )
 
 
@@ -176,6 +181,15 @@ def _separate(step: RecordedStep) -> Iterator[str]:
         yield (
             f"nothing is communicated: each of {step.world_size} devices trains a model of its "
             "own. DistributedDataParallel or fully_shard make it one"
+        )
+
+
+def _updated_on_host(step: RecordedStep) -> Iterator[str]:
+    """Warn if processors of the host update parameters."""
+    if step.host_updates:
+        yield (
+            f"the host updates {step.host_updates:,} parameters of each device, and no time is "
+            "counted for it: add what its processors take"
         )
 
 
