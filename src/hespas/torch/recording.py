@@ -25,7 +25,13 @@ from torch.utils import cpp_extension
 
 from hespas.base.version import installed_version
 from hespas.errors import UnsupportedError
-from hespas.program.recorded import RecordedStep, encode_recorded
+from hespas.program.recorded import (
+    CollectiveCall,
+    KernelCall,
+    Operation,
+    RecordedStep,
+    encode_recorded,
+)
 from hespas.torch.compiling import forbid_compilation, install_compilation, uncompiled
 from hespas.torch.device import fake_mode, install_fake_gpus
 from hespas.torch.groups import Groups
@@ -131,9 +137,20 @@ def _run(
             _mark_flat(tape, module, path)
         tape.start()
         step()
+        _refuse_nothing(tape, location)
         _mark_lasting(tape, places)
         tape.stop()
     return getattr(step, "tokens", None), _host_updates(places)
+
+
+def _refuse_nothing(tape: Tape, location: str) -> None:
+    """Refuse a step that launches no kernel."""
+    if not any(isinstance(call, Operation | KernelCall | CollectiveCall) for call in tape.calls):
+        raise UnsupportedError(
+            "the step computes nothing on the device",
+            location=location,
+            hint='move the model and its inputs there, as in model.to("cuda")',
+        )
 
 
 def _version(text: str) -> tuple[int, ...]:

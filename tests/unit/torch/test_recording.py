@@ -320,3 +320,16 @@ def test_parameters_outside_of_modules_are_parameters() -> None:
         "    return step\n"
     )
     assert bytes_after(record(script)) == {"parameter": 64 * 64 * 4}
+
+
+@pytest.mark.parametrize("step", ["net(ids).mean().backward()", "pass"])
+def test_a_step_that_the_host_computes_is_refused(step: str) -> None:
+    script = f"""{NET}
+def train():
+    net, ids = Net(64, 1), torch.randint(0, 1000, (4, 128))
+    def step():
+        {step}
+    return step
+"""
+    with pytest.raises(UnsupportedError, match="computes nothing on the device; move the model"):
+        record(script)
