@@ -81,7 +81,9 @@ def _kind(query: Any, key: Any, value: Any, mask: Any, *, prefers_cudnn: bool) -
     is_square = head <= _MOST_HEAD and key.shape[-1] == value.shape[-1] == head
     is_empty = 0 in (*query.shape, *key.shape)
     takes_flash = is_half and is_square and mask is None and not is_empty
+    has_learnt_bias = mask is not None and mask.requires_grad
     takes_cudnn = is_half and is_square and head % _ALIGNED_HEAD == 0 and not is_empty
+    takes_cudnn = takes_cudnn and not has_learnt_bias
     if takes_cudnn and prefers_cudnn and enabled.cudnn_sdp_enabled():
         return "cudnn"
     if takes_flash and enabled.flash_sdp_enabled():

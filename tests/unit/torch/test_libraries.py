@@ -17,9 +17,11 @@ def train():
     q, k = make(8, torch.bfloat16).requires_grad_(), make(2, torch.bfloat16)
     wide = make(8, torch.float32)
     mask = torch.ones(64, 64, device="cuda", dtype=torch.bool)
+    bias = torch.zeros(8, 64, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True)
     def step():
         F.scaled_dot_product_attention(q, k, k, is_causal=True, enable_gqa=True).sum().backward()
         F.scaled_dot_product_attention(q, q, q, attn_mask=mask)
+        F.scaled_dot_product_attention(q, q, q, attn_mask=bias).sum().backward()
         F.scaled_dot_product_attention(wide, wide, wide)
         with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.FLASH_ATTENTION):
             F.scaled_dot_product_attention(q, q, q)
@@ -48,7 +50,8 @@ def _attention(part: str, torch_version: str | None = None) -> list[str]:
 def test_part_and_version_decide_which_kernel_computes_attention(
     part: str, version: str | None, own: str, masked: str
 ) -> None:
-    expected = [own, f"{own}_backward", masked, _EFFICIENT, _FLASH]
+    learnt = [_EFFICIENT, f"{_EFFICIENT}_backward"]
+    expected = [own, f"{own}_backward", masked, *learnt, _EFFICIENT, _FLASH]
     assert _attention(part, version) == expected
 
 

@@ -65,9 +65,7 @@ _FACTORISATIONS = frozenset(
         "linalg_lu_solve",
         "linalg_matrix_exp",
         "linalg_qr",
-        "linalg_solve_triangular",
         "ormqr",
-        "triangular_solve",
     ]
 )
 """Operations with more arithmetic than bytes, much of it in sequence."""
