@@ -239,21 +239,25 @@ def simulate(
     >>> round(simulate(tasks, "A100_SXM_40GB_4GPU", model="astra-sim").step_time_s * 1e6, 1)
     27.6
     """
+    from hespas.base.fields import changed
     from hespas.base.suggest import choice
     from hespas.hardware.sized import find_system
     from hespas.hardware.system import System
     from hespas.simulate.models import ModelChoice, default_model, simulate_job
-    from hespas.simulate.options import ContentionModel, Model
+    from hespas.simulate.options import AstraSettings, ContentionModel, Model
     from hespas.tasks.graph import Job, TaskGraph
 
     check_kind(job, (Job, TaskGraph), "a task graph or job", "give what hespas.trace gives")
     check_kind(system, (System, str, Path), "a system or its name", "name a preset or a directory")
     described = system if isinstance(system, System) else find_system(system)
+    astra = AstraSettings(
+        num_queues_per_dim=queues_per_dimension,
+        rendezvous_protocol=rendezvous,
+        injection_scale=injection_scale,
+    )
     settings = {
         "network": network,
-        "num_queues_per_dim": queues_per_dimension,
-        "rendezvous_protocol": rendezvous or None,
-        "injection_scale": injection_scale,
+        **dict.fromkeys(changed(astra), True),
         "algorithm": algorithm,
         "links": None if cluster is None else cluster.links or None,
     }
@@ -261,9 +265,7 @@ def simulate(
     model_choice = ModelChoice(
         model=default if model is None else choice(model, Model, subject="the model"),
         network=None if network is None else choice(network, ContentionModel, subject="network"),
-        queues_per_dimension=queues_per_dimension,
-        rendezvous=rendezvous,
-        injection_scale=injection_scale,
+        astra=astra,
         algorithm=algorithm,
         cluster=cluster,
     )

@@ -16,7 +16,7 @@ import pytest
 from hespas.errors import HespasError, TraceError
 from hespas.hardware.presets import load_system
 from hespas.simulate.astra.simulate import simulate
-from hespas.simulate.options import ContentionModel
+from hespas.simulate.options import AstraSettings, ContentionModel
 from hespas.tasks.chakra import format as wire
 from hespas.tasks.chakra.reader import read_traces
 from hespas.tasks.graph import Job
@@ -27,8 +27,11 @@ ONLY_STATISTICS_FAILED = ("edge_cpu_op_then_p2p_last_F2",)
 MEANINGS: dict[str, dict[str, Any]] = {
     "--comm-scale=2": {},  # ASTRA-sim takes these two, and does nothing with them
     "--compute-scale=2": {},
-    "--rendezvous-protocol=true": {"rendezvous": True},
-    **{f"--num-queues-per-dim={n}": {"queues_per_dimension": n} for n in (1, 2, 4)},
+    "--rendezvous-protocol=true": {"settings": AstraSettings(rendezvous_protocol=True)},
+    **{
+        f"--num-queues-per-dim={n}": {"settings": AstraSettings(num_queues_per_dim=n)}
+        for n in (1, 2, 4)
+    },
 }
 
 Case = dict[str, Any]

@@ -26,7 +26,7 @@ from hespas.hardware.system import RemoteMemory, System, astra_name
 from hespas.program.collectives import COMMON_KINDS
 from hespas.simulate.astra.plan import PER_NODE
 from hespas.simulate.models import check_size
-from hespas.simulate.options import ContentionModel
+from hespas.simulate.options import USUAL, AstraSettings, ContentionModel
 from hespas.simulate.timeline import DeviceFigures, ExternalResult
 from hespas.tasks.chakra.format import COMM_GROUP_FILE
 from hespas.tasks.chakra.writer import write_traces
@@ -52,9 +52,7 @@ class AstraSimOptions:
     """Options of a run of ASTRA-sim."""
 
     network: ContentionModel = ContentionModel.CONGESTION_UNAWARE
-    queues_per_dimension: int = 1
-    rendezvous: bool = False
-    injection_scale: float = 1.0
+    settings: AstraSettings = USUAL
     binary: Path | None = None
     time_limit_s: float = 3600.0
 
@@ -112,12 +110,13 @@ def _command(
         f"--network-configuration={network}",
         f"--comm-group-configuration={directory / COMM_GROUP_FILE}",
     ]
-    if options.queues_per_dimension != 1:
-        command.append(f"--num-queues-per-dim={options.queues_per_dimension}")
-    if options.rendezvous:
+    settings = options.settings
+    if settings.queues != 1:
+        command.append(f"--num-queues-per-dim={settings.queues}")
+    if settings.rendezvous_protocol:
         command.append("--rendezvous-protocol=true")
-    if options.injection_scale != 1:
-        command.append(f"--injection-scale={options.injection_scale}")
+    if settings.scale != 1:
+        command.append(f"--injection-scale={settings.scale}")
     return command
 
 

@@ -30,7 +30,7 @@ from hespas.prediction.options import NetworkOptions
 from hespas.report.stages import external_text, simulation_text
 from hespas.simulate.astra.streamed import simulate_streamed
 from hespas.simulate.models import ModelChoice, is_replay, joined_job, simulate_job
-from hespas.simulate.options import ContentionModel, Model
+from hespas.simulate.options import MESSAGES, AstraSettings, ContentionModel, Model
 from hespas.simulate.timeline import ExternalResult, Timeline
 from hespas.tasks.chakra.reader import read_traces
 from hespas.tasks.graph import Job
@@ -47,29 +47,6 @@ _OTHERS = (_ASTRA_SIM, *_OF_MESSAGES)
 
 _OWN_ENGINE = Use(f" without {option('backend')} {' or '.join(_OTHERS)}", "add it")
 _OWN_ARGUMENTS = Use(f" on {_ASTRA_SIM}")
-_MESSAGES = Use(f" on this {option('backend')}")
-
-
-@frozen
-class _Queues:
-    """Settings of ASTRA-sim, and of its model, beside the system."""
-
-    GROUP: ClassVar[Group] = Group.NETWORK
-    APPLIES_TO: ClassVar[tuple[Use, ...]] = (_MESSAGES,)
-
-    num_queues_per_dim: int | None = declare(
-        help="Queues for chunks in each dimension of the network.", least=1, default_text="1"
-    )
-    rendezvous_protocol: bool = declare(
-        help="Messages wait for a control message of their receiver.", default=False
-    )
-    injection_scale: float | None = declare(
-        help="Multiply the system's endpoint delay.",
-        unit="",
-        least=0,
-        metavar="FACTOR",
-        default_text="1",
-    )
 
 
 @frozen
@@ -163,7 +140,7 @@ class _Engine:
     help="Groups of devices (default: comm_group.json beside the traces, if there is one).",
 )
 @flags.derived(NetworkOptions)
-@flags.derived(_Queues)
+@flags.derived(AstraSettings)
 @flags.derived(_Engine)
 @flags.plain(
     "--nodes",
@@ -188,7 +165,7 @@ def simulate(
     """
     if nodes and json_file is None:
         raise ConfigError("--nodes has no effect without --json", hint="add it")
-    engine, queues = flags.built(_Engine, values), flags.built(_Queues, values)
+    engine, astra = flags.built(_Engine, values), flags.built(AstraSettings, values)
     refuse_unused(engine, {_OWN_ENGINE: engine.is_own, _OWN_ARGUMENTS: engine.name == _ASTRA_SIM})
     if not engine.is_own and (nodes or timeline is not None):
         raise ConfigError(
@@ -204,7 +181,7 @@ def simulate(
         )
     traces = prefix / "dev" if prefix.is_dir() else prefix
     if engine.stream:
-        _check_streamed(options, engine, queues, {"--nodes": nodes, "--timeline": timeline})
+        _check_streamed(options, engine, astra, {"--nodes": nodes, "--timeline": timeline})
         network = options.network or ContentionModel.CONGESTION_UNAWARE
         with stage(Stage.SIMULATE, f"on {system.name}, as traces are read"):
             groups = _groups(traces, comm_groups)
@@ -213,18 +190,18 @@ def simulate(
     job = _job(traces, comm_groups, options.imperfect, system, is_recorded=is_recorded)
     log.info("read the traces of %d devices", job.device_count)
     if not engine.is_own:
-        play = _other_engine(options, engine, queues)
+        play = _other_engine(options, engine, astra)
         with stage(Stage.SIMULATE, f"on {system.name} by {engine.name}"):
             external = engine.run(play, job, system)
         return Answer(text=lambda: external_text(external), json=external.as_json)
-    result = _simulated(job, system, options, queues)
+    result = _simulated(job, system, options, astra)
     if timeline is not None:
         write_timeline(result, timeline)
     return _answer(result, with_nodes=nodes)
 
 
 def _check_streamed(
-    options: NetworkOptions, engine: _Engine, queues: _Queues, values: Mapping[str, object]
+    options: NetworkOptions, engine: _Engine, astra: AstraSettings, values: Mapping[str, object]
 ) -> None:
     other_flags = {
         **values,
@@ -232,37 +209,30 @@ def _check_streamed(
         "--model hespas": options.model is Model.HESPAS,
         "--imperfect": options.imperfect,
         "--algorithm": options.algorithm,
-        **{flags.flag(name): True for name in changed(queues)},
+        **{flags.flag(name): True for name in changed(astra)},
     }
     flags.refuse(other_flags, f"does not go together with {flags.flag('stream')}")
 
 
-def _other_engine(options: NetworkOptions, engine: _Engine, queues: _Queues) -> Backend:
+def _other_engine(options: NetworkOptions, engine: _Engine, astra: AstraSettings) -> Backend:
     """Return another engine; refuse options without effect on it."""
     of_own = {"--model": options.model, "--imperfect": options.imperfect}
     if engine.name in _OF_MESSAGES:
         flags.refuse(of_own, "has no effect on another --backend")
         # Only ASTRA-sim and hespas' model of it have these options.
         flags.refuse({"--network": options.network}, "has no effect on this --backend")
-        refuse_unused(queues, {_MESSAGES: True})
+        refuse_unused(astra, {MESSAGES: True})
         return engine.messages(options.algorithm)
     flags.refuse({**of_own, "--algorithm": options.algorithm}, "has no effect on another --backend")
-    settings = AstraSimOptions(
-        network=options.network or ContentionModel.CONGESTION_UNAWARE,
-        queues_per_dimension=queues.num_queues_per_dim or 1,
-        rendezvous=queues.rendezvous_protocol,
-        injection_scale=1.0 if queues.injection_scale is None else queues.injection_scale,
-    )
-    return engine.astra_sim(settings)
+    network = options.network or ContentionModel.CONGESTION_UNAWARE
+    return engine.astra_sim(AstraSimOptions(network=network, settings=astra))
 
 
-def _simulated(job: Job, system: System, options: NetworkOptions, queues: _Queues) -> Timeline:
+def _simulated(job: Job, system: System, options: NetworkOptions, astra: AstraSettings) -> Timeline:
     choice = ModelChoice(
         model=options.model or Model.ASTRA_SIM,
         network=options.network,
-        queues_per_dimension=queues.num_queues_per_dim,
-        rendezvous=queues.rendezvous_protocol,
-        injection_scale=queues.injection_scale,
+        astra=astra,
         algorithm=options.algorithm,
         cluster=options.imperfect,
     )

@@ -12,6 +12,7 @@ from dataclasses import replace
 from itertools import repeat
 from typing import assert_never
 
+from hespas.base.fields import changed
 from hespas.base.frozen import frozen
 from hespas.base.units import PS_PER_NS, PS_PER_S, format_time
 from hespas.errors import ConfigError, DeviceCountError, SimulationError, option
@@ -22,7 +23,7 @@ from hespas.hardware.system import System, interconnect_of
 from hespas.program.collectives import COMMON_KINDS
 from hespas.simulate.astra.plan import PER_NODE, custom_option
 from hespas.simulate.kernel import BYTES_PER_TASK, check_memory
-from hespas.simulate.options import SPECIFIED, ContentionModel, Model
+from hespas.simulate.options import SPECIFIED, USUAL, AstraSettings, ContentionModel, Model
 from hespas.simulate.timeline import ClassTimeline, Timeline
 from hespas.tasks.graph import (
     CollectiveTask,
@@ -274,25 +275,21 @@ def default_model(system: System | None, settings: Mapping[str, object]) -> Mode
 class ModelChoice:
     """A network model with its settings; None is the default.
 
-    ``network``, ``queues_per_dimension``, ``rendezvous`` and ``injection_scale`` are settings of
-    ASTRA-sim's model, ``algorithm`` is a setting of hespas' own. ``cluster`` lists imperfections.
+    ``network`` and ``astra`` are settings of ASTRA-sim's model, ``algorithm`` is a setting of
+    hespas' own. ``cluster`` lists imperfections.
     Raises `ConfigError` for a setting of the other model.
     """
 
     model: Model = Model.ASTRA_SIM
     network: ContentionModel | None = None
-    queues_per_dimension: int | None = None
-    rendezvous: bool = False
-    injection_scale: float | None = None
+    astra: AstraSettings = USUAL
     algorithm: str | None = None
     cluster: Cluster | None = None
 
     def __post_init__(self) -> None:
         settings = {
             "network": self.network,
-            "num_queues_per_dim": self.queues_per_dimension,
-            "rendezvous_protocol": self.rendezvous or None,
-            "injection_scale": self.injection_scale,
+            **dict.fromkeys(changed(self.astra), True),
             "algorithm": self.algorithm,
         }
         for name, value in settings.items():
@@ -400,14 +397,11 @@ def _simulate(job: Job, system: System, choice: ModelChoice, devices: Cluster | 
             case Model.ASTRA_SIM:
                 from hespas.simulate.astra.simulate import simulate  # noqa: PLC0415 - as above
 
-                scale = choice.injection_scale
                 return simulate(
                     job,
                     system,
                     network=choice.network or ContentionModel.CONGESTION_UNAWARE,
-                    queues_per_dimension=choice.queues_per_dimension or 1,
-                    rendezvous=choice.rendezvous,
-                    injection_scale=1.0 if scale is None else scale,
+                    settings=choice.astra,
                 )
             case _:
                 assert_never(choice.model)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from enum import Enum
+from typing import ClassVar
 
+from hespas.base.fields import Group, Use, declare
+from hespas.base.frozen import frozen
 from hespas.base.suggest import suggestion
-from hespas.errors import ConfigError
+from hespas.errors import ConfigError, option
 
 AUTO = "auto"
 """Each collective runs by the algorithm that is fastest on an idle network."""
@@ -61,3 +64,41 @@ class ContentionModel(Enum):
 
     CONGESTION_UNAWARE = "congestion-unaware"
     CONGESTION_AWARE = "congestion-aware"
+
+
+MESSAGES = Use(f" on this {option('backend')}")
+
+
+@frozen
+class AstraSettings:
+    """Settings of ASTRA-sim, and of its model, beside the system; None is the default, 1."""
+
+    GROUP: ClassVar[Group] = Group.NETWORK
+    APPLIES_TO: ClassVar[tuple[Use, ...]] = (MESSAGES,)
+
+    num_queues_per_dim: int | None = declare(
+        help="Queues for chunks in each dimension of the network.", least=1, default_text="1"
+    )
+    rendezvous_protocol: bool = declare(
+        help="Messages wait for a control message of their receiver.", default=False
+    )
+    injection_scale: float | None = declare(
+        help="Multiply the system's endpoint delay.",
+        unit="",
+        least=0,
+        metavar="FACTOR",
+        default_text="1",
+    )
+
+    @property
+    def queues(self) -> int:
+        """The queues in each dimension."""
+        return 1 if self.num_queues_per_dim is None else self.num_queues_per_dim
+
+    @property
+    def scale(self) -> float:
+        """The factor of the endpoint delay."""
+        return 1.0 if self.injection_scale is None else self.injection_scale
+
+
+USUAL = AstraSettings()

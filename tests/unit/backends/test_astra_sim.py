@@ -29,7 +29,7 @@ from hespas.hardware.presets import load_system
 from hespas.hardware.system import RemoteMemory, RemoteMemoryKind, System, bare_system, read_system
 from hespas.program.collectives import CollectiveKind
 from hespas.simulate.astra.simulate import simulate
-from hespas.simulate.options import ContentionModel
+from hespas.simulate.options import AstraSettings, ContentionModel
 from hespas.tasks.graph import CollectiveTask, ComputeTask, ReceiveTask, SendTask, Task, TaskGraph
 
 Install = Callable[..., Path]
@@ -39,7 +39,7 @@ STAND_IN = """#!{python}
 import sys
 from pathlib import Path
 from hespas.hardware.system import read_system
-from hespas.simulate.options import ContentionModel
+from hespas.simulate.options import AstraSettings, ContentionModel
 from hespas.simulate.astra.simulate import simulate
 from hespas.tasks.chakra.reader import read_traces
 
@@ -57,9 +57,11 @@ timeline = simulate(
     job,
     system,
     network=ContentionModel.{network},
-    queues_per_dimension=int(given.pop("num-queues-per-dim", "1")),
-    rendezvous=given.pop("rendezvous-protocol", "false") == "true",
-    injection_scale=float(given.pop("injection-scale", "1")),
+    settings=AstraSettings(
+        num_queues_per_dim=int(given.pop("num-queues-per-dim", "1")),
+        rendezvous_protocol=given.pop("rendezvous-protocol", "false") == "true",
+        injection_scale=float(given.pop("injection-scale", "1")),
+    ),
 )
 assert not given, given
 for device, figures in timeline.as_json()["devices"].items():
@@ -162,23 +164,13 @@ def test_the_same_figures_come_back(tmp_path: Path, install: Install) -> None:
 def test_every_option_is_handed_on(tmp_path: Path, install: Install) -> None:
     install(network=ContentionModel.CONGESTION_AWARE)
     system = replace(load_system(SYSTEM), preferred_dataset_splits=4)
-    options = AstraSimOptions(
-        network=ContentionModel.CONGESTION_AWARE,
-        queues_per_dimension=2,
-        rendezvous=True,
-        injection_scale=3.5,
-    )
+    network = ContentionModel.CONGESTION_AWARE
+    settings = AstraSettings(num_queues_per_dim=2, rendezvous_protocol=True, injection_scale=3.5)
+    options = AstraSimOptions(network=network, settings=settings)
 
     found = run_astra_sim(graph(), system, tmp_path / "run", options)
 
-    own = simulate(
-        graph(),
-        system,
-        network=ContentionModel.CONGESTION_AWARE,
-        queues_per_dimension=2,
-        rendezvous=True,
-        injection_scale=3.5,
-    )
+    own = simulate(graph(), system, network=network, settings=settings)
     assert found.finish_ns == own.finish_ps // 1000
     assert found.finish_ns != simulate(graph(), load_system(SYSTEM)).finish_ps // 1000
 

@@ -44,7 +44,7 @@ from hespas.simulate.astra.plan import (
 )
 from hespas.simulate.engine import EVERYONE, NEVER, Device, End, Engine, Match, TaskRun
 from hespas.simulate.kernel import TAG_LIMIT, Kernel, check_memory
-from hespas.simulate.options import ContentionModel
+from hespas.simulate.options import AstraSettings, ContentionModel
 from hespas.tasks.chakra.nodes import ParsedNode
 from hespas.tasks.chakra.reader import read_messages
 from hespas.tasks.graph import CollectiveTask, ComputeTask, MemoryTask, ReceiveTask, SendTask
@@ -66,15 +66,14 @@ def run_events(
     system: System,
     *,
     network: ContentionModel,
-    queues_per_dimension: int,
-    rendezvous: bool,
+    settings: AstraSettings,
 ) -> None:
     """Run devices, each its own class, to their ends."""
     kernel = Kernel()
     links = make_links(network, system, kernel)
-    transport = (RendezvousTransport if rendezvous else Transport)(kernel, links)
+    transport = (RendezvousTransport if settings.rendezvous_protocol else Transport)(kernel, links)
     event_network = _EventNetwork(
-        kernel, folded, devices, system, transport, queues_per_dimension=queues_per_dimension
+        kernel, folded, devices, system, transport, queues_per_dimension=settings.queues
     )
     engine = Engine(kernel, devices, event_network)
     event_network.get_ready()

@@ -22,7 +22,7 @@ from hespas.simulate.astra.folding import Folded, check_group, fold
 from hespas.simulate.astra.plan import endpoint_ns, has_custom_collectives
 from hespas.simulate.engine import EVERYONE, Device, work_of
 from hespas.simulate.models import REPLAY, check_size, is_replay, with_durations
-from hespas.simulate.options import ContentionModel
+from hespas.simulate.options import USUAL, AstraSettings, ContentionModel
 from hespas.simulate.timeline import ClassTimeline, Timeline, host_streams
 from hespas.tasks.graph import (
     CollectiveTask,
@@ -41,9 +41,7 @@ def simulate(
     system: System,
     *,
     network: ContentionModel = ContentionModel.CONGESTION_UNAWARE,
-    queues_per_dimension: int = 1,
-    rendezvous: bool = False,
-    injection_scale: float = 1.0,
+    settings: AstraSettings = USUAL,
     is_folded: bool = True,
     by_events: bool = False,
 ) -> Timeline:
@@ -51,21 +49,21 @@ def simulate(
 
     If closed forms hold, devices that behave alike are simulated once, unless not ``is_folded``;
     otherwise, or always with ``by_events``, every message of every device is simulated. The results
-    are equal. ``injection_scale`` multiplies the system's endpoint delay, rounded down.
+    are equal.
     Raises `DeviceCountError` if the job and the system differ in size, and
     `SimulationError`, which says why, for jobs and systems outside this model.
     """
     job = as_job(work)
     check_size(job.device_count, system)
-    system = checked_system(system, queues_per_dimension, injection_scale)
+    system = checked_system(system, settings)
     job = with_durations(job, system)
     is_replayed = is_replay(system)
     if is_replayed:
         _check_recorded(job)
     elif not by_events and not (
         # The turn among several queues continues from collective to collective.
-        queues_per_dimension > 1
-        or rendezvous
+        settings.queues > 1
+        or settings.rendezvous_protocol
         or network is not ContentionModel.CONGESTION_UNAWARE
         or has_custom_collectives(system)
         or any(_is_for_events(task) for task in _tasks_of(job))
@@ -78,14 +76,7 @@ def simulate(
     # Replaying devices do not communicate, so all devices of one graph behave alike.
     folded = fold(job, check_group, is_unfolded=not (is_replayed and is_folded))
     devices = _devices_of(folded)
-    run_events(
-        folded,
-        devices,
-        system,
-        network=network,
-        queues_per_dimension=queues_per_dimension,
-        rendezvous=rendezvous,
-    )
+    run_events(folded, devices, system, network=network, settings=settings)
     return _timeline(folded, devices, is_replayed=is_replayed)
 
 
@@ -170,17 +161,17 @@ def _check_recorded(job: Job) -> None:
                 )
 
 
-def checked_system(system: System, queues_per_dimension: int, injection_scale: float) -> System:
-    """Return a checked system with a scaled endpoint delay.
+def checked_system(system: System, settings: AstraSettings) -> System:
+    """Return a checked system with a scaled endpoint delay, rounded down to ns.
 
     Groups smaller than the system have their own endpoint delay, which is not scaled.
     Raises `SimulationError` for settings that have no model here.
     """
     place = system.name
-    if not 0 <= injection_scale < inf:
-        raise SimulationError(f"the injection scale is {injection_scale}", location=place)
-    if queues_per_dimension < 1:
-        raise SimulationError(f"{queues_per_dimension} queues per dimension", location=place)
+    if not 0 <= settings.scale < inf:
+        raise SimulationError(f"the injection scale is {settings.scale}", location=place)
+    if settings.queues < 1:
+        raise SimulationError(f"{settings.queues} queues per dimension", location=place)
     if system.options.get("model-shared-bus"):
         message = "model-shared-bus has no model here: no recorded run shows its rules"
         hint = "remove it; endpoints then wait endpoint-delay before each message"
@@ -197,5 +188,5 @@ def checked_system(system: System, queues_per_dimension: int, injection_scale: f
     if system.collective_optimization not in ("baseline", "localBWAware"):
         message = f"collective-optimization {system.collective_optimization} has no model here"
         raise SimulationError(message, location=place, hint="use baseline or localBWAware")
-    endpoint_delay_s = int(endpoint_ns(system) * injection_scale) / 1e9
+    endpoint_delay_s = int(endpoint_ns(system) * settings.scale) / 1e9
     return replace(system, endpoint_delay_s=endpoint_delay_s)

@@ -14,7 +14,7 @@ from hespas.simulate.astra.plan import has_custom_collectives
 from hespas.simulate.astra.simulate import checked_system
 from hespas.simulate.engine import EVERYONE, Device, Work
 from hespas.simulate.models import check_size, is_replay
-from hespas.simulate.options import ContentionModel
+from hespas.simulate.options import USUAL, ContentionModel
 from hespas.simulate.timeline import Timeline
 from hespas.tasks.chakra.format import read_groups
 from hespas.tasks.chakra.nodes import EVERYONE as EVERYONE_IN_TRACES
@@ -53,7 +53,7 @@ def simulate_streamed(
     ):
         message = "traces are streamed without contention, custom collectives and replay"
         raise SimulationError(message, location=system.name, hint=_HINT)
-    system = checked_system(system, 1, 1.0)
+    system = checked_system(system, USUAL)
     files = trace_files(prefix)
     check_size(len(files), system)
     members = {} if comm_groups is None else read_groups(comm_groups, len(files))

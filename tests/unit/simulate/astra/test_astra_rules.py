@@ -13,7 +13,7 @@ from hespas.hardware.system import RemoteMemory, RemoteMemoryKind, System
 from hespas.program.collectives import CollectiveKind
 from hespas.simulate.astra.plan import Queues
 from hespas.simulate.astra.simulate import simulate
-from hespas.simulate.options import ContentionModel
+from hespas.simulate.options import AstraSettings, ContentionModel
 from hespas.tasks.graph import (
     CollectiveTask,
     ComputeTask,
@@ -125,7 +125,8 @@ def test_every_other_collective_of_one_chunk_turns_backwards(make_system: MakeSy
     job = Job(graphs=(fast, slow), graph_of_device=(0, 0, 1, 0))
 
     forwards, alternating = (
-        simulate(job, system, queues_per_dimension=queues) for queues in (1, 2)
+        simulate(job, system, settings=AstraSettings(num_queues_per_dim=queues))
+        for queues in (1, 2)
     )
 
     # With two queues the second collective takes the other one, whose ring turns backwards: the

@@ -10,7 +10,7 @@ import pytest
 from hespas.errors import DeviceCountError, SimulationError
 from hespas.program.collectives import CollectiveKind
 from hespas.simulate.astra.simulate import simulate
-from hespas.simulate.options import ContentionModel
+from hespas.simulate.options import AstraSettings, ContentionModel
 from hespas.tasks.graph import Job, Task
 from small_jobs import (
     RING4,
@@ -168,10 +168,12 @@ def test_the_injection_scale_multiplies_the_endpoint_delay(make_system: MakeSyst
     work = graph(4, [all_reduce(1)])
 
     for by_events in (False, True):
-        timeline = simulate(work, system, injection_scale=5.9, by_events=by_events)
+        timeline = simulate(
+            work, system, settings=AstraSettings(injection_scale=5.9), by_events=by_events
+        )
         assert nodes_ns(timeline, 0)[1] == (0, RING4 + 7 * 4)
     with pytest.raises(SimulationError, match="the injection scale is -1"):
-        simulate(work, system, injection_scale=-1)
+        simulate(work, system, settings=AstraSettings(injection_scale=-1))
 
 
 def test_a_link_that_is_taken_makes_messages_wait(make_system: MakeSystem) -> None:
