@@ -121,7 +121,7 @@ def _node_details(name: str) -> str:
         lines += [
             f"  {key:<26} {_figure_text(key, value):<12} {gpu.sources[key]}"
             for key, value in msgspec.to_builtins(gpu).items()
-            if key != "sources"
+            if key in gpu.sources
         ]
     if device.power is not None:
         lines += ["", f"Power ({POWER}), in W, J and parts of the boost clock:"]
