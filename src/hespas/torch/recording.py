@@ -137,7 +137,9 @@ def _run(
             _mark_flat(tape, module, path)
         tape.start()
         step()
-        _refuse_nothing(tape, location)
+        # A further stage of a pipeline that is idle is told from what the first one waits for.
+        if request.rank == 0:
+            _refuse_nothing(tape, location)
         _mark_lasting(tape, places)
         tape.stop()
     return getattr(step, "tokens", None), _host_updates(places)
