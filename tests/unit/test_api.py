@@ -282,7 +282,8 @@ def test_models_take_the_options_of_models(overrides: type) -> None:
 def test_what_is_given_in_python_has_its_effect() -> None:
     node, system = "H100_80GB", "H100_80GB_4GPU"
     plain = hespas.predict(BLOCK, node, system)
-    faster = hespas.predict(BLOCK, node, system, memory_bandwidth=1e15, peak_flops=1e18)
+    rates = {"bf16": 1e18}
+    faster = hespas.predict(BLOCK, node, system, memory_bandwidth=1e15, per_datatype_flops=rates)
     assert faster.compute_s < plain.compute_s
     assert hespas.predict(BLOCK, system=system).step_time_s == plain.step_time_s
     assert hespas.predict(BLOCK, cluster="4xH100_80GB").step_time_s == plain.step_time_s

@@ -10,9 +10,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 
-import msgspec
-
 from hespas.price.ptx.parser import Instruction, Kernel
+from hespas.price.ptx.terms import Product
 
 _SHAPE = re.compile(r"m(\d+)n(\d+)k(\d+)")
 _WARPS_OF_GROUP = 4
@@ -38,17 +37,6 @@ _KINDS = {
 }
 _COLUMNS_AT, _COLUMNS_MASK, _COLUMNS_UNIT = 17, 0x3F, 8
 _ROWS_AT, _ROWS_MASK, _ROWS_UNIT = 24, 0x1F, 16
-
-
-class Product(msgspec.Struct, frozen=True, kw_only=True):
-    """Floating-point operations of one block in products of a datatype.
-
-    ``is_of_warp`` marks those of single warps (``mma``): GPUs since Hopper compute others faster.
-    """
-
-    datatype: str
-    flops: float
-    is_of_warp: bool
 
 
 def products_of(kernel: Kernel, counts: Sequence[float], *, warps: int) -> tuple[Product, ...]:

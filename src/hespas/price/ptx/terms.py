@@ -30,7 +30,6 @@ from hespas.base.units import format_bytes_binary
 from hespas.hardware.microarchitecture import Microarchitecture
 from hespas.price.estimate import UNDIVIDED, Bound
 from hespas.price.kernel import COPY, WARP
-from hespas.price.ptx.products import Product
 
 NO_TENSOR_CORES: Mapping[str, float] = {}
 SECTOR_BYTES = 32
@@ -94,6 +93,17 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
     def amplification(self) -> float:
         """Bytes of sectors for each byte asked for."""
         return self.sectors * SECTOR_BYTES / self.bytes if self.bytes else 0.0
+
+
+class Product(msgspec.Struct, frozen=True, kw_only=True):
+    """Floating-point operations of one block in products of a datatype.
+
+    ``is_of_warp`` marks those of single warps (``mma``): GPUs since Hopper compute others faster.
+    """
+
+    datatype: str
+    flops: float
+    is_of_warp: bool
 
 
 class KernelAnalysis(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,7 +1,8 @@
 import pytest
 
 from hespas.price.ptx.parser import read_kernel
-from hespas.price.ptx.products import Product, products_of
+from hespas.price.ptx.products import products_of
+from hespas.price.ptx.terms import Product
 
 
 def kernel_of(body: str) -> str:

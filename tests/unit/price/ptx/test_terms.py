@@ -11,10 +11,10 @@ from hespas.frontend.load import load_source
 from hespas.hardware.microarchitecture import load_microarchitecture
 from hespas.price.kernel import COLUMN_REDUCTION, LOOP, TRANSPOSE, kernel_of
 from hespas.price.ptx.categories import terms_by_category
-from hespas.price.ptx.products import Product
 from hespas.price.ptx.terms import (
     KernelAnalysis,
     KernelTerms,
+    Product,
     memory_turns,
     pipe_cycles,
     reasons,
