@@ -71,10 +71,17 @@ class Pool:
             self._workers.append(worker)
             self._idle.append(worker)
 
-    def warm(self, question: Mapping[str, object]) -> None:
-        """Start all processes with a question, and drop the answer."""
-        for _ in self._workers:
-            Thread(target=self.ask, args=(question, ""), daemon=True).start()
+    def warm(self, question: Mapping[str, object], *, then: Mapping[str, object]) -> None:
+        """Start all processes with a question, and one with a further one.
+
+        Answers are dropped. The other processes stay free for what is asked meanwhile.
+        """
+        for questions in ((question, then), *[(question,)] * (len(self._workers) - 1)):
+            Thread(target=self._drop, args=(questions,), daemon=True).start()
+
+    def _drop(self, questions: Sequence[Mapping[str, object]]) -> None:
+        for question in questions:
+            self.ask(question, "")
 
     def ask(
         self, question: Mapping[str, object], owner: str, *, topic: str = "", can_wait: bool = False

@@ -132,7 +132,7 @@ class Searches:
             "text": ". ".join(filter(None, [counts_text(rows), pruned_text(rows)])),
             "total": len(rows),
             "waiting": waiting,
-            "pinned": pinned_text(rows),
+            "pinned": _in_words(pinned_text(rows)),
             "rows": [_row(number, row, varying) for number, row in enumerate(shown, start=1)],
             "command": shlex.join(["hespas", "study", "resume", str(directory)]),
         }
@@ -147,6 +147,14 @@ class Searches:
 _SHOWN = ("step_time_s", "tokens_per_s_per_device", "samples_per_s", "mfu", "peak_memory_bytes")
 
 
+_NAME_OF_OPTION = re.compile(r"\b[a-z]+(?:_[a-z]+)+\b")
+
+
+def _in_words(text: str) -> str:
+    """Return a text with the names of options as the page has them."""
+    return _NAME_OF_OPTION.sub(lambda match: match[0].replace("_", " "), text)
+
+
 def _row(number: int, row: Row, varying: Sequence[str]) -> dict[str, Any]:
     figures = {name: row.figures.get(name) for name in _SHOWN}
     candidate = {key: value for key, value in row.candidate.items() if key != SLOP_OPTION}
@@ -157,9 +165,9 @@ def _row(number: int, row: Row, varying: Sequence[str]) -> dict[str, Any]:
     return {
         "number": number,
         "candidate": candidate,
-        "text": candidate_text(row.candidate, varying),
+        "text": _in_words(candidate_text(row.candidate, varying)),
         "status": row.status.value,
-        "reason": row.reason,
+        "reason": _in_words(row.reason),
         "fits": row.fits,
         "figures": figures,
         "texts": {

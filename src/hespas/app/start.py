@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import socket
 import webbrowser
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from threading import Timer
@@ -89,6 +89,13 @@ class AppOptions:
 
 
 _MOST_WORKERS = 4
+_NAMES: Mapping[str, object] = {"ask": "names", "about": {}, "allowed": []}
+_FIRST: Mapping[str, object] = {
+    "ask": "quick",
+    "about": {"model": "llama3-8b", "cluster": "8xH100_80GB"},
+    "allowed": [],
+}
+"""The page's first question: who answers it has imported what the next ones need."""
 _EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104 - what a user asked for is recognised
 
 
@@ -115,7 +122,7 @@ def serve(options: AppOptions, say: Callable[[str], None]) -> None:
     slow = Pool(limits=Limits(processes=1, time_s=_LONG_TIME_S, memory_bytes=memory_bytes))
     searches = Searches(home=home / SEARCHES, workers=available_cores())
     application_state = Application(pool=pool, slow=slow, searches=searches, guard=guard, home=home)
-    pool.warm({"ask": "names", "about": {}, "allowed": []})
+    pool.warm(_NAMES, then=_FIRST)
     shown = options.host if options.host not in _EVERYWHERE else socket.gethostname()
     address = f"http://{shown}:{port}/?token={guard.token}"
     say(f"hespas app: {address}")

@@ -12,7 +12,12 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from hespas.base.units import format_quantity, format_time
-from hespas.prediction.figures.schema import CommunicationRow, ExplainRow, RunReport
+from hespas.prediction.figures.schema import (
+    NO_NAME_ROW,
+    CommunicationRow,
+    ExplainRow,
+    RunReport,
+)
 from hespas.report.run import LEAST_GAIN
 from hespas.report.text import group_text, headline
 
@@ -91,7 +96,7 @@ def view_of(report: RunReport) -> View:
         cards=list(_cards(report)),
         bound=[part for part in _bound(report) if part.share > 0],
         where=_largest([(row.kind, row.time_s, row.count) for row in report.kinds], step_s),
-        phases=_largest([(row.phase, row.time_s, None) for row in report.phases], step_s),
+        phases=_largest([(_phase(row.phase), row.time_s, None) for row in report.phases], step_s),
         memory=_memory(report),
         communication=_communication(report),
         changes=[_change(row) for row in report.explain if row.gain >= LEAST_GAIN],
@@ -100,6 +105,10 @@ def view_of(report: RunReport) -> View:
         assumptions=[group_text(group) for group in report.assumption_groups],
         warnings=report.warnings,
     )
+
+
+def _phase(name: str) -> str:
+    return "kernels without a name" if name == NO_NAME_ROW else name
 
 
 def _cards(report: RunReport) -> Iterator[Card]:

@@ -242,6 +242,6 @@ def _without_data(value: Any) -> Any:
 
 
 def _grid(grid: Any, named: Mapping[str, Any]) -> Extent:
-    sizes = [int(size) for size in (grid(named) if callable(grid) else grid)]
-    x, y, z = (*sizes, 1, 1)[:3]
+    sizes: Any = grid(named) if callable(grid) else grid
+    x, y, z = (*map(int, sizes), 1, 1)[:3]
     return x, y, z

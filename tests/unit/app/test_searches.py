@@ -43,3 +43,16 @@ def test_a_candidate_is_opened_with_the_limit_that_its_figures_have(
     )
     candidate = _row(1, row, [])["candidate"]
     assert candidate.get("memory_limit_slop_factor", {}) == opened
+
+
+def test_options_are_named_as_the_page_names_them() -> None:
+    row = Row(
+        number=1,
+        candidate={**WHERE, "micro_batches": 4},
+        status=Status.FAILED,
+        reason="micro_batches does not divide global_batch of H100_80GB",
+    )
+    shown = _row(1, row, ["micro_batches"])
+    assert shown["text"] == "micro batches=4"
+    assert shown["reason"] == "micro batches does not divide global batch of H100_80GB"
+    assert shown["candidate"]["micro_batches"] == 4
