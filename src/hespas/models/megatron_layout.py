@@ -301,7 +301,7 @@ def _dtype(fields: Fields) -> str:
 def _gradient_dtype(fields: Fields) -> str:
     """Return the type in which gradients are summed."""
     in_f32 = fields.given("accumulate_allreduce_grads_in_fp32", "grad_reduce_in_fp32")
-    # Megatron-LM sums gradients in f32 beside weights in bf16 alone, unless it is told.
+    # By default Megatron-LM sums gradients of bf16 weights in f32, and those of f16 weights in f16.
     is_f16 = fields.flag("fp16") and in_f32 is None
     is_narrow = in_f32 is False or fields.flag("grad_reduce_in_bf16") or is_f16
     return _dtype(fields) if is_narrow else "same"

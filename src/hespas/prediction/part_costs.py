@@ -82,9 +82,9 @@ def part_costs(cut: Cut, store: Store | None) -> dict[Part, PartCost]:
 def layers_alone(cut: Cut, part: Part) -> _Programs:
     """Return the parts of one layer that a part consists of.
 
-    The layer beside the embedding or the head stays with it. A part is whole where its layers are a
-    loop, need each other's keys, are to be told apart, or a compiler reads them; and so is one with
-    routed or recurrent layers: several of them need 3 to 7 % more memory than one of each.
+    The layer beside the embedding or the head stays with it. A part is priced whole where its
+    layers are a loop, share keys, or are reported one by one, where a compiler reads them, and
+    where they are routed or recurrent: several of these need 3 to 7 % more memory than one of each.
     """
     if part.layers == 1 or not _prices_layers(cut):
         return {part: 1}

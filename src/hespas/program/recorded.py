@@ -167,6 +167,18 @@ class RecordedKernel(msgspec.Struct, frozen=True, kw_only=True):
     configurations: tuple[KernelConfiguration, ...]
 
 
+SCHEDULES: Mapping[str, str] = {
+    "ScheduleGPipe": "gpipe",
+    "Schedule1F1B": "1f1b",
+    "ScheduleInterleaved1F1B": "interleaved:{chunks}",
+    "ScheduleLoopedBFS": "looped breadth-first:{chunks}",
+    "ScheduleInterleavedZeroBubble": "interleaved zero-bubble:{chunks}",
+    "ScheduleZBVZeroBubble": "zero-bubble V",
+    "ScheduleDualPipeV": "DualPipeV",
+}
+"""The schedules that are recorded, torch's classes, with their names in reports."""
+
+
 class Pipeline(msgspec.Struct, frozen=True, kw_only=True):
     """How a recorded rank's stages are a part of a pipeline.
 

@@ -306,7 +306,7 @@ def _evaluate(run: _Run, numbers: Sequence[int], how: Callable[[int], _PhaseAndS
         if cached is not None:
             del pending[key]
             _keep(run, rows_of_key[key], task, cached)
-    # Whoever reads a resumed study, or stops it again, sees what it had before.
+    # The table of a resumed study shows its earlier results at once.
     run.store.keep_rows([run.rows[number] for number in resumed])
     if pending and monotonic() < run.end_s:
         for task, outcome in run.executor.outcomes(list(pending.values())):

@@ -137,7 +137,7 @@ def _run(
             _mark_flat(tape, module, path)
         tape.start()
         step()
-        # A further stage of a pipeline that is idle is told from what the first one waits for.
+        # Where a later stage is idle, the first stage raises an error as it waits for it.
         if request.rank == 0:
             _refuse_nothing(tape, location)
         _mark_lasting(tape, places)

@@ -1,4 +1,4 @@
-"""FSDP2 moves modules of the host to the device: tensors without data are made there anew."""
+"""Replace tensors of the host by new ones on the device, where FSDP2 moves their data."""
 
 from __future__ import annotations
 

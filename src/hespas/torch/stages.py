@@ -20,20 +20,11 @@ from torch.distributed.pipelining import schedules
 from torch.distributed.pipelining import stage as stages
 
 from hespas.errors import UnsupportedError
-from hespas.program.recorded import Pipeline
+from hespas.program.recorded import SCHEDULES, Pipeline
 from hespas.torch.groups import Groups
 from hespas.torch.messages import ended_file, leave, ranks_file
 from hespas.torch.places import Places
 
-_SCHEDULES = (
-    "ScheduleGPipe",
-    "Schedule1F1B",
-    "ScheduleInterleaved1F1B",
-    "ScheduleLoopedBFS",
-    "ScheduleInterleavedZeroBubble",
-    "ScheduleZBVZeroBubble",
-    "ScheduleDualPipeV",
-)
 _POLL_S = 0.02
 
 
@@ -151,8 +142,8 @@ class Stages:
         @wraps(original)
         def init(schedule: Any, *arguments: Any, **options: Any) -> None:
             name = type(schedule).__name__
-            if name not in _SCHEDULES:
-                raise self._refusal(f"the schedule {name}", f"use {', '.join(_SCHEDULES)}")
+            if name not in SCHEDULES:
+                raise self._refusal(f"the schedule {name}", f"use {', '.join(SCHEDULES)}")
             original(schedule, *arguments, **options)
             self.schedule, self.micro_batches = name, schedule._n_microbatches
 

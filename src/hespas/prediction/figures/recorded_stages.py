@@ -10,7 +10,7 @@ from hespas.base.units import PS_PER_S
 from hespas.prediction.figures.schema import PipelineReport, StageRow
 from hespas.prediction.result import Prediction, RecordedStage
 from hespas.program.program import Recorded
-from hespas.program.recorded import Pipeline
+from hespas.program.recorded import SCHEDULES, Pipeline
 from hespas.simulate.timeline import ClassTimeline, Timeline, covered_ps, exposed_parts, union
 from hespas.split.regions import Compute
 from hespas.tasks.build import regions_of_tasks
@@ -25,16 +25,6 @@ from hespas.tasks.graph import (
 from hespas.tasks.pipelining.schedule import ideal_bubble
 
 _FORWARD, _BACKWARD = ("forward",), ("backward", "recompute")
-_NAMES = {
-    "ScheduleGPipe": "gpipe",
-    "Schedule1F1B": "1f1b",
-    "ScheduleInterleaved1F1B": "interleaved:{chunks}",
-    "ScheduleLoopedBFS": "looped breadth-first:{chunks}",
-    "ScheduleInterleavedZeroBubble": "interleaved zero-bubble:{chunks}",
-    "ScheduleZBVZeroBubble": "zero-bubble V",
-    "ScheduleDualPipeV": "DualPipeV",
-}
-"""The names of torch's schedules; the first three are those of models, too."""
 _CLOSED_FORMS = {
     "ScheduleGPipe": "gpipe",
     "Schedule1F1B": "1f1b",
@@ -68,7 +58,7 @@ def stage_rows(prediction: Prediction) -> PipelineReport | None:
     idle_ps = sum(_waiting_ps(stage, last_ps) for stage in stages)
     messages = [span for stage in stages for span in _sends(stage.timeline)]
     return PipelineReport(
-        schedule=_NAMES[pipeline.schedule].format(chunks=pipeline.chunks),
+        schedule=SCHEDULES[pipeline.schedule].format(chunks=pipeline.chunks),
         micro_batches=pipeline.micro_batches,
         micro_batch=None,
         chunks=pipeline.chunks,
