@@ -14,7 +14,7 @@ from typing import Any
 from hespas.base.fields import refuse_unused
 from hespas.base.frozen import frozen
 from hespas.base.suggest import nearest
-from hespas.compile.targets import GpuTarget, find_target, recorded_target
+from hespas.compile.targets import compute_capability, find_target, recorded_target
 from hespas.errors import ConfigError, HespasError, ProgramError, option
 from hespas.models.model import MeshAxes, Model
 from hespas.models.part import Part
@@ -222,14 +222,22 @@ def unknown_workload(text: str, step: str = "") -> HespasError:
 
 
 def platform_of(target: str | None) -> str:
-    """Return JAX's platform for a target."""
+    """Return JAX's platform for a target, or a part.
+
+    NVIDIA's parts that no compiler describes are GPUs, too.
+
+    >>> [platform_of(name) for name in ("H100_80GB", "L40S_48GB", "TPUv5e", "MI300X", None)]
+    ['cuda', 'cuda', 'tpu', 'cpu', 'cpu']
+    """
     if target is None:
         return "cpu"
+    if compute_capability(target) is not None:
+        return "cuda"
     try:
-        known_target = find_target(target)
+        find_target(target)
     except HespasError:
         return "cpu"
-    return "cuda" if isinstance(known_target, GpuTarget) else "tpu"
+    return "tpu"
 
 
 def _torch(

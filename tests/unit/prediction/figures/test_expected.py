@@ -33,6 +33,11 @@ def test_a_step_on_gpus_has_the_error_of_steps_on_gpus() -> None:
     assert "(none on B200_180GB)" in stated("llama3-100m", "4xB200_180GB").text
 
 
+@pytest.mark.parametrize("part", ["H100_96GB", "GH200_96GB", "L40S_48GB"])
+def test_a_gpu_that_no_compiler_describes_has_the_error_of_gpus(part: str) -> None:
+    assert f"(none on {part})" in stated("llama3-100m", f"4x{part}").text
+
+
 def test_kernels_of_libraries_have_errors_of_their_own_and_more_with_experts() -> None:
     dense = stated("llama3-100m", "4xH100_80GB", "library")
     assert dense.modelled is None
