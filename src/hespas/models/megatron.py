@@ -114,6 +114,13 @@ def _notes(fields: Fields, path: Path) -> Iterator[str]:
     if fields.size("mtp_num_layers", default=0, least=0):
         yield "heads that predict further tokens are left out"
     fields.ignore("mtp_loss_scaling_factor")
+    recipe = fields.text("fp8_recipe", default="delayed")
+    if recipe != "delayed":
+        yield f"products of 8 bits have delayed scales, without regard to fp8_recipe {recipe}"
+    has_experts = fields.given("num_experts", "num_moe_experts") is not None
+    if has_experts and not fields.flag("moe_grouped_gemm", default=is_yaml(path)):
+        grouped = spelled("moe_grouped_gemm", path)
+        yield f"products of experts are grouped, as with {grouped}, which is not given"
     if fields.flag("fp8_param_gather"):
         gathered = spelled("fp8_param_gather", path)
         yield f"weights are gathered in 16 bits, without regard to {gathered}"
@@ -218,11 +225,15 @@ def _sizes(fields: Fields) -> Sizes:
 def _padded(fields: Fields) -> int:
     """Return the vocabulary's tokens, padded as by Megatron-LM."""
     padded = fields.size("padded_vocab_size", default=0)
-    if padded:
-        return padded
+    if padded or not fields.flag("should_pad_vocab", default=True):
+        return padded or fields.size("vocab_size")
     size, tensor = fields.size("vocab_size"), fields.size("tensor_model_parallel_size", default=1)
     multiple = tensor * fields.size("make_vocab_size_divisible_by", default=128)
     return -(-size // multiple) * multiple
+
+
+def _has_biases(fields: Fields) -> bool:
+    return fields.flag("add_bias_linear", default=not fields.flag("disable_bias_linear"))
 
 
 def _is_gated(fields: Fields) -> bool:
@@ -237,8 +248,9 @@ def _style(fields: Fields, sizes: Sizes, *, is_latent: bool) -> Style:
         fields.one_of(name, (False,))
     norm = fields.text("normalization", default="LayerNorm")
     kind = fields.text("position_embedding_type", default="learned_absolute")
-    learned = kind == "learned_absolute" and not sizes.rope_theta
-    biases = fields.flag("add_bias_linear", default=not fields.flag("disable_bias_linear"))
+    is_without = fields.flag("no_position_embedding") or kind != "learned_absolute"
+    learned = not is_without and not sizes.rope_theta
+    biases = _has_biases(fields)
     inputs = fields.flag("add_qkv_bias")
     activation = "silu" if _is_gated(fields) else "gelu"
     activations: dict[str, Activation] = {
@@ -306,6 +318,7 @@ def _routing(fields: Fields, sizes: Sizes) -> Routing | None:
             corrected=fields.flag("moe_router_enable_expert_bias"),
             scale=fields.number("moe_router_topk_scaling_factor", default=1.0),
             shared_gate=fields.flag("moe_shared_expert_gate"),
+            biases=_has_biases(fields),
         ),
     )
 

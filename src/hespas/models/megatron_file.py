@@ -7,9 +7,7 @@ arrays), or is YAML with the names of Megatron-Bridge, whose sections may be lef
 from __future__ import annotations
 
 import json
-import re
-import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,6 +15,7 @@ from hespas.base.configs import CONFIGS
 from hespas.base.decode import read_text, read_yaml
 from hespas.errors import ConfigError, refuse
 from hespas.models.fields import ignored
+from hespas.models.megatron_shell import shell_arguments
 
 IGNORED = ignored("megatron")
 DEFAULTS: Mapping[str, object] = json.loads((CONFIGS / "megatron_defaults.json").read_bytes())
@@ -30,7 +29,18 @@ def arguments_of(path: Path) -> dict[str, Any]:
 
     Raises `ConfigError`, with the file, for one that can't be read.
     """
-    return dict(_sections(read_yaml(path), str(path)) if is_yaml(path) else _shell(path))
+    pairs = _sections(read_yaml(path), str(path)) if is_yaml(path) else _shell(path)
+    seen = dict[str, Any]()
+    for name, value in pairs:
+        if value is None or name == "_target_":
+            continue
+        if seen.setdefault(name, value) != value and not IGNORED.fullmatch(name):
+            raise ConfigError(
+                f"{name} is {seen[name]!r} in one section and {value!r} in another",
+                location=str(path),
+                hint="keep one",
+            )
+    return seen
 
 
 def spelled(name: str, path: Path) -> str:
@@ -43,57 +53,19 @@ def is_yaml(path: Path) -> bool:
     return path.suffix in {".yml", ".yaml"}
 
 
-_NAME = re.compile(r"--([A-Za-z][\w-]*)(?:=(.*))?", re.DOTALL)
-_ASSIGNED = re.compile(r"([A-Za-z_]\w*)\+?=(.*)", re.DOTALL)
-_VARIABLE = re.compile(r"\$(?:\{(\w+)(?::?-([^}]*))?\}|(\w+))")
-_ARRAY = re.compile(r"\"?\$\{\w+\[[@*]\]\}\"?")
-_ENDS = {")", "(", ";", "\\", "&&", "|", ">", "2>&1", "&"}
-
-
 def _shell(path: Path) -> Iterator[tuple[str, Any]]:
     """Yield the arguments of a shell script, name and value."""
-    text = read_text(path).replace("\\\n", " ")
-    variables: dict[str, str] = {}
-    name, values, seen = "", list[str](), dict[str, Any]()
-    for token in [*_words(text, path), "--end"]:
-        argument = _NAME.fullmatch(token)
-        assigned = _ASSIGNED.fullmatch(token)
-        if argument or assigned or token in _ENDS or _ARRAY.fullmatch(token):
-            if name:
-                _add(seen, name, values, path)
-            name, values = "", []
-        if argument:
-            name = argument[1].replace("-", "_")
-            values = [] if argument[2] is None else [_resolved(argument[2], variables, name, path)]
-        elif assigned and assigned[2] != "(":
-            variables[assigned[1]] = _resolved(assigned[2], variables, "", path)
-        elif name and token not in _ENDS and not _ARRAY.fullmatch(token):
-            values.append(_resolved(token, variables, name, path))
+    seen = dict[str, Any]()
+    for argument in shell_arguments(read_text(path), str(path), ignores=IGNORED.fullmatch):
+        _add(seen, argument.name, argument.values, path)
     refuse(
         not seen, "there are no arguments", "write them as --hidden-size 4096", location=str(path)
     )
     yield from seen.items()
 
 
-def _words(text: str, path: Path) -> list[str]:
-    words: list[str] = []
-    for number, line in enumerate(text.splitlines(), start=1):
-        try:
-            words += [
-                *shlex.split(line.rstrip(";"), comments=True),
-                ";" if line[:1].strip() else "",
-            ]
-        except ValueError as error:
-            raise ConfigError(
-                f"this is no line of a shell: {error}", location=f"{path}:{number}",
-                hint="close the quotes",
-            ) from None  # fmt: skip
-    # An argument's values may stand on the next line, unless something else begins there.
-    return [word for word in words if word not in {"", ";"}]
-
-
-def _add(seen: dict[str, Any], name: str, values: list[str], path: Path) -> None:
-    value: Any = True if not values else _typed(values[0]) if len(values) == 1 else values
+def _add(seen: dict[str, Any], name: str, values: Sequence[str], path: Path) -> None:
+    value: Any = True if not values else _typed(values[0]) if len(values) == 1 else list(values)
     if name in seen and seen[name] != value and not IGNORED.fullmatch(name):
         raise ConfigError(
             f"--{name.replace('_', '-')} is given twice, as {seen[name]} and {value}",
@@ -113,26 +85,15 @@ def _typed(text: str) -> Any:
     return text
 
 
-def _resolved(text: str, variables: Mapping[str, str], name: str, path: Path) -> str:
-    """Return a text with the file's own variables in it."""
-
-    def value(match: re.Match[str]) -> str:
-        variable = match[1] or match[3]
-        if variable in variables:
-            return variables[variable]
-        if match[2] is not None:
-            return match[2]
-        if not name or IGNORED.fullmatch(name):
-            return match[0]
-        raise ConfigError(
-            f"--{name.replace('_', '-')} is {match[0]}, which the file does not set",
-            location=str(path),
-            hint=f"write {variable}=... before it",
-        )
-
-    return _VARIABLE.sub(value, text)
+def _named(value: object) -> str | None:
+    """Return what Megatron-Bridge writes as ``{_target_: torch.bfloat16, _call_: false}``."""
+    parts = cast("dict[str, object]", value) if isinstance(value, dict) else {}
+    if "_target_" not in parts or set(parts) - _OF_OBJECTS:
+        return None
+    return str(parts["_target_"]).rpartition(".")[2]
 
 
+_OF_OBJECTS = {"_target_", "_call_", "_partial_"}
 _ADAPTERS = "peft"
 """The section of adapters, whose fields have names of their own here: ``lora_dim``."""
 _SECTIONS = {
@@ -152,7 +113,12 @@ def _sections(values: Any, location: str) -> Iterator[tuple[str, Any]]:
     )
     seen: dict[str, Any] = {}
     for name, value in cast("dict[str, Any]", values).items():
-        if isinstance(value, dict):
+        if (called := _named(value)) is not None:
+            seen[name] = called
+        elif isinstance(value, dict):
+            if name == "dataset":
+                sizes = cast("dict[str, Any]", value)
+                yield "seq_length", sizes.get("sequence_length", sizes.get("seq_length"))
             if IGNORED.fullmatch(name) or name in {"scheduler", "checkpoint", "dist", "rng"}:
                 continue
             if name == _ADAPTERS:

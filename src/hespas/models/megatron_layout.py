@@ -293,9 +293,18 @@ def _attention(fields: Fields) -> str | None:
 def _dtype(fields: Fields) -> str:
     mixed = fields.text("mixed_precision", "precision_config").casefold()
     is_bf16, is_fp16 = fields.flag("bf16"), fields.flag("fp16")
-    if is_bf16 or "bf16" in mixed:
-        return "bf16"
-    return "f16" if is_fp16 or "fp16" in mixed else "f32"
+    written = "f16" if is_fp16 or "fp16" in mixed else "f32"
+    dtype = "bf16" if is_bf16 or "bf16" in mixed else written
+    named = fields.text("params_dtype", default=dtype).rpartition(".")[2]
+    fields.refuse(
+        _DTYPES.get(named, named) != dtype,
+        f"params_dtype is {named}, and the run's type is {dtype}",
+        "give bf16 or fp16, or take params_dtype out",
+    )
+    return dtype
+
+
+_DTYPES = {"bfloat16": "bf16", "float16": "f16", "half": "f16", "float32": "f32", "float": "f32"}
 
 
 def _gradient_dtype(fields: Fields) -> str:
@@ -312,9 +321,7 @@ def _product_dtype(fields: Fields) -> str:
     fields.one_of("fp4_recipe", ("nvfp4",))
     fields.one_of("fp4_format", ("e2m1",))
     fields.one_of("fp8_format", ("hybrid", "e4m3"))
-    fields.ignore(
-        "fp8_recipe", "fp8_wgrad", "fp8_dot_product_attention", "fp8_multi_head_attention"
-    )
+    fields.one_of("fp8_wgrad", (True,))
     for name in ("fp8_dot_product_attention", "fp8_multi_head_attention"):
         fields.one_of(name, (False,))
     mixed = fields.text("mixed_precision", "precision_config").casefold()
@@ -336,7 +343,10 @@ def _overlap(fields: Fields, chunks: int) -> dict[str, bool]:
         "gradients": fields.flag("overlap_grad_reduce"),
         "parameters": fields.flag("overlap_param_gather"),
         "messages": messages,
-        "accumulation": not fields.flag("no_gradient_accumulation_fusion"),
+        "accumulation": fields.flag(
+            "gradient_accumulation_fusion",
+            default=not fields.flag("no_gradient_accumulation_fusion"),
+        ),
         "experts": fields.flag("moe_shared_expert_overlap"),
         "exchanges": fields.flag("overlap_moe_expert_parallel_comm"),
     }

@@ -468,3 +468,69 @@ def test_gradients_of_f16_are_summed_in_f16_unless_it_is_said(tmp_path: Path) ->
 def test_what_is_gathered_otherwise_is_said(tmp_path: Path, more: str, note: str | None) -> None:
     notes = llama(tmp_path, more).notes
     assert any(note in each for each in notes) if note else not notes
+
+
+def bridge(directory: Path, *more: str) -> Arguments:
+    model = (
+        "num_layers: 4, hidden_size: 4096, num_attention_heads: 32, vocab_size: 128250, "
+        "activation_func: {_target_: torch.nn.functional.silu, _call_: false, _partial_: true}, "
+        "gated_linear_unit: true, bf16: true, seq_length: 8192"
+    )
+    lines = [f"model: {{_target_: megatron.bridge.Provider, {', '.join([model, *more[:1]])}}}"]
+    return read(directory, "\n".join([*lines, *more[1:]]) + "\n", "recipe.yaml")
+
+
+def test_functions_and_types_of_a_recipe_are_names(tmp_path: Path) -> None:
+    typed = "params_dtype: {_target_: torch.bfloat16, _call_: false}, should_pad_vocab: false"
+    found = bridge(tmp_path, typed, "dataset: {seq_length: 8192, num_workers: 8}")
+    assert found.layout.dtype == "bf16"
+    assert found.model.style.activation == "silu"
+    assert found.model.sizes_of_layers.vocabulary == 128250
+
+
+@pytest.mark.parametrize(
+    ("more", "complaint"),
+    [
+        (("add_qkv_bias: false", "dataset: {seq_length: 4096}"), "seq_length is 8192 in"),
+        (("add_qkv_bias: false", "ddp: {grad_reduce_in_fp32: true}",
+          "mixed_precision: {grad_reduce_in_fp32: false}"), "grad_reduce_in_fp32 is True in one"),
+        (("params_dtype: torch.float32",), "params_dtype is float32, and the run's type is bf16"),
+        (("fp8: hybrid, fp8_wgrad: false",), "fp8_wgrad is False"),
+    ],
+)  # fmt: skip
+def test_contradictions_of_a_recipe_are_refused(
+    tmp_path: Path, more: tuple[str, ...], complaint: str
+) -> None:
+    with pytest.raises(ConfigError, match=complaint):
+        bridge(tmp_path, *more)
+
+
+def test_sums_of_gradients_in_kernels_of_their_own_are_read_by_both_names(tmp_path: Path) -> None:
+    assert bridge(tmp_path).layout.overlap["accumulation"]
+    assert not bridge(tmp_path, "gradient_accumulation_fusion: false").layout.overlap[
+        "accumulation"
+    ]
+    assert not llama(tmp_path, "--no-gradient-accumulation-fusion").layout.overlap["accumulation"]
+
+
+def test_experts_have_the_biases_of_other_layers(tmp_path: Path) -> None:
+    experts = "num_moe_experts: 4"
+    with_biases = bridge(tmp_path, experts).model.routing
+    without = bridge(tmp_path, f"{experts}, add_bias_linear: false").model.routing
+    assert with_biases is not None
+    assert without is not None
+    assert with_biases.style.biases
+    assert not without.style.biases
+
+
+def test_what_a_recipe_of_8_bits_leaves_out_is_said(tmp_path: Path) -> None:
+    found = llama(tmp_path, "--fp8-format hybrid --fp8-recipe blockwise --num-experts 8")
+    assert any("without regard to fp8_recipe blockwise" in note for note in found.notes)
+    assert any("as with --moe-grouped-gemm" in note for note in found.notes)
+
+
+def test_a_model_without_positions_has_no_table_of_them(tmp_path: Path) -> None:
+    without = "--position-embedding-type rope --rotary-base 500000"
+    assert llama(tmp_path, without=without).model.style.learned_positions == 8192
+    none = llama(tmp_path, "--no-position-embedding", without=without)
+    assert none.model.style.learned_positions == 0
