@@ -50,17 +50,17 @@ def tokens_of(text: str, location: str) -> list[Token]:
             position = space.end()
             continue
         skipped = _HEREDOC.match(text, position) or _REDIRECTED.match(text, position)
-        found = skipped or _OPERATOR.match(text, position) or _WORD.match(text, position)
+        matched = skipped or _OPERATOR.match(text, position) or _WORD.match(text, position)
         line = text.count("\n", 0, position) + 1
-        if found is None:
+        if matched is None:
             raise ConfigError(
                 f"this is no line of a shell: {text[position : position + 20].splitlines()[0]!r}",
                 location=f"{location}:{line}",
                 hint="close the quotes",
             )
         if not skipped:
-            tokens.append(Token(text=found[0], line=line))
-        position = found.end()
+            tokens.append(Token(text=matched[0], line=line))
+        position = matched.end()
     return list(_apart(tokens))
 
 
@@ -114,20 +114,20 @@ def expanded(
 
 def _resolved(text: str, variables: Mapping[str, str], arrays: Mapping[str, Sequence[str]]) -> str:
     def value(match: re.Match[str]) -> str:
-        name, rest = match["braced"] or match["name"], match["rest"] or ""
+        name, suffix = match["braced"] or match["name"], match["rest"] or ""
         if match["arithmetic"] is not None:
             number = calculated(_resolved(match["arithmetic"], variables, arrays), variables)
             return match[0] if number is None else str(number)
         if name in _OF_THE_SCRIPT:
             return _OF_THE_SCRIPT[name]
-        if rest.startswith("["):
+        if suffix.startswith("["):
             return " ".join(arrays.get(name, [match[0]]))
         other = _resolved((match["other"] or "").strip("\"'"), variables, arrays)
-        if rest[:2].endswith("+") or rest.startswith("+"):
+        if suffix[:2].endswith("+") or suffix.startswith("+"):
             return other if variables.get(name) else ""
-        if name in variables and (variables[name] or not rest.startswith(":")):
+        if name in variables and (variables[name] or not suffix.startswith(":")):
             return variables[name]
-        return other if rest else match[0]
+        return other if suffix else match[0]
 
     return _VARIABLE.sub(value, text)
 
@@ -214,23 +214,23 @@ def condition(words: Sequence[str]) -> bool | None:
 
 def _holds(terms: Sequence[str]) -> bool | None:
     """Return whether the terms of a test hold."""
-    found: bool | None = None
+    status: bool | None = None
     if any("$" in term for term in terms):
         return None
     match terms:
-        case ["!", *rest]:
-            status = _holds(rest)
-            found = None if status is None else not status
+        case ["!", *others]:
+            status = _holds(others)
+            status = None if status is None else not status
         case ["-z", *text]:
-            found = not any(text)
+            status = not any(text)
         case ["-n", *text]:
-            found = any(map(bool, text))
+            status = any(map(bool, text))
         case [one, ("=" | "==" | "!=") as name, other]:
-            found = fnmatchcase(one, other) is (name != "!=")
+            status = fnmatchcase(one, other) is (name != "!=")
         case [one, name, other] if name in _NUMBERS and one.isdigit() and other.isdigit():
-            found = _NUMBERS[name](int(one), int(other))
+            status = _NUMBERS[name](int(one), int(other))
         case [text] if not text.startswith("-"):
-            found = bool(text)
+            status = bool(text)
         case _:
-            found = None
-    return found
+            status = None
+    return status
