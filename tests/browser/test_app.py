@@ -355,6 +355,41 @@ def test_what_is_typed_stays_when_a_search_ends(page: Page, server: Server) -> N
     assert json.loads(asked.value.post_data or "")["keys"]["global_batch"] == 64
 
 
+def test_a_search_that_ends_unseen_is_not_shown_as_running(page: Page, server: Server) -> None:
+    lists = [{"searches": [{"name": "x", "is_running": each}]} for each in (True, False)]
+
+    def answered_in_turn(route: Route) -> None:
+        if '"list"' in (route.request.post_data or ""):
+            route.fulfill(json=lists.pop(0) if len(lists) > 1 else lists[0])
+        else:
+            route.continue_()
+
+    page.route("**/api/search", answered_in_turn)
+    show(page, server, "#search")
+    expect(page.locator("#search form")).to_contain_text("running")
+    expect(page.locator("#search form")).not_to_contain_text("running")
+    page.unroute("**/api/search")
+
+
+def test_an_upload_that_is_refused_leaves_the_answer(page: Page) -> None:
+    step(page)
+    page.set_input_files(
+        "#upload", {"name": "x.png", "mimeType": "image/png", "buffer": b"\x89PNG"}
+    )
+    expect(page.locator("#predict form [role=alert]")).to_contain_text("choose a config.json")
+    expect(page.locator("#cards strong").first).to_be_visible()
+
+
+def test_what_does_not_fit_is_predicted_all_the_same(page: Page, server: Server) -> None:
+    show(page, server, "#predict?model=llama3-70b&cluster=8xH100_80GB&mesh.pipe=8")
+    expect(page.locator("#predict [role=alert]")).to_contain_text("needs at least")
+    expect(page.locator("#json")).to_be_disabled()
+    page.get_by_role("button", name="Predict it all the same").click()
+    expect(page.locator("#memory")).to_contain_text("does not fit")
+    page.get_by_role("button", name="drop ignore memory").click()
+    expect(page.locator("#predict [role=alert]")).to_contain_text("needs at least")
+
+
 def test_a_button_that_draws_the_knobs_again_stays_in_focus(page: Page) -> None:
     step(page)
     page.get_by_role("button", name="half as many devices").focus()
@@ -608,6 +643,26 @@ def test_a_mesh_for_70b_on_64_h100_is_found_by_what_the_page_offers(
     expect(page.locator("#command")).to_contain_text("--cluster 64xH100_80GB")
 
 
+def test_marks_of_a_torus_are_of_its_links_and_stay_in_the_address(
+    page: Page, server: Server
+) -> None:
+    state = "#cluster?model=llama3-100m&cluster=8xTPUv5p&set.layers=2"
+    show(page, server, state)
+    expect(page.locator("#cluster circle.device")).to_have_count(8)
+    # Each device of a line of 2 has its link once; a line ends.
+    expect(page.locator("#cluster .hit")).to_have_count(4 + 4 + 8)
+    page.get_by_role("button", name="link of device 0 in dimension 0").focus()
+    page.keyboard.press("Enter")
+    page.keyboard.press("Enter")
+    expect(page.locator("#cluster form")).to_contain_text("link of device 0 in dimension 0: dead")
+    expect(page.locator("#cluster-change")).to_be_visible()
+    assert "link.dim0.next.0=0&link.dim0.previous.1=0" in page.url
+    link = page.url.partition("#")[2]
+    show(page, server, f"#{link}")
+    expect(page.locator("#cluster-change")).to_be_visible()
+    expect(page.locator("#cluster .wire.dead")).to_have_count(1)
+
+
 def test_a_network_of_switches_is_drawn_and_its_links_are_marked_by_keys(
     page: Page, server: Server, tmp_path: Path
 ) -> None:
@@ -624,7 +679,9 @@ def test_a_network_of_switches_is_drawn_and_its_links_are_marked_by_keys(
     expect(page.locator("#cluster rect.switch")).to_have_count(3)
     page.get_by_role("button", name="link between s0 and top").focus()
     page.keyboard.press("Enter")
-    expect(page.locator("#cluster form")).to_contain_text("s0->top: 0.5 of its bandwidth")
+    expect(page.locator("#cluster form")).to_contain_text(
+        "link between s0 and top: 0.5 of its bandwidth"
+    )
     assert page.evaluate("() => document.activeElement.getAttribute('aria-label')") == (
         "link between s0 and top"
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hespas.app.state import State, options_of
+from hespas.app.state import State, options_of, source_by_any_mesh
 from hespas.errors import ConfigError, HardwareError
 from hespas.hardware.presets import device_names
 from hespas.hardware.sized import find_system
@@ -13,13 +13,16 @@ from hespas.models.model import CHOICES, MeshAxes, Model
 from hespas.models.part import PIPE
 from hespas.models.placement import ORDER
 from hespas.prediction.machines import system_of
-from hespas.prediction.workload import source_of
 from hespas.sources.source import ModelSource
 from hespas.study.space import meshes_of
 from hespas.study.study import Axis
 from hespas.tasks.pipelining.schedule import NAMES
 
 _MOST_MESHES = 10_000
+_OF_MESHES = frozenset(
+    {"mesh", "batch", "global_batch", "micro_batch", "micro_batches", "schedule", "overlap"}
+)
+"""Keys that are legal with one mesh and not with another."""
 _STEPS = ("-prefill", "-decode", "-inference")
 _AXIS_HELP = {
     "data": "copies of the model, each with a part of the batch",
@@ -51,24 +54,36 @@ def _has_links(part: str) -> bool:
 
 
 def describe_model(state: State) -> dict[str, Any]:
-    """Return a model's mesh axes, legal meshes and settings."""
-    options = options_of({key: value for key, value in state.items() if key != "mesh"})
+    """Return a model's mesh axes, legal meshes and settings.
+
+    Raises `ConfigError` where no mesh divides the model over the devices.
+    """
+    options = options_of({key: value for key, value in state.items() if key not in _OF_MESHES})
     system = system_of(options.network)
     devices = system.device_count if system is not None else options.program.devices or 1
-    source = source_of(options)
+    source, refused = source_by_any_mesh(options)
     if not isinstance(source, ModelSource):
         return {"devices": devices, "axes": [], "meshes": [], "mesh": {}, "settings": {}}
     axes = _axes(source.model)
     meshes = _legal_meshes(source, axes, devices)
+    if refused is not None and not meshes:
+        raise refused
+    mesh = dict(source.mesh.axes) if refused is None else _widest(axes, meshes)
     return {
         "devices": devices,
         "axes": [{"name": axis, "help": _AXIS_HELP.get(axis, "")} for axis in axes],
         "meshes": meshes,
-        "mesh": dict(source.mesh.axes),
+        "mesh": mesh,
         "settings": _settings(source),
         "choices": {name: list(values) for name, values in CHOICES.items()},
         "schedules": list(NAMES),
     }
+
+
+def _widest(axes: list[str], meshes: list[list[int]]) -> dict[str, int]:
+    """Return the mesh of the most parts of weights, then copies."""
+    named = [dict(zip(axes, mesh, strict=True)) for mesh in meshes]
+    return max(named, key=lambda mesh: (mesh.get("fsdp", 1), mesh.get("data", 1)))
 
 
 def _axes(model: Model) -> list[str]:
@@ -88,10 +103,11 @@ def _legal_meshes(source: ModelSource, axes: list[str], devices: int) -> list[li
         stages = sizes.get(PIPE, 1)
         if layers is not None and stages > layers:
             continue
-        inner = tuple((name, size) for name, size in mesh if name != PIPE and size > 1)
+        of_stage = tuple((name, size) for name, size in mesh if name != PIPE)
+        inner = tuple(axis for axis in of_stage if axis[1] > 1)
         key = tuple(sizes[axis] for axis in axes if axis != PIPE)
         if key not in is_legal:
-            is_legal[key] = _is_legal(source, inner or (mesh[0],))
+            is_legal[key] = _is_legal(source, inner or of_stage[:1])
         if is_legal[key]:
             meshes.append([sizes[axis] for axis in axes])
         if len(meshes) >= _MOST_MESHES:

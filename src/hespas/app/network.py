@@ -103,6 +103,7 @@ def _row(number: int, dimension: Dimension, *, stride: int) -> dict[str, Any]:
         "latency": format_time(dimension.latency_s),
         "stride": stride,
         "links": [f"dim{number}.{part}." for part in _PARTS[dimension.shape]],
+        "is_lined": dimension.shape in {Shape.RING, Shape.LINE},
         "is_of_pairs": dimension.shape is Shape.FULLY_CONNECTED,
     }
 

@@ -25,7 +25,7 @@ from hespas.models.model import MeshAxes
 from hespas.prediction.options import CompileChoice, Fidelity, PredictOptions
 from hespas.prediction.workload import source_of
 from hespas.program.recorded import is_recorded_file
-from hespas.sources.source import FileSource, ModelSource
+from hespas.sources.source import FileSource, ModelSource, Source
 from hespas.study.keys import CLUSTER, MESH, SETTINGS, WORKLOAD, known_keys, scalar_text
 from hespas.study.space import Candidate, candidate_of
 from hespas.study.study import study_of
@@ -96,8 +96,25 @@ def runs_code(state: State) -> str:
             location=file.name,
             hint="a config.json of Hugging Face has model_type",
         )
-    source = source_of(options)
+    source, _ = source_by_any_mesh(options)
     return "" if isinstance(source, ModelSource | FileSource) else source.name
+
+
+def source_by_any_mesh(options: PredictOptions) -> tuple[Source, ConfigError | None]:
+    """Return the workload, and why its usual mesh is refused.
+
+    Where the mesh that a model takes by default does not divide it, the model of one device stands
+    for it. Raises what `hespas.prediction.workload.source_of` raises for other reasons.
+    """
+    try:
+        return source_of(options), None
+    except ConfigError as error:
+        program, network = options.program, replace(options.network, cluster=None)
+        undivided = replace(options, program=replace(program, devices=1), network=network)
+        try:
+            return source_of(undivided), error
+        except ConfigError:
+            raise error from None
 
 
 def _check_json(file: Path) -> None:

@@ -5,13 +5,13 @@ The page computes nothing: it shows figures from the report that ``hespas run`` 
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 import msgspec
 
 from hespas.base.units import format_quantity, format_time
+from hespas.prediction.explain import changes
 from hespas.prediction.figures.schema import (
     NO_NAME_ROW,
     CommunicationRow,
@@ -22,6 +22,7 @@ from hespas.report.run import LEAST_GAIN
 from hespas.report.text import group_text, headline
 
 _MOST_ROWS = 8
+_LEAST_REST = 0.0005
 
 
 class Card(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,8 +86,11 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     warnings: list[str]
 
 
-def view_of(report: RunReport) -> View:
-    """Return a report's figures as the page draws them."""
+def view_of(report: RunReport, *, dimensions: Sequence[int] = ()) -> View:
+    """Return a report's figures as the page draws them.
+
+    ``dimensions`` are those of the network that the step sends along.
+    """
     head = headline(report)
     step_s = report.step_time_s
     return View(
@@ -95,11 +99,15 @@ def view_of(report: RunReport) -> View:
         fidelity=report.fidelity,
         cards=list(_cards(report)),
         bound=[part for part in _bound(report) if part.share > 0],
-        where=_largest([(row.kind, row.time_s, row.count) for row in report.kinds], step_s),
-        phases=_largest([(_phase(row.phase), row.time_s, None) for row in report.phases], step_s),
+        where=_largest(list(_where(report)), step_s),
+        phases=_largest(list(_phases(report)), step_s),
         memory=_memory(report),
         communication=_communication(report),
-        changes=[_change(row) for row in report.explain if row.gain >= LEAST_GAIN],
+        changes=[
+            _change(row, _applied(row.change, report, dimensions))
+            for row in report.explain
+            if row.gain >= LEAST_GAIN
+        ],
         rows=list(head.rows),
         stages=_stages(report),
         assumptions=[group_text(group) for group in report.assumption_groups],
@@ -107,8 +115,27 @@ def view_of(report: RunReport) -> View:
     )
 
 
-def _phase(name: str) -> str:
-    return "kernels without a name" if name == NO_NAME_ROW else name
+def _where(report: RunReport) -> Iterator[tuple[str, float, float | None]]:
+    """Yield kinds of kernels, and what else the step's time holds."""
+    if not report.kinds:
+        return
+    for row in report.kinds:
+        yield row.kind, row.time_s, row.count
+    yield "exposed communication", report.exposed_communication_s, None
+    yield "exposed host transfers", report.exposed_host_transfer_s, None
+    yield "stragglers", report.straggler_s, None
+    yield "waiting for launches", report.launch_wait_s, None
+
+
+def _phases(report: RunReport) -> Iterator[tuple[str, float, float | None]]:
+    """Yield phases with their exposed communication, and the rest of the step."""
+    rest_s = report.step_time_s
+    for row in report.phases:
+        phase_s = row.time_s + row.exposed_s
+        rest_s -= phase_s
+        yield "kernels without a name" if row.phase == NO_NAME_ROW else row.phase, phase_s, None
+    if rest_s > _LEAST_REST * report.step_time_s:
+        yield "waiting, of no phase", rest_s, None
 
 
 def _cards(report: RunReport) -> Iterator[Card]:
@@ -189,7 +216,7 @@ def _communication(report: RunReport) -> list[Part]:
     """Return the exposed and total communication by axis."""
     by_axis: dict[str, list[CommunicationRow]] = defaultdict(list)
     for row in report.communication:
-        by_axis[row.axis or "all devices"].append(row)
+        by_axis[row.axis or row.kind].append(row)
     parts: list[Part] = []
     for axis, rows in by_axis.items():
         time_s, exposed_s = sum(row.time_s for row in rows), sum(row.exposed_s for row in rows)
@@ -259,17 +286,29 @@ def _holders(report: RunReport) -> Iterator[tuple[str, int]]:
         yield "all", need
 
 
-_ALONG = re.compile(r"link bandwidth doubled along dimension (\d+)\b.*")
-
-
-def _change(row: ExplainRow) -> Change:
-    dimension = _ALONG.fullmatch(row.change)
+def _change(row: ExplainRow, apply: dict[str, object]) -> Change:
     return Change(
         text=row.change,
         step=format_time(row.step_time_s),
         gain=f"{100 * row.gain:.1f} %",
-        apply={} if dimension is None else {"link_bandwidth": f"{dimension[1]}=x2"},
+        apply=apply,
     )
+
+
+_UNLIMITED = "100kW"
+
+
+def _applied(change: str, report: RunReport, dimensions: Sequence[int]) -> dict[str, object]:
+    """Return the options that make a change, empty if none does."""
+    match change:
+        case changes.LINKS_DOUBLED if dimensions:
+            return {"link_bandwidth": ",".join(f"{number}=x2" for number in dimensions)}
+        case changes.MEMORY_DOUBLED if report.peak_bytes_per_s is not None:
+            return {"memory_bandwidth": f"{2 * report.peak_bytes_per_s / 1e9:.10g}GB/s"}
+        case changes.AT_BOOST:
+            return {"power_limit_w": _UNLIMITED}
+        case _:
+            return {}
 
 
 def _stages(report: RunReport) -> list[list[str]]:

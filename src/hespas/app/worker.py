@@ -27,7 +27,7 @@ from hespas.app.view import view_of
 from hespas.base.files import json_bytes
 from hespas.base.process import stay, within_inherited
 from hespas.base.question import answer_lines
-from hespas.errors import ConfigError, HespasError
+from hespas.errors import ConfigError, HespasError, option
 from hespas.hardware.presets import part_of
 from hespas.memory.usage import MemoryUse
 from hespas.prediction import checks, composition, staged
@@ -65,9 +65,16 @@ def whole(state: State) -> Answer:
     """Return the whole drawing, and the JSON of ``hespas run``."""
     prediction = _predicted(options_of(state), whole_up_to=MOST_OPERATIONS)
     report = with_chart_data(run_report(prediction), prediction)
-    view = view_of(_with_memory(report, prediction))
+    view = view_of(_with_memory(report, prediction), dimensions=_dimensions(prediction))
     text = json_bytes(msgspec.to_builtins(report)).decode()
     return {"view": msgspec.to_builtins(view), "is_last": True, "json": text}
+
+
+def _dimensions(prediction: Prediction | PipelinePrediction) -> tuple[int, ...]:
+    """Return the dimensions whose links can be changed."""
+    if not isinstance(prediction, Prediction) or prediction.system is None:
+        return ()
+    return checks.dimensions_sent_along(prediction.system, prediction.tasks)
 
 
 def _predicted(options: PredictOptions, *, whole_up_to: int) -> Prediction | PipelinePrediction:
@@ -120,6 +127,10 @@ _OF_WORKLOADS = frozenset({"describe", "copies", "quick", "whole"})
 """Questions about a workload: its code runs only if it is ``allowed``."""
 
 
+_IGNORED = "ignore_memory"
+"""The option that predicts what does not fit."""
+
+
 def answer_question(question: Mapping[str, Any]) -> Answer:
     """Return the answer to a question, or its error."""
     start_s, cpu_s = perf_counter(), process_time()
@@ -127,6 +138,8 @@ def answer_question(question: Mapping[str, Any]) -> Answer:
         answer = _answer(question)
     except Exception as error:  # noqa: BLE001 - the last resort: other questions go on
         answer = {"error": _error_text(error)}
+        if isinstance(error, HespasError) and option(_IGNORED) in error.marked_hint:
+            answer["apply"] = {_IGNORED: True}
     elapsed = {"elapsed_s": perf_counter() - start_s, "cpu_s": process_time() - cpu_s}
     return {**answer, **elapsed}
 
@@ -147,7 +160,7 @@ def _answer(question: Mapping[str, Any]) -> Answer:
 def _error_text(error: Exception) -> str:
     match error:
         case HespasError():
-            return error.text(lambda name: name.replace("_", " "))
+            return error.text(lambda name: name.replace("_", " ")).replace("$.", "")
         case MemoryError():
             return "there is not enough memory for this question"
         case RecursionError() | OverflowError() | OSError():

@@ -280,10 +280,8 @@ def check_custom_calls(program: Program, stated: Mapping[str, CustomCallCost]) -
             raise CostError(error.marked_message, location=error.location, hint=hint) from error
 
 
-def check_changed_links(options: NetworkOptions, system: System, tasks: TaskGraph) -> None:
-    """Refuse changed links along which nothing is sent."""
-    if not options.link_bandwidth:
-        return
+def dimensions_sent_along(system: System, tasks: TaskGraph) -> tuple[int, ...]:
+    """Return the dimensions of a network that messages cross."""
     all_devices = (tuple(range(tasks.device_count)),)
     tables: set[GroupTable] = set()
     for task in tasks.tasks:
@@ -293,10 +291,27 @@ def check_changed_links(options: NetworkOptions, system: System, tasks: TaskGrap
             number = task.group_table
             tables.add(all_devices if number is None else tasks.group_tables[number])
     sizes = [dimension.size for dimension in interconnect_of(system).dimensions]
+
+    def is_crossed(stride: int, size: int) -> bool:
+        return any(
+            member // stride % size != group[0] // stride % size
+            for table in tables
+            for group in table
+            for member in group
+        )
+
+    return tuple(
+        number for number, size in enumerate(sizes) if is_crossed(prod(sizes[:number]), size)
+    )
+
+
+def check_changed_links(options: NetworkOptions, system: System, tasks: TaskGraph) -> None:
+    """Refuse changed links along which nothing is sent."""
+    if not options.link_bandwidth:
+        return
+    used = dimensions_sent_along(system, tasks)
     for change in options.link_bandwidth:
-        stride, size = prod(sizes[: change.dimension]), sizes[change.dimension]
-        groups = (group for table in tables for group in table)
-        if all(len({member // stride % size for member in group}) < 2 for group in groups):
+        if change.dimension not in used:
             raise ConfigError(
                 f"{option('link_bandwidth')} {change} has no effect: the program sends nothing "
                 f"along dimension {change.dimension} of {system.name}",

@@ -96,6 +96,46 @@ def test_meshes_that_are_offered_divide_the_model() -> None:
     assert all(_product(mesh) == 4 for mesh in answer["meshes"])
 
 
+def test_a_count_that_the_usual_mesh_does_not_divide_has_a_legal_mesh() -> None:
+    answer = ask("describe", {"model": "llama3-8b", "cluster": "144xGB200_186GB"})
+    legal = {axis: size for axis, size in answer["mesh"].items() if size > 1}
+    assert legal == {"data": 9, "fsdp": 16}
+
+
+def test_a_batch_that_divides_no_mesh_leaves_the_meshes() -> None:
+    state = {"model": "llama3-8b", "cluster": "8xH100_80GB", "mesh": {"pipe": 4, "fsdp": 2}}
+    answer = ask("describe", {**state, "global_batch": 7})
+    assert "error" not in answer
+    assert len(answer["meshes"]) > 10
+    assert [8, 1, 1, 1, 1, 1] in answer["meshes"], "stages of one device each"
+
+
+@pytest.mark.starts_jax
+def test_where_the_step_goes_adds_up_to_the_step() -> None:
+    view = ask("whole", {**STATE, "mesh": {"data": 2, "fsdp": 2}})["view"]
+    assert "exposed communication" in {part["name"] for part in view["where"]}
+    for parts in (view["where"], view["phases"], view["bound"]):
+        assert sum(part["share"] for part in parts) == pytest.approx(1.0, abs=0.02)
+
+
+@pytest.mark.starts_jax
+@pytest.mark.parametrize("name", ["link_bandwidth", "memory_bandwidth", "power_limit_w"])
+def test_an_applied_change_makes_the_step_that_its_row_says(name: str) -> None:
+    state = {**STATE, "model": "llama3-1b", "cluster": "16xH100_80GB", "mesh": {"fsdp": 16}}
+    rows = ask("whole", state)["view"]["changes"]
+    (row,) = [each for each in rows if name in each["apply"]]
+    changed = ask("quick", {**state, **row["apply"]})["view"]
+    assert changed["cards"][0]["text"] == row["step"]
+
+
+def test_an_error_has_the_option_that_answers_all_the_same() -> None:
+    state = {"model": "llama3-70b", "cluster": "8xH100_80GB", "mesh": {"pipe": 8}}
+    answer = ask("quick", state)
+    assert "needs at least" in answer["error"]
+    assert answer["apply"] == {"ignore_memory": True}
+    assert not ask("quick", {**state, **answer["apply"]})["view"]["memory"]["fits"]
+
+
 def _product(mesh: list[int]) -> int:
     product = 1
     for size in mesh:

@@ -55,6 +55,25 @@ export function select(values, chosen, change) {
   }
   return element;
 }
+// A cluster's part and count, and with `own` a system of the user's; `move` gets the new cluster, and the part of an own one.
+export function clusterFields(id, { cluster, node }, move, { own = false } = {}) {
+  const sized = /^(\d+)x(.+)$/.exec(cluster || ""), [count, part] = sized?.slice(1) ?? ["", ""], names = SHARED.names.parts;
+  const to = (number, name) => move(`${Math.max(1, Math.round(number) || 1)}x${name || names[0]}`, "");
+  const parts = select([...new Set([...(sized ? [] : [["", "one of your own"]]), ...names, ...(part ? [part] : [])])], part, (value) => value && to(count || 8, value));
+  const many = h("input", { type: "number", min: 1, step: 1, value: count, id: `${id}count`, onchange: () => to(many.value, part) });
+  const times = (factor, text, label) => h("button.small", { type: "button", disabled: !sized, onclick: () => to(count * factor, part), "aria-label": label }, text);
+  const fields = [h("div.row.where", {}, h("div.grow", {}, field("Part", parts)), h("div.count", {}, field("How many", many)), times(0.5, "÷2", "half as many devices"), times(2, "×2", "twice as many devices"))];
+  if (!own) return fields;
+  const file = h("input", { value: sized ? "" : cluster || "", spellcheck: "false", onchange: () => { if (file.value.trim()) move(file.value.trim(), node || names[0]); } });
+  return [...fields, h("details", { open: !sized }, h("summary.note", {}, "Or a system of your own"), field("Its directory", file), sized ? null : field("Of which part", select(names, node, (value) => move(cluster, value))))];
+}
+// Draw a place again: what was unfolded stays so.
+const titleOf = (details) => details.querySelector("summary").textContent.replaceAll(/\d/g, "");
+export function replaced(place, content) {
+  const open = new Set([...place.querySelectorAll("details[open]")].map(titleOf));
+  place.replaceChildren(...content.filter(Boolean));
+  for (const details of place.querySelectorAll("details")) if (open.has(titleOf(details))) details.open = true;
+}
 // Let answers draw a form again: the focus stays, and what is typed and not entered yet.
 // Returns the function that draws its new content.
 export function redrawn(form) {
@@ -70,7 +89,7 @@ export function redrawn(form) {
     const before = form.contains(document.activeElement) ? document.activeElement : null;
     const typed = isTyped(before) ? before.value : null, name = before && nameOf(before);
     if (typed !== null) { before.value = before.defaultValue; delete before.dataset.typed; } // Else the browser enters it as the element goes.
-    form.replaceChildren(...content.filter(Boolean));
+    replaced(form, content);
     const now = before && [...form.elements].find((element) => nameOf(element) === name);
     now?.focus({ preventScroll: true });
     if (now && typed !== null) { now.value = typed; now.dataset.typed = "yes"; }
@@ -83,7 +102,7 @@ export function readAddress() {
   const [view, text] = location.hash.slice(1).split("?");
   const state = {};
   for (const [key, value] of new URLSearchParams(text || "")) {
-    const [outer, inner] = key.split(".");
+    const [, outer, inner] = /^([^.]*)\.?(.*)$/.exec(key);
     if (inner) (state[outer] ||= {})[inner] = typed(value); else state[outer] = typed(value);
   }
   return { view: view || "predict", state };

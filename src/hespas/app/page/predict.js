@@ -1,5 +1,5 @@
 // One step: knobs on the left, the answer on the right, as the knobs move.
-import { SHARED, TAB, addressOf, ask, copy, field, go, h, post, redrawn, say, select } from "/files/page.js";
+import { TAB, addressOf, ask, clusterFields, copy, field, go, h, post, redrawn, replaced, say, select } from "/files/page.js";
 import { bars, stack } from "/files/draw.js";
 
 const FIRST = { model: "llama3-8b", cluster: "8xH100_80GB" };
@@ -10,11 +10,13 @@ const clone = (state) => JSON.parse(JSON.stringify(state));
 const same = (one, other) => JSON.stringify(one) === JSON.stringify(other);
 const SEARCHED = new Set(["mesh", "batch", "micro_batch", "micro_batches", "remat", "schedule", "fidelity"]); // What a search decides; the rest of a question stays.
 const ELSEWHERE = { mesh: "", node: "", memory_limit_slop_factor: "" }; // What another cluster does not take over.
+const WITH_KNOBS = new Set(["model", "cluster", "node", "mesh", "prefill", "decode", "batch", "global_batch", "micro_batch", "micro_batches", "sequence", "schedule", "dtype", "remat", "attention", "fidelity"]);
+const SET_WITH_KNOBS = new Set(["product_dtype", "state_dtype", "weight_dtype", "cache_dtype", "context"]);
 const SEQUENCES = [1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072];
 
 export function setUp(home) {
   let state = clone(FIRST), known = null, undone = [], pinned = null, shown = null, whole = null;
-  let turn = 0, busy = false, again = false, rest = 0, tried = [], nearing = Promise.resolve(), modelled = null, isCompiling = false;
+  let turn = 0, busy = false, again = false, rest = 0, tried = [], nearing = Promise.resolve(), modelled = null, isCompiling = false, refused = "";
   const knobs = h("form.panel.knobs", { "aria-label": "Knobs", onsubmit: (event) => event.preventDefault() });
   const drawn = redrawn(knobs);
   const status = h("div.status", { "aria-live": "polite" });
@@ -79,19 +81,13 @@ export function setUp(home) {
   }
 
   function drawKnobs() {
-    const [count, part] = /^(\d+)x(.+)$/.exec(state.cluster || "")?.slice(1) ?? ["", state.cluster || ""];
     const model = h("input", { id: "model", list: "models", value: state.model, autocomplete: "off", spellcheck: "false", onchange: () => change({ model: model.value.trim(), cluster: state.cluster }) });
     const file = h("input", { type: "file", id: "upload", accept: ".json,.mlir,.hlo,.txt", onchange: () => upload(file.files[0]) });
-    const parts = select([...new Set([...SHARED.names.parts, part])], part, (value) => set({ cluster: `${count || 8}x${value}`, ...ELSEWHERE }));
-    const many = h("input", { type: "number", min: 1, step: 1, value: count, id: "count", onchange: () => set({ cluster: `${Math.max(1, Number(many.value) || 1)}x${part}`, ...ELSEWHERE }) });
-    const double = (factor) => () => { const next = Math.max(1, Math.round(Number(count) * factor)); set({ cluster: `${next}x${part}`, ...ELSEWHERE }); };
     const rows = [
       h("fieldset", {}, h("legend", {}, "What runs"), field("Model (any name of hespas models, or a program)", model),
         h("div.row", {}, h("div.grow", {}, field("Step", select([["", "training"], ["prefill", "prefill"], ["decode", "decode"]], state.prefill ? "prefill" : state.decode ? "decode" : "", (value) => change({ model: state.model, cluster: state.cluster, ...(value ? { [value]: true } : {}) })))),
-          h("button", { type: "button", onclick: () => file.click() }, "Upload config.json"), file)),
-      h("fieldset", {}, h("legend", {}, "Where"), h("div.row", {}, h("div.grow.wide", {}, field("Part", parts)), h("div.grow", {}, field("How many", many)),
-        h("button.small", { type: "button", onclick: double(0.5), "aria-label": "half as many devices" }, "÷2"), h("button.small", { type: "button", onclick: double(2), "aria-label": "twice as many devices" }, "×2")),
-        state.imperfect ? h("p.note", {}, "with imperfections of the Cluster view ", h("button.small", { type: "button", onclick: () => set({ imperfect: "" }) }, "drop them")) : null),
+          h("button", { type: "button", onclick: () => file.click() }, "Upload config.json"), file), refused ? h("div.error", { role: "alert" }, refused) : null),
+      h("fieldset", {}, h("legend", {}, "Where"), clusterFields("", state, (cluster, node) => set({ ...ELSEWHERE, cluster, node }), { own: true })),
     ];
     if (known?.axes.length) {
       const now = sizesNow();
@@ -101,11 +97,21 @@ export function setUp(home) {
         const slider = h("input", { type: "range", id: `axis-${axis.name}`, min: 0, max: Math.max(0, values.length - 1), step: 1, value: place, disabled: values.length < 2, title: axis.help, "aria-valuetext": `${axis.name} = ${now[number]}`,
           oninput: () => { const mesh = moved(number, values[Number(slider.value)]); if (mesh) set({ mesh: meshOf(mesh) }); } });
         return h("div.slider", {}, h("label", { for: slider.id, title: axis.help }, axis.name), slider, text);
-      })));
+      }), h("details.note", {}, h("summary", {}, "What each axis divides"), h("dl.words", {}, known.axes.filter((axis) => axis.help).map((axis) => [h("dt", {}, axis.name), h("dd", {}, axis.help)]).flat()))));
     }
     if (known && Object.keys(known.settings).length) rows.push(...modelKnobs());
+    const others = alsoSet();
+    if (others.length) rows.push(h("fieldset", { id: "also" }, h("legend", {}, "Also set"), others.map(([text, drop]) => h("div.row", {}, h("span.grow.note", {}, text), h("button.small", { type: "button", "aria-label": `drop ${text}`, onclick: drop }, "Drop")))));
     rows.push(h("div.row.last", {}, h("button", { type: "button", id: "undo", disabled: !undone.length, onclick: undo }, "Undo"), h("button", { type: "button", id: "reset", onclick: () => change(clone(FIRST)) }, "Start over")));
     drawn(...rows);
+  }
+
+  // What links and applied changes set, and no knob shows.
+  function alsoSet() {
+    const without = (key) => () => { const next = { ...state.set }; delete next[key]; set({ set: Object.keys(next).length ? next : "" }); };
+    const text = (key, value) => (key === "imperfect" ? "imperfections of the Cluster view" : `${key.replaceAll("_", " ")}${value === true ? "" : ` ${value}`}`);
+    const keys = Object.entries(state).filter(([key]) => key !== "set" && !WITH_KNOBS.has(key)).map(([key, value]) => [text(key, value), () => set({ [key]: "" })]);
+    return [...keys, ...Object.entries(state.set || {}).filter(([key]) => !SET_WITH_KNOBS.has(key)).map(([key, value]) => [text(key, value), without(key)])];
   }
 
   function modelKnobs() {
@@ -114,6 +120,7 @@ export function setUp(home) {
     const isStaged = (state.mesh?.pipe ?? 1) > 1;
     const choose = (key, label, values) => (key in has ? field(label, select(values, state[key] ?? has[key], (value) => set({ [key]: value === String(has[key]) ? "" : value }))) : null);
     const setting = (key, label, values) => (key in has ? field(label, select(values, state.set?.[key] ?? has[key], (value) => { const next = { ...(state.set || {}) }; if (value === String(has[key])) delete next[key]; else next[key] = value; set({ set: Object.keys(next).length ? next : "" }); })) : null);
+    const contexts = [...new Set([...SEQUENCES, Number(state.set?.context ?? has.context ?? SEQUENCES[0])])].sort((a, b) => a - b).map(String);
     const sequences = [...new Set([...SEQUENCES, Number(state.sequence ?? has.sequence)])].sort((a, b) => a - b);
     return [
       h("fieldset", {}, h("legend", {}, "A step"), h("div.two", {},
@@ -121,10 +128,11 @@ export function setUp(home) {
         isStaged ? null : "accumulation" in has ? number("micro_batches", "Micro-batches") : null,
         isStaged ? number("micro_batch", "Micro-batch") : null,
         "sequence" in has ? field("Sequence", select(sequences.map(String), state.sequence ?? has.sequence, (value) => set({ sequence: Number(value) === has.sequence ? "" : Number(value) }))) : null,
+        "context" in has ? setting("context", "Tokens in the cache", contexts) : null,
         isStaged ? field("Schedule", select([["", "default"], ...known.schedules.map((name) => name.replace("V", "2"))], state.schedule, (value) => set({ schedule: value }))) : null)),
       h("fieldset", {}, h("legend", {}, "Precision and memory"), h("div.two", {},
-        choose("dtype", "Type", options.dtype), setting("product_dtype", "Products in", options.product_dtype), setting("state_dtype", "States in", options.state_dtype),
-        choose("remat", "Recomputation", options.remat), choose("attention", "Attention", options.attention),
+        choose("dtype", "Type", options.dtype), setting("product_dtype", "Products in", options.product_dtype), setting("state_dtype", "States in", options.state_dtype), setting("weight_dtype", "Weights in", options.weight_dtype), setting("cache_dtype", "Cache in", options.cache_dtype),
+        "remat" in has ? h("div.wide", {}, choose("remat", "Recomputation", options.remat)) : null, choose("attention", "Attention", options.attention),
         field("Kernels", select([["", "best available"], ["fused", "modelled"], ["library", "of libraries"], ["exported", "as exported"]], state.fidelity === "auto" ? "" : state.fidelity, (value) => set({ fidelity: value, ...(value && value !== "fused" ? { memory_limit_slop_factor: "" } : {}) }))))),
     ];
   }
@@ -132,7 +140,8 @@ export function setUp(home) {
   async function upload(file) {
     if (!file) return;
     const answer = await post(`/api/upload?name=${encodeURIComponent(file.name)}`, null, file);
-    if (answer.error) return fail(answer.error);
+    refused = answer.error || "";
+    if (refused) return drawKnobs();
     change({ model: answer.path, cluster: state.cluster });
   }
 
@@ -141,6 +150,7 @@ export function setUp(home) {
     again = true;
     clearTimeout(rest);
     if (isCompiling) { isCompiling = false; cancel(); } // Nobody waits for it any more.
+    whole = null;
     drawCopies();
     if (busy) return;
     busy = true;
@@ -153,7 +163,7 @@ export function setUp(home) {
       const answer = await ask("quick", about);
       if (mine !== turn || again) continue;
       if (answer.code) { consent(answer.code, predict); continue; }
-      if (answer.error) { fail(answer.error); continue; }
+      if (answer.error) { fail(answer.error, answer.apply); continue; }
       whole = null; tried = []; modelled = answer.view;
       draw(answer.view, `${answer.is_last ? "predicted" : "modelled"} in ${((performance.now() - began) / 1000).toFixed(2)} s`);
       rest = setTimeout(() => complete(about, answer.is_last, mine), REST_MS);
@@ -240,10 +250,10 @@ export function setUp(home) {
   }
 
   // ---- drawing
-  function fail(text) {
+  function fail(text, apply) {
     status.replaceChildren(); cards.classList.remove("stale"); body.classList.remove("stale");
     shown = null; cards.replaceChildren(); body.replaceChildren(); copies.hidden = true;
-    problem.replaceChildren(h("div.error", { role: "alert" }, text), h("p", {}, h("button", { type: "button", onclick: () => (known ? predict() : describe()) }, "Ask again")));
+    problem.replaceChildren(h("div.error", { role: "alert" }, text), h("p.row", {}, apply ? h("button.main", { type: "button", onclick: () => set(apply) }, "Predict it all the same") : null, h("button", { type: "button", onclick: () => (known ? predict() : describe()) }, "Ask again")));
   }
   function consent(code, then) {
     status.replaceChildren(); cards.replaceChildren(); body.replaceChildren(); copies.hidden = true;
@@ -269,9 +279,9 @@ export function setUp(home) {
     const memoryBox = h("div.box", { id: "memory" }, h("h2", {}, "Memory of a device ", h(memory.fits === false ? "span.worse" : "span.better", {}, memory.fits === null ? "" : memory.fits ? "fits" : "does not fit")),
         stack(memory.parts, "Memory", memory.capacity_share), h("p.note", {}, memory.note));
     const bound = h("div.box", { id: "bound" }, h("h2", {}, "What bounds the step"), stack(view.bound, "The step"));
-    const where = view.where.length ? h("div.box", { id: "where" }, h("h2", {}, "Where the step goes"), bars(view.where, "Computation by kind of kernel")) : null;
+    const where = view.where.length ? h("div.box", { id: "where" }, h("h2", {}, "Where the step goes"), bars(view.where, "The step by kind of kernel")) : null;
     const communication = view.communication.length ? h("div.box", { id: "communication" }, h("h2", {}, "Exposed communication, by axis"), bars(view.communication, "Exposed communication by axis")) : null;
-    const phases = view.phases.length > 1 ? h("div.box", { id: "phases" }, h("h2", {}, "By phase"), bars(view.phases, "Computation by phase")) : null;
+    const phases = view.phases.length > 1 ? h("div.box", { id: "phases" }, h("h2", {}, "By phase, with exposed communication"), bars(view.phases, "The step by phase")) : null;
     const changes = view.changes.length ? h("div.box", { id: "changes" }, h("h2", {}, "If this changed, and nothing else"), h("div.scroll", {}, h("table", {}, h("tbody", {}, view.changes.map((each) => h("tr", {}, h("td", {}, each.text), h("td.number", {}, each.step), h("td.number", {}, h("span.better", {}, `−${each.gain}`)),
       h("td.number", {}, Object.keys(each.apply).length ? h("button.small", { type: "button", "aria-label": `apply ${each.text}`, onclick: () => set(each.apply) }, "Apply") : "")))))))  : null;
     const stages = view.stages.length ? h("div.box", {}, h("h2", {}, "Stages"), h("div.scroll", {}, h("table", {}, h("thead", {}, h("tr", {}, view.stages[0].map((name) => h("th.number", { scope: "col" }, name)))), h("tbody", {}, view.stages.slice(1).map((row) => h("tr", {}, row.map((cell) => h("td.number", {}, cell)))))))) : null;
@@ -280,7 +290,7 @@ export function setUp(home) {
     const parts = [view.warnings.length ? h("ul.warning", {}, view.warnings.map((each) => h("li", {}, each))) : null, h("div.pair.columns", {}, columns)];
     if (stages) parts.push(stages);
     if (view.assumptions.length) parts.push(h("details.box", {}, h("summary", {}, `Assumed (${view.assumptions.length})`), h("ul", {}, view.assumptions.map((each) => h("li", {}, each)))));
-    body.replaceChildren(...parts.filter(Boolean));
+    replaced(body, parts);
     if (tried.length) drawNear();
     const json = document.getElementById("json");
     if (json) json.disabled = !whole;
@@ -294,7 +304,7 @@ export function setUp(home) {
     const json = h("button", { type: "button", id: "json", disabled: !whole, onclick: () => copy(whole.json, "JSON") }, "Copy JSON");
     copies.replaceChildren(h("h2", {}, "The same from the command line"), h("pre", { id: "command", tabindex: "0" }, texts.command),
       h("p", {}), h("div.row", {}, button("command line", texts.command), button("Python", texts.python), button("study file", texts.study), json,
-        h("button", { type: "button", onclick: () => copy(location.href, "link") }, "Copy link"), h("button.main", { type: "button", onclick: () => go("search", Object.fromEntries(Object.entries(state).filter(([key]) => !SEARCHED.has(key)))) }, "Search the best mesh")));
+        h("button", { type: "button", onclick: () => copy(location.href, "link") }, "Copy link"), h("button", { type: "button", onclick: () => go("cluster", { ...state, imperfect: "" }) }, "Show the cluster"), h("button.main", { type: "button", onclick: () => go("search", Object.fromEntries(Object.entries(state).filter(([key]) => !SEARCHED.has(key)))) }, "Search the best mesh")));
   }
 
   return {

@@ -1,5 +1,5 @@
 // A served load: sliders for the load and the objectives, latency against rate.
-import { SHARED, TAB, addressOf, ask, copy, field, h, post, redrawn, select } from "/files/page.js";
+import { TAB, addressOf, ask, clusterFields, copy, field, h, post, redrawn, select } from "/files/page.js";
 import { lines, short } from "/files/draw.js";
 
 const FIRST = { model: "Qwen/Qwen3-8B", cluster: "8xH100_80GB", mesh: "tp=2", rate: 20, isl: 1024, osl: 256, slo: "ttft=500ms,tpot=40ms", engine: "vllm" };
@@ -24,14 +24,13 @@ export function setUp(home) {
     return h("div.slider", {}, h("label", { for: id }, label), input, h("output", {}, text(value)));
   }
   function drawForm() {
-    const [count, part] = /^(\d+)x(.+)$/.exec(state.cluster)?.slice(1) ?? ["8", state.cluster];
+    const count = Number(/^\d+/.exec(state.cluster)?.[0] ?? 8);
     const model = h("input", { id: "serve-model", list: "models", value: state.model, onchange: () => set({ model: model.value.trim() }) });
-    const many = h("input", { id: "serve-count", type: "number", min: 1, value: count, onchange: () => set({ cluster: `${many.value}x${part}` }) });
     const rates = [0.5, 1, 2, 5, 10, 15, 20, 30, 40, 60, 80, 100, 150, 200, 300, 400];
     const tp = Number(/tp=(\d+)/.exec(state.mesh || "")?.[1] ?? 1);
     drawn(
-      h("fieldset", {}, h("legend", {}, "What is served"), field("Model", model), h("div.two", {}, field("Part", select([...new Set([...SHARED.names.parts, part])], part, (value) => set({ cluster: `${count}x${value}` }))), field("How many", many)), field("Engine", select(["vllm", "sglang", "trtllm"], state.engine, (value) => set({ engine: value })))),
-      h("fieldset", {}, h("legend", {}, "A replica"), slider("serve-tp", "tp", STEPS.filter((step) => Number(count) % step === 0), tp, (value) => `${value}`, (value) => set({ mesh: `tp=${value}` }))),
+      h("fieldset", {}, h("legend", {}, "What is served"), field("Model", model), ...clusterFields("serve-", state, (cluster) => set({ cluster, ...(parseInt(cluster) % tp ? { mesh: "tp=1" } : {}) })), field("Engine", select(["vllm", "sglang", "trtllm"], state.engine, (value) => set({ engine: value })))),
+      h("fieldset", {}, h("legend", {}, "A replica"), slider("serve-tp", "tp", STEPS.filter((step) => count % step === 0), tp, (value) => `${value}`, (value) => set({ mesh: `tp=${value}` }))),
       h("fieldset", {}, h("legend", {}, "Load"), slider("serve-rate", "requests/s", rates, Number(state.rate), (value) => `${value}`, (value) => set({ rate: value })),
         slider("serve-isl", "prompt", [128, 256, 512, 1024, 2048, 4096, 8192], state.isl, (value) => `${value}`, (value) => set({ isl: value })), slider("serve-osl", "output", [32, 64, 128, 256, 512, 1024, 2048], state.osl, (value) => `${value}`, (value) => set({ osl: value }))),
       h("fieldset", {}, h("legend", {}, "Objectives"), slider("serve-ttft", "first token", [100, 200, 300, 500, 800, 1000, 2000, 5000], objective("ttft", 500), (value) => `${value} ms`, (value) => set({ slo: `ttft=${value}ms,tpot=${objective("tpot", 40)}ms` })),
