@@ -134,6 +134,7 @@ _IGNORED = "ignore_memory"
 def answer_question(question: Mapping[str, Any]) -> Answer:
     """Return the answer to a question, or its error."""
     start_s, cpu_s = perf_counter(), process_time()
+    answer: Answer
     try:
         answer = _answer(question)
     except Exception as error:  # noqa: BLE001 - the last resort: other questions go on
