@@ -10,7 +10,7 @@ import re
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
@@ -20,6 +20,7 @@ from hespas.base.process import LOG_NAME, Limits, end_programs_on, last_words, r
 from hespas.compile.options import SLOP_OPTION
 from hespas.errors import ConfigError, HespasError
 from hespas.study.goal import FIGURES, figure_text
+from hespas.study.keys import MESH
 from hespas.study.rows import (
     Row,
     Status,
@@ -31,7 +32,7 @@ from hespas.study.rows import (
     varying_keys,
 )
 from hespas.study.run import study_in
-from hespas.study.search import STUDY_FILE, search_directory, search_study
+from hespas.study.search import STUDY_FILE, axes_named, search_directory, search_study
 from hespas.study.store import is_running, reading
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9.-]{0,80}")
@@ -56,6 +57,9 @@ class Searches:
         Raises `ConfigError` for keys that the page has not.
         """
         check_keys(keys, more=_OF_SEARCHES)
+        axes = keys.get(MESH)
+        if isinstance(axes, str):
+            keys = {**keys, MESH: axes_named(axes, keys)}
         name = search_directory(self.home, search_study(keys)).name
         self.resume(name)
         return name
@@ -126,13 +130,14 @@ class Searches:
         return {
             **state,
             "name": name,
-            "title": study.title,
-            "goal": study.goal.text,
+            "title": _OF_COMMANDS.sub("", study.title),
+            "goal": _in_words(study.goal.text),
             "where": study.where.text,
             "text": ". ".join(filter(None, [counts_text(rows), pruned_text(rows)])),
             "total": len(rows),
             "waiting": waiting,
-            "pinned": _in_words(pinned_text(rows)),
+            "pinned": _in_words(pinned_text([_as_shown(row) for row in rows])),
+            "capacity_bytes": max(map(_capacity_bytes, rows), default=0.0) or None,
             "rows": [_row(number, row, varying) for number, row in enumerate(shown, start=1)],
             "command": shlex.join(["hespas", "study", "resume", str(directory)]),
         }
@@ -144,6 +149,18 @@ class Searches:
         return directory
 
 
+def _as_shown(row: Row) -> Row:
+    """Return a row without what a search decides by itself."""
+    kept = {key: value for key, value in row.candidate.items() if key != SLOP_OPTION}
+    return replace(row, candidate=kept)
+
+
+def _capacity_bytes(row: Row) -> float:
+    return row.figures.get("memory_capacity_bytes") or 0.0
+
+
+_OF_COMMANDS = re.compile(r" \(--[^)]*\)")
+"""What a title says about options of the command line."""
 _SHOWN = ("step_time_s", "tokens_per_s_per_device", "samples_per_s", "mfu", "peak_memory_bytes")
 
 
@@ -152,7 +169,7 @@ _NAME_OF_OPTION = re.compile(r"\b[a-z]+(?:_[a-z]+)+\b")
 
 def _in_words(text: str) -> str:
     """Return a text with the names of options as the page has them."""
-    return _NAME_OF_OPTION.sub(lambda match: match[0].replace("_", " "), text)
+    return _NAME_OF_OPTION.sub(lambda match: match[0].replace("_per_", "/").replace("_", " "), text)
 
 
 def _row(number: int, row: Row, varying: Sequence[str]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from hespas.base.fields import build
-from hespas.base.units import format_amount, format_quantity, format_time
+from hespas.base.units import format_amount, format_time
 from hespas.errors import ConfigError
 from hespas.models.model import parse_mesh
 from hespas.serve.answer import Latency, ServingReport, unlike_published
@@ -97,12 +97,12 @@ def _rows(report: ServingReport) -> list[tuple[str, str]]:
             return "not known"
         return f"{format_time(latency.p50)} median, {format_time(latency.p99)} p99"
 
-    rate = format_quantity(report.output_tokens_per_s, "tokens/s")
+    rate = format_amount(report.output_tokens_per_s)
     of_device = format_amount(report.output_tokens_per_s_per_device)
     largest_rate = "not known" if report.max_rate is None else f"{report.max_rate:.3g} requests/s"
     met = report.goodput
     rows = [
-        ("Output", f"{rate}, {of_device}a device"),
+        ("Output", f"{rate}tokens/s, {of_device}a device"),
         ("Load", report.load),
         ("Largest rate", largest_rate),
         ("First token", shown(report.ttft_s)),
@@ -115,8 +115,8 @@ def _rows(report: ServingReport) -> list[tuple[str, str]]:
         layers = ", ".join(str(stage.layers) for stage in report.stages)
         rows.append(("Stages", f"{len(report.stages)} of a replica, of {layers} layers"))
     if (errors := report.published_errors) is not None:
-        text = f"{errors.ttft:.0%} to the first token, {errors.tpot:.0%} between tokens"
-        points = f"medians of {errors.points} points{unlike_published(report)}"
+        text = f"{100 * errors.ttft:.0f} % (first token), {100 * errors.tpot:.0f} % (each further)"
+        points = f"medians of {errors.points} published points{unlike_published(report)}"
         rows.append(("Expected error", f"{text}: {points}"))
     else:
         rows.append(("Expected error", "not known: no point of its kind is published"))

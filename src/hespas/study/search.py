@@ -49,6 +49,36 @@ def searched_axes(model: Model, *, has_software: bool = False) -> tuple[list[str
     return searched, [*request_axes, PIPE]
 
 
+EVERY, STAGED = "every", "staged"
+
+
+def axes_named(name: str, keys: Mapping[str, object]) -> dict[str, str]:
+    """Return the axes that a search's mesh goes through, by a name.
+
+    ``every`` axis of the model, or ``staged``: the usual ones and stages. Raises `ConfigError` for
+    other names.
+    """
+    choices = (EVERY, STAGED)
+    if name not in choices:
+        raise ConfigError(f"{name!r} names no axes", hint=f"choose one of {', '.join(choices)}")
+    searched, others = searched_axes(_model_of(keys), has_software=SOFTWARE in keys)
+    return dict.fromkeys(
+        [*searched, *(axis for axis in others if name == EVERY or axis == PIPE)], AUTO
+    )
+
+
+def _model_of(keys: Mapping[str, object]) -> Model:
+    """Return the model that keys name, with the step that they ask for."""
+    model = str(keys[WORKLOAD])
+    step = next((step for step in STEPS if keys.get(step) is True), "")
+    known_model = find_model(f"{model}:{step}" if step else model)
+    if known_model is None and not Path(model).exists():
+        raise unknown_workload(model, step)
+    if known_model is None:
+        raise ConfigError(f"{model} has no mesh to search", hint="name a model: hespas models")
+    return known_model
+
+
 def _title(searched: Sequence[str], on_request: Sequence[str]) -> str:
     """Return the title of a search.
 
@@ -89,13 +119,7 @@ def search_study(keys: Mapping[str, object], *, compiled: int | None = None) -> 
     the searched axes, those that ``mesh`` could add, and the batch. On GPUs the memory limit of
     XLA's scheduler is raised if a candidate needs that and fits.
     """
-    study_keys, model = dict(keys), str(keys[WORKLOAD])
-    step = next((step for step in STEPS if study_keys.get(step) is True), "")
-    known_model = find_model(f"{model}:{step}" if step else model)
-    if known_model is None and not Path(model).exists():
-        raise unknown_workload(model, step)
-    if known_model is None:
-        raise ConfigError(f"{model} has no mesh to search", hint="name a model: hespas models")
+    study_keys, known_model = dict(keys), _model_of(keys)
     title, has_software = "", SOFTWARE in study_keys
     if MESH not in study_keys:
         searched, other_axes = searched_axes(known_model, has_software=has_software)

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from hespas.app.searches import Searches, _row  # pyright: ignore[reportPrivateUsage]
+from hespas.app.searches import Searches, _in_words, _row  # pyright: ignore[reportPrivateUsage]
 from hespas.errors import ConfigError
 from hespas.study.rows import Row, Status
+from hespas.study.search import axes_named
 
 WHERE = {"model": "llama3-100m", "cluster": "2xA100_SXM_40GB"}
 
@@ -29,6 +30,23 @@ def test_keys_of_a_link_that_the_page_has_not_start_no_search(
     with pytest.raises(ConfigError, match=said):
         searches.start({**WHERE, **more})
     assert searches.listed() == []
+
+
+@pytest.mark.parametrize(
+    ("name", "axes"),
+    [
+        ("staged", ["data", "fsdp", "tp", "pipe"]),
+        ("every", ["data", "fsdp", "tp", "context", "sequence", "pipe"]),
+    ],
+)
+def test_axes_are_named_in_short(name: str, axes: list[str]) -> None:
+    assert axes_named(name, {"model": "llama3-8b"}) == dict.fromkeys(axes, "auto")
+
+
+def test_other_names_of_axes_are_refused(tmp_path: Path) -> None:
+    searches = Searches(home=tmp_path, workers=1)
+    with pytest.raises(ConfigError, match="names no axes"):
+        searches.start({**WHERE, "mesh": "all"})
 
 
 @pytest.mark.parametrize(("raised", "opened"), [(None, {}), (120.0, 120)])
@@ -53,6 +71,7 @@ def test_options_are_named_as_the_page_names_them() -> None:
         reason="micro_batches does not divide global_batch of H100_80GB",
     )
     shown = _row(1, row, ["micro_batches"])
+    assert _in_words("maximise tokens_per_s_per_device") == "maximise tokens/s/device"
     assert shown["text"] == "micro batches=4"
     assert shown["reason"] == "micro batches does not divide global batch of H100_80GB"
     assert shown["candidate"]["micro_batches"] == 4

@@ -47,22 +47,22 @@ export const short = (value, digits = 3) => {
   return String(+value.toPrecision(digits));
 };
 const L = 62, R = 16, T = 14, B = 44, WIDE = 800, NARROW = 440;
-function frame(label, xs, ys, xName, yName, { W, fromZero = false }) {
+function frame(label, xs, ys, xName, yName, { W, fromZero = false, xUnit = "" }) {
   const H = Math.min(320, 0.66 * W);
   const pad = (values) => { const least = Math.min(...values), most = Math.max(...values), gap = (most - least || most || 1) * 0.06; return [fromZero ? 0 : Math.max(0, least - gap), most + gap]; };
   const [x0, x1] = pad(xs), [y0, y1] = pad(ys);
   const x = (value) => L + ((value - x0) / (x1 - x0)) * (W - L - R), y = (value) => H - B - ((value - y0) / (y1 - y0)) * (H - T - B);
   const chart = s("svg.chart", { viewBox: `0 0 ${W} ${H}`, role: "group", "aria-label": label });
-  for (const value of ticks(x0, x1)) chart.append(s("line.grid", { x1: x(value), x2: x(value), y1: T, y2: H - B }), s("text", { x: x(value), y: H - B + 16, "text-anchor": "middle" }, short(value)));
+  for (const value of ticks(x0, x1)) chart.append(s("line.grid", { x1: x(value), x2: x(value), y1: T, y2: H - B }), s("text", { x: x(value), y: H - B + 16, "text-anchor": "middle" }, `${short(value)}${xUnit}`));
   for (const value of ticks(y0, y1)) chart.append(s("line.grid", { x1: L, x2: W - R, y1: y(value), y2: y(value) }), s("text", { x: L - 8, y: y(value) + 4, "text-anchor": "end" }, short(value)));
   chart.append(s("line.axis", { x1: L, x2: W - R, y1: H - B, y2: H - B }), s("line.axis", { x1: L, x2: L, y1: T, y2: H - B }));
   chart.append(s("text", { x: (L + W - R) / 2, y: H - 8, "text-anchor": "middle" }, xName), s("text", { x: 14, y: (T + H - B) / 2, "text-anchor": "middle", transform: `rotate(-90 14 ${(T + H - B) / 2})` }, yName));
   return { chart, x, y, H };
 }
 // Points with a front of those that none beats in both.
-export function scatter({ points, xName, yName, label, limit, choose }) {
+export function scatter({ points, xName, xUnit = "", yName, label, limit, choose }) {
   if (!points.length) return h("p.note", {}, "no candidate yet");
-  const { chart, x, y, H } = frame(label, [...points.map((point) => point.x), ...(limit ? [limit] : [])], points.map((point) => point.y), xName, yName, { W: WIDE });
+  const { chart, x, y, H } = frame(label, [...points.map((point) => point.x), ...(limit ? [limit] : [])], points.map((point) => point.y), xName, yName, { W: WIDE, xUnit });
   if (limit) chart.append(s("line.limit-line", { x1: x(limit), x2: x(limit), y1: T, y2: H - B }), s("text", { x: x(limit) - 4, y: T + 10, "text-anchor": "end" }, "device memory"));
   const front = points.filter((one) => !one.out && !points.some((other) => !other.out && other.x <= one.x && other.y >= one.y && (other.x < one.x || other.y > one.y))).sort((a, b) => a.x - b.x);
   if (front.length > 1) chart.append(s("polyline.front", { points: front.map((point) => `${x(point.x)},${y(point.y)}`).join(" ") }));

@@ -216,7 +216,7 @@ export function setUp(home) {
     const parts = [];
     for (const axis of known.axes) { const one = about.mesh?.[axis.name] ?? 1, old = state.mesh?.[axis.name] ?? 1; if (one !== old) parts.push(`${axis.name}\u00a0=\u00a0${one}`); }
     for (const key of ["remat", "batch"]) if (about[key] !== state[key]) parts.push(`${key} = ${about[key]}`);
-    if (about.set?.product_dtype !== state.set?.product_dtype) parts.push(`products in ${about.set.product_dtype}`);
+    if (about.set?.product_dtype !== state.set?.product_dtype) parts.push(`products in ${about.set?.product_dtype ?? "the type"}, less precise`);
     return parts.join(", ");
   };
   async function near(about, mine) {
@@ -242,7 +242,8 @@ export function setUp(home) {
     const place = document.getElementById("near");
     if (!place) return;
     const base = rate(modelled), fits = shown.memory.fits !== false;
-    const rows = tried.map((each) => ({ ...each, gain: rate(each.view) / base - 1 })).sort((a, b) => (b.view.memory.fits !== false) - (a.view.memory.fits !== false) || b.gain - a.gain);
+    const isExact = (each) => each.about.set?.product_dtype === state.set?.product_dtype;
+    const rows = tried.map((each) => ({ ...each, gain: rate(each.view) / base - 1 })).sort((a, b) => (b.view.memory.fits !== false) - (a.view.memory.fits !== false) || isExact(b) - isExact(a) || b.gain - a.gain);
     place.replaceChildren(h("h2", {}, "Try next"), h("p.note", {}, fits ? `Knobs moved by one, best first; the batch of a data part stays.${whole?.view.fidelity === "compiled" ? " They are modelled, and compared with the modelled answer." : ""}` : "This does not fit. Knobs moved by one, those that fit first; the batch of a data part stays."),
       h("div.scroll", {}, h("table", {}, h("thead", {}, h("tr", {}, ["change", "throughput", "memory", ""].map((name, number) => h(number === 1 || number === 2 ? "th.number" : "th", { scope: "col" }, name)))),
         h("tbody", {}, rows.map((each) => h(each.view.memory.fits === false ? "tr.out" : "tr", {}, h("td", {}, difference(each.about).replaceAll("_", "_\u200b")), h("td.number", {}, h(each.gain >= 0 ? "span.better" : "span.worse", {}, `${each.gain >= 0 ? "+" : "−"}${Math.abs(100 * each.gain).toFixed(1)} %`)),

@@ -2,8 +2,8 @@
 import { addressOf, clusterFields, field, go, h, post, redrawn, replaced, say, select } from "/files/page.js";
 import { scatter } from "/files/draw.js";
 
-const LOOK_MS = 1500;
-const OWN = new Set(["model", "cluster", "global_batch", "goal", "where"]); // Keys that have a field of their own.
+const LOOK_MS = 1500, MOST_ROWS = 40;
+const OWN = new Set(["model", "cluster", "node", "global_batch", "goal", "where", "mesh"]); // Keys that have a field of their own.
 const KEYS = { tokens_per_s_per_device: "tokens/s/device", samples_per_s: "samples/s" };
 
 export function setUp(home) {
@@ -11,6 +11,8 @@ export function setUp(home) {
   const form = h("form.panel.knobs", { "aria-label": "A new search", onsubmit: (event) => { event.preventDefault(); start(); } });
   const drawn = redrawn(form), found = h("div.answer");
   home.append(h("div.split", {}, form, found));
+  const address = () => { if (!name && !home.hidden) history.replaceState(null, "", addressOf("search", keys)); };
+  form.addEventListener("change", address);
 
   // The list is drawn by itself: what is typed beside it stays.
   const listed = h("fieldset", {}, h("legend", {}, "Searches on this disk"));
@@ -28,10 +30,11 @@ export function setUp(home) {
   function drawForm() {
     const model = h("input", { list: "models", id: "search-model", value: keys.model, onchange: () => { keys = { model: model.value.trim(), cluster: keys.cluster }; drawForm(); } });
     const goals = select([["", "most tokens/s of a device"], ["step_time_s", "shortest step"], ["peak_memory_bytes", "least memory of a device"]], keys.goal?.minimise, (value) => { if (value) keys.goal = { minimise: value }; else delete keys.goal; });
+    const axes = select([["", "the usual axes"], ["staged", "these, and stages (pipelines)"], ["every", "every axis"]], keys.mesh, (value) => { if (value) keys.mesh = value; else delete keys.mesh; });
     const where = h("input", { id: "search-where", value: keys.where ?? "memory.fits", spellcheck: "false", onchange: () => { keys.where = where.value.trim(); } });
     const batch = h("input", { id: "search-batch", type: "number", min: 1, value: keys.global_batch ?? "", placeholder: "4 for each device", onchange: () => { if (batch.value) keys.global_batch = Number(batch.value); else delete keys.global_batch; } });
     const pinned = Object.entries(keys).flatMap(([key, value]) => (OWN.has(key) ? [] : typeof value === "object" ? Object.entries(value) : [[key, value]])).map(([key, value]) => `${key.replaceAll("_", " ")} ${value}`);
-    drawn(h("fieldset", {}, h("legend", {}, "Find the best mesh"), field("Model", model), ...clusterFields("search-", keys, (cluster) => { keys.cluster = cluster; drawForm(); }), field("Sequences of a step, the same for all", batch), field("Best", goals), field("Where (as in memory.fits and mesh.tp <= 8)", where), pinned.length ? h("p.note", { id: "search-pinned" }, `With ${pinned.join(", ")} `, h("button.small", { type: "button", onclick: () => { keys = Object.fromEntries(Object.entries(keys).filter(([key]) => OWN.has(key))); drawForm(); } }, "drop")) : null),
+    drawn(h("fieldset", {}, h("legend", {}, "Find the best mesh"), field("Model", model), ...clusterFields("search-", keys, (cluster) => { keys.cluster = cluster; drawForm(); }), field("Sequences of a step, the same for all", batch), field("Meshes of", axes), field("Best", goals), field("Where (as in memory.fits and mesh.tp <= 8)", where), pinned.length ? h("p.note", { id: "search-pinned" }, `With ${pinned.join(", ")} `, h("button.small", { type: "button", onclick: () => { keys = Object.fromEntries(Object.entries(keys).filter(([key]) => OWN.has(key))); drawForm(); } }, "drop")) : null),
       h("button.main", { type: "submit", id: "search-start" }, "Search"),
       listed);
   }
@@ -60,18 +63,18 @@ export function setUp(home) {
     const metric = Object.keys(KEYS).find((key) => answer.rows.some((row) => row.figures[key])) || "tokens_per_s_per_device";
     const points = answer.rows.filter((row) => row.figures[metric] && row.figures.peak_memory_bytes).map((row) => ({ x: row.figures.peak_memory_bytes, y: row.figures[metric], out: row.fits === false || row.status === "pruned", text: `${row.text}: ${row.texts[metric]}, ${row.texts.peak_memory_bytes}`, row }));
     const done = answer.total ? answer.total - answer.waiting : 0;
-    const rows = answer.rows.filter((row) => row.figures.step_time_s).slice(0, 40);
-    const pruned = answer.rows.filter((row) => !row.figures.step_time_s);
+    const rows = answer.rows.filter((row) => row.figures.step_time_s && row.status !== "pruned").slice(0, MOST_ROWS);
+    const pruned = answer.rows.filter((row) => row.status === "pruned" || !row.figures.step_time_s);
     replaced(found, [
       h("div.status", {}, h("span.title", {}, answer.name), answer.is_running ? h("progress", { max: answer.total || 1, value: done, "aria-label": "candidates decided" }) : null, h("span", { id: "search-text" }, answer.total ? `${done} of ${answer.total}: ${answer.text}` : answer.text),
         answer.is_running ? h("button.small", { type: "button", id: "search-stop", onclick: act("stop") }, "Stop") : answer.waiting || !answer.total ? h("button.small.main", { type: "button", id: "search-resume", onclick: act("resume") }, "Resume") : h("span.better", {}, "finished")),
       answer.goal ? h("p.note", {}, `${answer.pinned}. ${answer.title ? `${answer.title}. ` : ""}Goal: ${answer.goal}${answer.where ? `, where ${answer.where}` : ""}.`) : null,
-      h("div.box", {}, h("h2", {}, "Candidates: memory against throughput"), scatter({ points, xName: "memory of a device (bytes)", yName: KEYS[metric], label: `${points.length} candidates; the table below has the figures`, choose: (point) => open(point.row) }),
+      h("div.box", {}, h("h2", {}, "Candidates: memory against throughput"), !points.length && !answer.is_running && pruned.length ? h("p", {}, "None of these can run: the reasons stand below. More devices, or a part with more memory, may have one that can.") : scatter({ points, xName: "memory of a device", xUnit: "B", yName: KEYS[metric], limit: answer.capacity_bytes, label: `${points.length} candidates; the table below has the figures`, choose: (point) => open(point.row) }),
         h("ul.legend", {}, h("li", {}, h("i.k1"), "not beaten in both"), h("li", {}, h("i.k0"), "others"), h("li", {}, h("i.k5"), "does not fit, or left out"))),
-      rows.length ? h("div.box", {}, h("h2", {}, "Best first"), h("div.scroll", {}, h("table", {}, h("thead", {}, h("tr", {}, ["", "candidate", "step", KEYS[metric], "MFU", "memory", ""].map((text, number) => h(number > 1 && number < 6 ? "th.number" : "th", { scope: "col" }, text)))),
+      rows.length ? h("div.box", {}, h("h2", {}, "Best first"), rows.length === MOST_ROWS ? h("p.note", {}, `The first ${MOST_ROWS}; the file of the search has all.`) : null, h("div.scroll", {}, h("table", {}, h("thead", {}, h("tr", {}, ["", "candidate", "step", KEYS[metric], "MFU", "memory", ""].map((text, number) => h(number > 1 && number < 6 ? "th.number" : "th", { scope: "col" }, text)))),
         h("tbody", {}, rows.map((row) => h(row.fits === false ? "tr.out" : row.number === 1 ? "tr.chosen" : "tr", {}, h("td.number", {}, String(row.number)), h("td.candidate", {}, row.text.replaceAll(/[,_]/g, "$&\u200b")), h("td.number", {}, row.texts.step_time_s || ""), h("td.number", {}, row.texts[metric] || ""), h("td.number", {}, row.texts.mfu || ""), h("td.number", {}, row.texts.peak_memory_bytes || ""),
           h("td.number", {}, h("button.small", { type: "button", "data-row": String(row.number), "aria-label": `open ${row.text}`, onclick: () => open(row) }, "Open")))))))) : null,
-      pruned.length ? h("details.box", {}, h("summary", {}, `Left out (${pruned.length})`), h("ul", {}, pruned.slice(0, 60).map((row) => h("li", {}, `${row.text}: ${row.reason || row.status}`)))) : null,
+      pruned.length ? h("details.box", { open: !rows.length && !answer.is_running }, h("summary", {}, `Left out (${pruned.length})`), h("ul", {}, pruned.slice(0, 60).map((row) => h("li", {}, `${row.text}: ${row.reason || row.status}`)))) : null,
       answer.command ? h("div.box", {}, h("h2", {}, "The same from the command line"), h("pre", { tabindex: "0" }, answer.command)) : null]);
     if (held) found.querySelector(`[data-row="${held}"]`)?.focus({ preventScroll: true });
   }
@@ -80,7 +83,7 @@ export function setUp(home) {
       const { name: chosen, ...asked } = state;
       if (asked.model) keys = { cluster: keys.cluster, ...asked };
       name = chosen || "";
-      drawForm(); drawList();
+      drawForm(); drawList(); address();
       if (name) look(); else found.replaceChildren(h("div.box", {}, h("h2", {}, "Every mesh that a model can be divided by"), h("p", {}, "A search bounds each candidate from its sizes, predicts those that can fit, and keeps all of it on disk. It can be stopped and resumed, here or with hespas study.")));
     },
     leave() { clearTimeout(timer); clearTimeout(listing); },
