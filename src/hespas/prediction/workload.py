@@ -20,7 +20,8 @@ from hespas.prediction.goodput import TOKENS
 from hespas.prediction.machines import node_of, system_of, with_node
 from hespas.prediction.options import PredictOptions, StepOptions
 from hespas.prediction.result import StepKind, StepWork
-from hespas.program.program import Program
+from hespas.program.program import Program, nested_ops
+from hespas.program.scopes import Phase, read_scope
 from hespas.program.types import TensorType, Type
 from hespas.sources.maxtext import MaxTextStep, check_slices
 from hespas.sources.options import MODEL
@@ -183,7 +184,8 @@ def _read_work(program: Program) -> StepWork:
         and type_.element.name in _TOKENS
         and min(type_.shape) > 1
     }
-    stated = StepWork(tokens=source.tokens, model_flops=source.model_flops)
+    kind = StepKind.INFERENCE if _is_forward(program) else StepKind.UNKNOWN
+    stated = StepWork(tokens=source.tokens, model_flops=source.model_flops, kind=kind)
     if len(shapes) != 1:
         return stated
     sequences, length = shapes.pop()
@@ -191,6 +193,14 @@ def _read_work(program: Program) -> StepWork:
     if source.tokens not in {None, tokens}:
         return stated
     return replace(stated, tokens=tokens, samples=sequences, sample_name="sequences")
+
+
+def _is_forward(program: Program) -> bool:
+    """Return whether a recorded step has no backward pass."""
+    if not program.is_recorded:
+        return False
+    names = map(read_scope, {op.scope for op in nested_ops(program.main.body)})
+    return all(name.phase is not Phase.BACKWARD for name in names)
 
 
 _TOKENS = ("i32", "ui32", "i64", "ui64", "si32", "si64")

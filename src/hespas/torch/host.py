@@ -49,7 +49,7 @@ class Host:
         tensors = list(tensors_in((args, kwargs)))
         if not tensors:
             return _factory_elements(func, args, kwargs) <= _MOST_ELEMENTS
-        if any(isinstance(tensor, FakeTensor) or tensor.is_meta for tensor in tensors):
+        if not all(map(_has_data, tensors)):
             for tensor in _written_real(func, args, kwargs):
                 self._unknown[tensor.untyped_storage()] = True
             return False
@@ -94,7 +94,7 @@ class DeviceValues:
             return _elements(inputs[0].shape if inputs else args[0]) <= _MOST_ELEMENTS
         if torch.Tag.nondeterministic_seeded in func.tags or "empty" in func.__name__:
             return False
-        return bool(inputs) and not any(isinstance(tensor, FakeTensor) for tensor in inputs)
+        return bool(inputs) and all(map(_has_data, inputs))
 
     def computed(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Compute on the host what the device computes."""
@@ -108,7 +108,7 @@ class DeviceValues:
     def _on_host(self, value: Any) -> Any:
         """Return a tensor's values on the host; any values where they are not known."""
         known = self.of(value)
-        if not isinstance(known, FakeTensor):
+        if not isinstance(known, torch.Tensor) or _has_data(known):
             return known
         with unset_fake_temporarily():
             return torch.empty(known.shape, dtype=known.dtype)
@@ -138,6 +138,10 @@ class OnHost(TorchDispatchMode):
         del types
         args, kwargs = tree_map(self._values.of, (args, kwargs or {}))
         return func(*args, **kwargs)
+
+
+def _has_data(tensor: torch.Tensor) -> bool:
+    return not (isinstance(tensor, FakeTensor) or tensor.is_meta)
 
 
 def tensors_in(values: Any) -> Iterator[torch.Tensor]:

@@ -4,8 +4,10 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -24,20 +26,24 @@ def train(
     batch: int = 1,
     sequence: int = 4096,
     layers: int | None = None,
-    recompute: bool = True,
+    recompute: bool | None = None,
     compiled: bool = True,
+    attention: str | None = None,
 ) -> Callable[[], None]:
     """Return a step of training: FSDP2 over all ranks, bf16 with f32 weights, AdamW.
 
-    ``config`` is the file of the model's configuration, ``batch`` counts sequences of a rank.
-    With ``recompute`` each layer is computed again in the backward pass.
+    ``config`` is the file of the model's configuration, ``batch`` counts sequences (images) of a
+    rank. With ``recompute``, the default where the model can, each layer is computed again in the
+    backward pass. ``attention`` is a name of transformers for its implementation, by default the
+    one that transformers takes.
     """
     ranks = int(os.environ["WORLD_SIZE"])
     described = _configuration(config, layers)
     with torch.device("meta"):
-        model = _model(described, torch.float32)
+        model = _model(described, torch.float32, attention)
+    inputs = _inputs(model, described)
     model.train()
-    if recompute:
+    if model.supports_gradient_checkpointing if recompute is None else recompute:
         model.gradient_checkpointing_enable({"use_reentrant": False})
     for block in _blocks(model):
         if compiled:
@@ -50,13 +56,13 @@ def train(
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
 
     def step() -> None:
-        ids = torch.randint(0, described.vocab_size, (batch, sequence), device="cuda")
-        model(input_ids=ids, labels=ids, use_cache=False).loss.backward()
+        model(**inputs(batch, sequence)).loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
 
-    step.tokens = ranks * batch * sequence
+    if model.main_input_name == _TEXT:
+        step.tokens = ranks * batch * sequence
     return step
 
 
@@ -67,9 +73,10 @@ def prefill(
     sequence: int = 4096,
     layers: int | None = None,
     compiled: bool = True,
+    attention: str | None = None,
 ) -> Callable[[], None]:
     """Return a step that prefills ``sequence`` tokens in bf16 on one GPU."""
-    model, cache = _for_inference(config, layers, sequence, compiled=compiled)
+    model, cache = _for_inference(config, layers, sequence, attention, compiled=compiled)
     ids = torch.zeros(batch, sequence, dtype=torch.long, device="cuda")
     positions = torch.arange(sequence, device="cuda")
 
@@ -95,9 +102,10 @@ def decode(
     sequence: int = 4096,
     layers: int | None = None,
     compiled: bool = True,
+    attention: str | None = None,
 ) -> Callable[[], None]:
     """Return a decode step of sequences with ``sequence`` cached tokens."""
-    model, cache = _for_inference(config, layers, sequence, compiled=compiled)
+    model, cache = _for_inference(config, layers, sequence, attention, compiled=compiled)
     ids = torch.zeros(batch, 1, dtype=torch.long, device="cuda")
     position = torch.full((1,), sequence - 1, device="cuda")
 
@@ -116,7 +124,7 @@ def decode(
 
 
 def _for_inference(
-    config: str, layers: int | None, sequence: int, *, compiled: bool
+    config: str, layers: int | None, sequence: int, attention: str | None, *, compiled: bool
 ) -> tuple[Any, Any]:
     """Return a model in bf16, and a cache for ``sequence`` tokens."""
     ranks = int(os.environ["WORLD_SIZE"])
@@ -127,7 +135,7 @@ def _for_inference(
         )
     described = _configuration(config, layers)
     with torch.device("cuda"):
-        model = _model(described, torch.bfloat16)
+        model = _model(described, torch.bfloat16, attention)
     model.eval()
     if compiled:
         model.forward = torch.compile(model.forward)
@@ -137,29 +145,70 @@ def _for_inference(
 def _configuration(file: str, layers: int | None) -> Any:
     """Read a ``config.json``; `ProgramError` for a model that transformers does not know."""
     values = json.loads(Path(file).read_text(encoding="utf-8"))
-    kind, known = values.get("model_type", ""), cast("dict[str, Any]", transformers.CONFIG_MAPPING)
-    if kind not in known:
+    kind, named = values.get("model_type", ""), next(iter(values.get("architectures") or ()), "")
+    known = cast("dict[str, Any]", transformers.CONFIG_MAPPING)
+    # A model's own type may run by another one's architecture, as Kimi K2 does.
+    of_architecture = getattr(getattr(transformers, named, None), "config_class", None)
+    described_by = known[kind] if kind in known else of_architecture
+    if described_by is None:
         raise ProgramError(
             f"transformers {transformers.__version__} has no model_type {kind!r}", location=file
         )
-    described = known[kind].from_dict(values)
+    described = described_by.from_dict(values)
     text = described.get_text_config()
     if layers is not None:
         text.num_hidden_layers = layers
         if getattr(text, "layer_types", None):
             text.layer_types = text.layer_types[:layers]
+    for token in ("pad_token_id", "decoder_start_token_id") if text.is_encoder_decoder else ():
+        setattr(text, token, getattr(text, token, None) or 0)
     return text
 
 
-def _model(described: Any, dtype: torch.dtype) -> Any:
-    return transformers.AutoModelForCausalLM.from_config(
-        described, dtype=dtype, attn_implementation="sdpa"
-    )
+def _model(described: Any, dtype: torch.dtype, attention: str | None) -> Any:
+    """Return the model that the file names, and the causal decoder where it names none."""
+    named = next(iter(described.architectures or ()), "")
+    kind = getattr(transformers, named, transformers.AutoModelForCausalLM)
+    build = getattr(kind, "from_config", None) or kind._from_config
+    return build(described, dtype=dtype, attn_implementation=attention)
+
+
+_TEXT = "input_ids"
+_IMAGES = "pixel_values"
+
+
+def _inputs(model: Any, described: Any) -> Callable[[int, int], dict[str, Any]]:
+    """Return what makes a batch of a model, with labels; `ProgramError` for other inputs."""
+
+    def text(batch: int, sequence: int) -> dict[str, Any]:
+        ids = torch.randint(0, described.vocab_size, (batch, sequence), device="cuda")
+        cached = {"use_cache": False} if hasattr(described, "use_cache") else {}
+        return {_TEXT: ids, "labels": ids, **cached}
+
+    def images(batch: int, _: int) -> dict[str, Any]:
+        side = getattr(described, "image_size", _IMAGE_SIDE)
+        pixels = torch.zeros(batch, described.num_channels, side, side, device="cuda")
+        labels = torch.randint(0, described.num_labels, (batch,), device="cuda")
+        return {_IMAGES: pixels, "labels": labels}
+
+    made = {_TEXT: text, _IMAGES: images}.get(model.main_input_name)
+    if made is None or "labels" not in inspect.signature(model.forward).parameters:
+        raise ProgramError(
+            f"{type(model).__name__} has no loss of {' or '.join((_TEXT, _IMAGES))} alone",
+            hint="write a script with its inputs: torch:FILE.py:FUNCTION",
+        )
+    return made
+
+
+_IMAGE_SIDE = 224
+"""Of images of models that take any."""
 
 
 def _blocks(model: Any) -> Iterator[Any]:
-    """Yield the layers: what transformers itself keeps on one device."""
+    """Yield the layers: what transformers itself keeps on one device, without shared weights."""
     names: set[str] = set(model._no_split_modules or ())
+    uses = Counter(id(weight) for _, weight in model.named_parameters(remove_duplicate=False))
     for module in model.modules():
-        if type(module).__name__ in names:
+        is_alone = all(uses[id(weight)] == 1 for weight in module.parameters())
+        if type(module).__name__ in names and is_alone:
             yield module

@@ -114,3 +114,18 @@ def nested():
 def test_what_has_no_shapes_is_an_error_with_its_line(function: str, message: str) -> None:
     with pytest.raises((ProgramError, UnsupportedError), match=message):
         record(WITHOUT_SHAPES, function, eager=True)
+
+
+def test_numbers_of_a_model_without_memory_are_not_read() -> None:
+    script = """
+import torch
+
+def train():
+    with torch.device("meta"):
+        counted = torch.tensor(0)
+        counted.zero_()
+        norm = torch.nn.BatchNorm2d(8)
+    norm.to_empty(device="cuda")
+    return lambda: norm(torch.zeros(2, 8, 4, 4, device="cuda")).sum().backward()
+"""
+    assert operations(record(script, eager=True), "aten::native_batch_norm")

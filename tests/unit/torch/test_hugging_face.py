@@ -34,7 +34,7 @@ _PRODUCTS = 7
 
 
 def _recorded(directory: Path, *, step: str, devices: int = 1, **values: object) -> RecordedStep:
-    (directory / "config.json").write_text(json.dumps(_CONFIG | values))
+    (directory / "config.json").write_text(json.dumps(values or _CONFIG))
     found = hugging_face_step(
         f"hf:{directory}",
         {"batch": "2", "sequence": "64"},
@@ -68,3 +68,58 @@ def test_what_is_not_served_is_refused(tmp_path: Path) -> None:
         _recorded(tmp_path, step="prefill", devices=2)
     with pytest.raises(ProgramError, match="has no model_type 'unheard_of'"):
         _recorded(tmp_path, step="train", model_type="unheard_of")
+    with pytest.raises(ProgramError, match="has no loss of input_ids or pixel_values alone"):
+        _recorded(tmp_path, step="train", model_type="vit", architectures=["ViTModel"], **_LAYERS)
+
+
+_LAYERS = {
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+}
+_OTHERS: dict[str, dict[str, object]] = {
+    "weights that two modules share": {
+        "model_type": "bert",
+        "architectures": ["BertForMaskedLM"],
+        **_LAYERS,
+    },
+    "an encoder and a decoder": {
+        "model_type": "t5",
+        "architectures": ["T5ForConditionalGeneration"],
+        "is_encoder_decoder": True,
+        "d_model": 64,
+        "d_ff": 128,
+        "num_layers": 2,
+    },
+    "images": {
+        "model_type": "vit",
+        "architectures": ["ViTForImageClassification"],
+        "image_size": 32,
+        **_LAYERS,
+    },
+    "convolutions, which are not computed again": {
+        "model_type": "resnet",
+        "architectures": ["ResNetForImageClassification"],
+        "embedding_size": 8,
+        "hidden_sizes": [16, 32],
+        "depths": [1, 1],
+    },
+    "attention that torch has no kernel for": {
+        "model_type": "gpt_oss",
+        "architectures": ["GptOssForCausalLM"],
+        **_LAYERS,
+        "num_key_value_heads": 1,
+        "head_dim": 32,
+        "num_local_experts": 4,
+        "vocab_size": 1000,
+    },
+}
+
+
+@pytest.mark.parametrize("values", _OTHERS.values(), ids=_OTHERS)
+def test_other_models_than_decoders_are_trained(tmp_path: Path, values: dict[str, object]) -> None:
+    step = _recorded(tmp_path, step="train", devices=2, **values)
+    assert {call.phase for call in operations(step)} >= {"forward", "backward"}
+    has_text = values["model_type"] not in {"vit", "resnet"}
+    assert step.tokens == (2 * 2 * 64 if has_text else None)
