@@ -149,7 +149,7 @@ def _configuration(file: str, layers: int | None) -> Any:
     known = cast("dict[str, Any]", transformers.CONFIG_MAPPING)
     # A model's own type may run by another one's architecture, as Kimi K2 does.
     of_architecture = getattr(getattr(transformers, named, None), "config_class", None)
-    described_by = known[kind] if kind in known else of_architecture
+    described_by = known.get(kind, of_architecture)
     if described_by is None:
         raise ProgramError(
             f"transformers {transformers.__version__} has no model_type {kind!r}", location=file

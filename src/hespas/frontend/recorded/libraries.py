@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import prod
 
 import msgspec
 
@@ -236,7 +237,7 @@ def template_of(call: KernelCall) -> Operation | None:
     indices = [
         tensor for tensor in call.reads if tensor.dtype == "int32" and len(tensor.shape) == 4
     ]
-    arrays = [tensor for tensor in call.reads if tensor.dtype != "int32" and len(tensor.shape) == 4]
+    numbers = [tensor for tensor in call.reads if tensor.dtype != "int32"]
     if "flex_attention" not in call.kernel or not indices:
         raise UnsupportedError(
             f"{call.kernel} is a template of Inductor's, and how often its loops run is not known",
@@ -250,16 +251,13 @@ def template_of(call: KernelCall) -> Operation | None:
             hint="make the mask by create_block_mask, of positions and of tensors that the host "
             "made and copied to the GPU",
         )
-    query, key, value, *gradients = arrays
+    query, key, value, *others = _by_heads(numbers)
     name = "aten::_scaled_dot_product_flash_attention"
     inputs, outputs = (query, key, value), call.writes
     if "backward" in call.kernel:
-        gradient, *gradients = gradients
-        scales = [
-            tensor for tensor in call.reads if len(tensor.shape) == 3 and tensor.dtype != "int32"
-        ]
+        normaliser, delta, gradient, *gradients = others[:5]
         name = f"{name}_backward"
-        inputs, outputs = (gradient, *inputs, *scales[:2]), (*gradients, *call.writes)
+        inputs, outputs = (gradient, *inputs, normaliser, delta), (*gradients, *call.writes)
     return Operation(
         name=f"{name}.default",
         inputs=inputs,
@@ -269,6 +267,33 @@ def template_of(call: KernelCall) -> Operation | None:
         scope=call.scope,
         phase=call.phase,
         place=call.place,
+    )
+
+
+def _by_heads(numbers: Sequence[RecordedTensor]) -> Tensors:
+    """Return FlexAttention's arguments, query, key and value as (batch, heads, length, size).
+
+    One that a product has just written comes with that product's shape. The fourth argument has a
+    number for each row of the query.
+    """
+    query, key, value, normaliser, *others = numbers
+    rows = normaliser.shape
+    query = _shaped(query, rows)
+    if len(key.shape) == len(value.shape) == 2:
+        keys = (rows[0], prod(key.shape) // (rows[0] * rows[2] * query.shape[-1]), rows[2])
+    else:
+        keys = (value if len(key.shape) == 2 else key).shape[:3]
+    return (query, _shaped(key, keys), _shaped(value, keys), normaliser, *others)
+
+
+def _shaped(tensor: RecordedTensor, rows: tuple[int, ...]) -> RecordedTensor:
+    if len(tensor.shape) == 4:
+        return tensor
+    batch, heads, length = rows
+    row = prod(tensor.shape) // (batch * length)
+    size = row // heads
+    return msgspec.structs.replace(
+        tensor, shape=(*rows, size), strides=(length * row, size, row, 1)
     )
 
 

@@ -217,16 +217,23 @@ def flex(
     backward: bool = False,
     name: str = "flex_attention",
     attended: float | None = None,
+    flat: int | None = None,
 ) -> RecordedStep:
-    """Return a step with a kernel of FlexAttention over masks of so many blocks in a row."""
-    wide = [tensor(number, 2, 16, 512, 64) for number in range(7)]
+    """Return a step with a kernel of FlexAttention over masks of so many blocks in a row.
+
+    Of query, key and value, ``flat`` has the shape of the product that makes it.
+    """
+    arrays = [tensor(number, 2, heads, 512, 64) for number, heads in enumerate((16, 8, 8))]
+    if flat is not None:
+        arrays[flat] = tensor(flat, 2 * 512, arrays[flat].shape[1] * 64)
     scales = [tensor(number, 2, 16, 512, dtype="float32") for number in (10, 11)]
+    gradients = [tensor(4, 2, 16, 512, 64), tensor(5, 2, 16, 512, 64), tensor(6, 2, 8, 512, 64)]
     indices = tensor(12, 1, 1, blocks, blocks, dtype="int32")
     suffix = "_backward" if backward else ""
     call = KernelCall(
         kernel=f"triton_tem_fused_{name}{suffix}_0",
-        reads=(*wide[: 6 if backward else 3], *scales, indices),
-        writes=(wide[6],),
+        reads=(*arrays, *scales, *(gradients if backward else ()), indices),
+        writes=(tensor(7, 2, 8 if backward else 16, 512, 64),),
         grids=((4, 2, 16),),
         attended=attended,
         place="a.py:3",
@@ -244,6 +251,18 @@ def test_flex_attention_without_a_mask_computes_all_pairs(*, backward: bool) -> 
     assert (attention.query_length, attention.key_length, attention.is_causal) == (512, 512, False)
     assert attention.is_backward is backward
     assert any("FlexAttention" in text for text in program.assumptions)
+
+
+@pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize("flat", [0, 1, 2])
+def test_flex_attention_reads_what_a_product_has_written(flat: int, *, backward: bool) -> None:
+    shaped, read = (
+        load_per_device(
+            encode_recorded(flex(blocks=1, backward=backward, flat=each)), name="step.json"
+        ).program.main.body.operations[0]
+        for each in (None, flat)
+    )
+    assert attentions(read) == attentions(shaped)
 
 
 @pytest.mark.parametrize("backward", [False, True])
