@@ -191,13 +191,13 @@ def _inputs(model: Any, described: Any) -> Callable[[int, int], dict[str, Any]]:
         labels = torch.randint(0, described.num_labels, (batch,), device="cuda")
         return {_IMAGES: pixels, "labels": labels}
 
-    made = {_TEXT: text, _IMAGES: images}.get(model.main_input_name)
-    if made is None or "labels" not in inspect.signature(model.forward).parameters:
+    inputs = {_TEXT: text, _IMAGES: images}.get(model.main_input_name)
+    if inputs is None or "labels" not in inspect.signature(model.forward).parameters:
         raise ProgramError(
             f"{type(model).__name__} has no loss of {' or '.join((_TEXT, _IMAGES))} alone",
             hint="write a script with its inputs: torch:FILE.py:FUNCTION",
         )
-    return made
+    return inputs
 
 
 _IMAGE_SIDE = 224
