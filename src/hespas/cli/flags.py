@@ -44,36 +44,67 @@ class _File(click.Path):
 FILE = _File()
 
 
+def _complete_model(
+    ctx: click.Context,  # noqa: ARG001 - click's signature
+    param: click.Parameter,  # noqa: ARG001 - as above
+    incomplete: str,
+) -> list[CompletionItem]:
+    from hespas.models.catalogue import names  # noqa: PLC0415 - of completion alone
+
+    return [CompletionItem(name) for name in names() if name.startswith(incomplete)]
+
+
 class _Workload(_File):
     """A program or a model; shells complete both."""
 
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        from hespas.models.catalogue import names  # noqa: PLC0415 - of completion alone
-
-        models = [CompletionItem(name) for name in names() if name.startswith(incomplete)]
+        models = _complete_model(ctx, param, incomplete)
         return [*models, *super().shell_complete(ctx, param, incomplete)]
 
 
 def _complete_preset(
     ctx: click.Context,  # noqa: ARG001 - click's signature
-    param: click.Parameter,
+    param: click.Parameter,  # noqa: ARG001 - as above
     incomplete: str,
 ) -> list[CompletionItem]:
     """Complete a part, a system, or the part of ``COUNTxPART``."""
     from hespas.hardware.presets import device_names, system_names  # noqa: PLC0415 - as above
 
     count, times, part = incomplete.partition("x")
-    if param.name == "cluster" and count.isdecimal() and times:
+    if count.isdecimal() and times:
         choices = [f"{count}x{name}" for name in device_names() if name.startswith(part)]
     else:
         choices = [*device_names(), *system_names()]
     return [CompletionItem(name) for name in choices if name.startswith(incomplete)]
 
 
-_OF_PRESETS = frozenset({"cluster", "node", "system"})
-"""Options whose values name hardware."""
+def _complete_value(
+    ctx: click.Context,  # noqa: ARG001 - click's signature
+    param: click.Parameter,
+    incomplete: str,
+) -> list[CompletionItem]:
+    """Complete a value that the workload, or another package, reads."""
+    from hespas.models.model import CHOICES  # noqa: PLC0415 - as above
+    from hespas.models.software import SOFTWARE  # noqa: PLC0415 - as above
+    from hespas.serve.engine import ENGINES  # noqa: PLC0415 - as above
+
+    values = {**CHOICES, "software": tuple(SOFTWARE), "engine": tuple(ENGINES)}
+    known = values.get(param.name or "", ())
+    return [CompletionItem(value) for value in known if value.startswith(incomplete)]
+
+
+_COMPLETED = {
+    **dict.fromkeys(("cluster", "node", "system"), _complete_preset),
+    **dict.fromkeys(("attention", "dtype", "engine", "remat", "software"), _complete_value),
+}
+"""What completes the values of options that have no choices of their own."""
+
+model_argument = click.argument("model", shell_complete=_complete_model)
+known_model_argument = click.argument("name", required=False, shell_complete=_complete_model)
+preset_argument = click.argument("name", required=False, shell_complete=_complete_preset)
+exported_argument = click.argument("source", required=False, shell_complete=_complete_model)
 
 
 def combined(*decorators: Callable[[Any], Any]) -> Callable[[Function], Function]:
@@ -147,8 +178,8 @@ def _click_option(field: Option, names: Collection[str]) -> Callable[[Any], Any]
         kind = FILE
     elif field.kinds == (int,) and field.parse is None:
         kind = int
-    if field.name in _OF_PRESETS:
-        settings["shell_complete"] = _complete_preset
+    if field.name in _COMPLETED and not field.choices:
+        settings["shell_complete"] = _COMPLETED[field.name]
     settings |= {"type": kind, "multiple": field.repeats, "metavar": field.metavar}
     return both(field.name, *field.aliases, **settings)
 

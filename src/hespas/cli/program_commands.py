@@ -48,7 +48,7 @@ _MAXTEXT = "maxtext"
 
 
 @answering("export", example="hespas export llama3-1b --mesh fsdp=8 -o step.mlir", has_json=False)
-@click.argument("source", required=False)
+@flags.exported_argument
 @click.argument("settings", nargs=-1, metavar="[[CONFIG.yml] KEY=VALUE ...]")
 @flags.plain(
     "--list",

@@ -172,7 +172,7 @@ def schema(kind: str, output: Path | None) -> int:
 
 
 @answering("hardware", example="hespas hardware 32xH100_80GB", has_log=False)
-@click.argument("name", required=False)
+@flags.preset_argument
 def hardware(*, name: str | None) -> Answer:
     """List the presets, or show all figures of NAME, with their sources.
 
@@ -192,7 +192,7 @@ def hardware(*, name: str | None) -> Answer:
 
 
 @answering("models", example="hespas models Qwen/Qwen3-30B-A3B", has_log=False)
-@click.argument("name", required=False)
+@flags.known_model_argument
 @flags.plain(
     "--set",
     "settings",

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import click
 import msgspec
 
 from hespas.cli import flags
@@ -20,7 +19,7 @@ from hespas.serve.together import is_file_of_models, serving_together
     "serve",
     example="hespas serve Qwen/Qwen3-8B --cluster 8xH100_80GB --mesh tp=2 --rate 20",
 )
-@click.argument("model")
+@flags.model_argument
 @flags.derived(ServeOptions, without=NOT_SERVED)
 def serve(model: str, **values: Any) -> Answer:
     """Predict latencies and throughput of MODEL served under a load.

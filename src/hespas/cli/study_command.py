@@ -341,7 +341,7 @@ for _command in (run, resume, status, best, table, compare):
 
 
 @answering("sweep", example="hespas sweep llama3-8b --cluster 8xH100_80GB,16xH100_80GB")
-@click.argument("model")
+@flags.model_argument
 @searched
 @_default_output_option
 @flags.derived(ExecutorOptions)
@@ -372,7 +372,7 @@ _SHARED = ("cluster", "dtype", "attention", "workers", "time_limit")
 
 
 @answering("search", example="hespas search llama3-70b --cluster 256xH100_80GB")
-@click.argument("model")
+@flags.model_argument
 @searched
 @flags.plain(
     "--compile",
