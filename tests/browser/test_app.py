@@ -344,9 +344,9 @@ def test_what_is_typed_stays_when_a_search_ends(page: Page, server: Server) -> N
     page.locator("#search-batch").press_sequentially("6")
     page.get_by_text("finished").wait_for()
     page.locator("#search-batch").press_sequentially("4")
+    page.unroute("**/api/search")
     for route in waiting:
         route.continue_()
-    page.unroute("**/api/search")
     expect(page.locator("#search form")).not_to_contain_text("running")
     expect(page.locator("#search-batch")).to_have_value("64")
     expect(page.locator("#search-batch")).to_be_focused()
@@ -369,6 +369,23 @@ def test_a_search_that_ends_unseen_is_not_shown_as_running(page: Page, server: S
     expect(page.locator("#search form")).to_contain_text("running")
     expect(page.locator("#search form")).not_to_contain_text("running")
     page.unroute("**/api/search")
+
+
+def test_an_answer_that_comes_in_another_view_leaves_its_address(
+    page: Page, server: Server
+) -> None:
+    waiting: list[Route] = []
+    page.route("**/api/ask", lambda route: _held(route, '"describe"', waiting))
+    show(page, server, f"#predict?{WHERE}&mesh.tp=3")
+    while not waiting:
+        page.wait_for_timeout(50)
+    page.click("nav a[data-view=search]")
+    expect(page.locator("#search-start")).to_be_visible()
+    page.unroute("**/api/ask")
+    with page.expect_request(lambda request: '"quick"' in (request.post_data or "")):
+        for route in waiting:
+            route.continue_()
+    assert "#search" in page.url
 
 
 def test_an_upload_that_is_refused_leaves_the_answer(page: Page) -> None:

@@ -301,7 +301,8 @@ _UNLIMITED = "100kW"
 def _applied(change: str, report: RunReport, dimensions: Sequence[int]) -> dict[str, object]:
     """Return the options that make a change, empty if none does."""
     match change:
-        case changes.LINKS_DOUBLED if dimensions:
+        # Factors are of the system's own links: a second one would replace the first.
+        case changes.LINKS_DOUBLED if dimensions and "link_bandwidth" not in report.options:
             return {"link_bandwidth": ",".join(f"{number}=x2" for number in dimensions)}
         case changes.MEMORY_DOUBLED if report.peak_bytes_per_s is not None:
             return {"memory_bandwidth": f"{2 * report.peak_bytes_per_s / 1e9:.10g}GB/s"}

@@ -128,6 +128,13 @@ def test_an_applied_change_makes_the_step_that_its_row_says(name: str) -> None:
     assert changed["cards"][0]["text"] == row["step"]
 
 
+@pytest.mark.starts_jax
+def test_links_that_are_changed_are_not_doubled_by_a_click() -> None:
+    state = {**STATE, "link_bandwidth": "0=x2"}
+    (row,) = [each for each in ask("whole", state)["view"]["changes"] if "link" in each["text"]]
+    assert row["apply"] == {}
+
+
 def test_an_error_has_the_option_that_answers_all_the_same() -> None:
     state = {"model": "llama3-70b", "cluster": "8xH100_80GB", "mesh": {"pipe": 8}}
     answer = ask("quick", state)

@@ -9,7 +9,7 @@ const LINK = [1, 0.5, 0], DEVICE = [1, 1.2, 2];
 
 export function setUp(home) {
   const FIRST = { model: "llama3-8b", cluster: "16xH100_80GB" };
-  let state = FIRST, network = null, marks = { devices: {}, links: {} }, base = null, turn = 0;
+  let state = FIRST, network = null, marks = { devices: {}, links: {} }, base = null, turn = 0, placed = null;
   const called = new Map(); // Links by the name that files of imperfections have, as the picture calls them.
   const form = h("form.panel.knobs", { "aria-label": "The cluster", onsubmit: (event) => event.preventDefault() });
   const drawn = redrawn(form), found = h("div.answer"), picture = h("div.box"), result = h("div.answer"), file = h("div.answer");
@@ -23,7 +23,7 @@ export function setUp(home) {
       h("fieldset", {}, h("legend", {}, "Not perfect"), listed.length ? h("ul.note", {}, listed.map((text) => h("li", {}, text))) : null, h("p.note", {}, "Click a device: slow, slower, as it should be. Click a link: half its bandwidth, dead, as it should be. By keyboard: Tab to it, Enter."),
         h("button", { type: "button", disabled: !listed.length, onclick: () => { marks = { devices: {}, links: {} }; redraw(); } }, "All as it should be")));
   }
-  const address = () => history.replaceState(null, "", addressOf("cluster", { ...state, device: marks.devices, link: marks.links }));
+  const address = () => { if (!home.hidden) history.replaceState(null, "", addressOf("cluster", { ...state, device: marks.devices, link: marks.links })); };
   const move = (next) => { state = next; marks = { devices: {}, links: {} }; base = null; address(); load(); };
   const next = (values, now) => values[(values.indexOf(now) + 1) % values.length];
   function turnLink(links) { const now = marks.links[links[0]] ?? 1, scale = next(LINK, now); for (const link of links) if (scale === 1) delete marks.links[link]; else marks.links[link] = scale; redraw(); }
@@ -120,6 +120,9 @@ export function setUp(home) {
   async function redraw() {
     draw(); drawForm(); address();
     const mine = ++turn;
+    await placed;
+    if (mine !== turn) return;
+    address();
     const written = await post("/api/imperfect", marks);
     if (mine !== turn) return;
     const perfect = Object.fromEntries(Object.entries(state).filter(([, value]) => value !== "" && value !== undefined));
@@ -139,6 +142,13 @@ export function setUp(home) {
     result.replaceChildren(h("dl.cards", {}, h("div", {}, h("dt", {}, `Step of ${state.model}${state.mesh ? `, ${Object.entries(state.mesh).map((axis) => axis.join("=")).join(",")}` : ""}`), h("dd", {}, h("strong", { id: "cluster-step" }, step.text), base && written.path ? h(more > 5e-5 ? "span.worse" : "span.note", { id: "cluster-change" }, more > 5e-5 ? `+${(100 * more).toFixed(1)} % to a perfect cluster` : "as on a perfect cluster") : h("span.note", {}, "on a perfect cluster")))));
     file.replaceChildren(...[written.path ? h("div.box", {}, h("h2", {}, "The file of these imperfections"), h("pre", { tabindex: "0" }, written.text), h("p", {}), h("button.main", { type: "button", onclick: () => go("predict", about) }, "Predict with them")) : null].filter(Boolean));
   }
+  // The mesh that the model takes on these devices: marks wait for it.
+  async function place() {
+    const { model, cluster, node } = state;
+    const { mesh = {} } = await ask("describe", { model, cluster, ...(node ? { node } : {}) });
+    const used = Object.entries(mesh).filter(([, size]) => size > 1);
+    if (used.length && !state.mesh && state.model === model && state.cluster === cluster) state = { ...state, mesh: Object.fromEntries(used) };
+  }
   async function load() {
     drawForm();
     network = null; picture.replaceChildren(h("p.note", {}, "reading the system")); result.replaceChildren(); file.replaceChildren();
@@ -146,13 +156,7 @@ export function setUp(home) {
     if (mine !== turn) return;
     if (answer.error) return picture.replaceChildren(h("div.error", { role: "alert" }, answer.error));
     network = answer;
-    draw(); drawForm();
-    if (!state.mesh) {
-      const { mesh = {} } = await ask("describe", { model: state.model, cluster: state.cluster, ...(state.node ? { node: state.node } : {}) });
-      if (mine !== turn) return;
-      const used = Object.entries(mesh).filter(([, size]) => size > 1);
-      if (used.length) state = { ...state, mesh: Object.fromEntries(used) };
-    }
+    placed = state.mesh ? null : place();
     redraw();
   }
   const numbers = (pairs = {}) => Object.fromEntries(Object.entries(pairs).map(([name, scale]) => [name, Number(scale)]));

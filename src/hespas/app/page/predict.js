@@ -25,13 +25,15 @@ export function setUp(home) {
   home.append(h("div.split", {}, knobs, h("div.answer", {}, status, problem, cards, body, copies)));
 
   // ---- the state: one place that changes it, remembers it, and writes the address
+  // An answer may come when another view is there, whose address stays.
+  const address = () => { if (!home.hidden) history.replaceState(null, "", addressOf("predict", state)); };
   function change(next, { remember = true } = {}) {
     const old = state;
     for (const key of Object.keys(next)) if (next[key] === "" || next[key] === null || next[key] === undefined) delete next[key];
     if (same(old, next)) return;
     if (remember) undone.push(old);
     state = next;
-    history.replaceState(null, "", addressOf("predict", state));
+    address();
     const isOther = old.model !== state.model || old.cluster !== state.cluster || old.prefill !== state.prefill || old.decode !== state.decode;
     if (isOther) describe(); else { drawKnobs(); predict(); }
   }
@@ -74,7 +76,7 @@ export function setUp(home) {
       if (!isLegal) {
         const own = known.axes.map((axis) => known.mesh[axis.name] ?? 1);
         const mesh = known.meshes.find((each) => same(each, own)) || known.meshes[0];
-        if (mesh) { state = { ...state, mesh: meshOf(mesh) }; history.replaceState(null, "", addressOf("predict", state)); }
+        if (mesh) { state = { ...state, mesh: meshOf(mesh) }; address(); }
       }
     }
     drawKnobs(); predict();
@@ -89,6 +91,8 @@ export function setUp(home) {
           h("button", { type: "button", onclick: () => file.click() }, "Upload config.json"), file), refused ? h("div.error", { role: "alert" }, refused) : null),
       h("fieldset", {}, h("legend", {}, "Where"), clusterFields("", state, (cluster, node) => set({ ...ELSEWHERE, cluster, node }), { own: true })),
     ];
+    const others = alsoSet();
+    if (others.length) rows.push(h("fieldset", { id: "also" }, h("legend", {}, "Also set"), others.map(([text, drop]) => h("div.row", {}, h("span.grow.note", {}, text), h("button.small", { type: "button", "aria-label": `drop ${text}`, onclick: drop }, "Drop")))));
     if (known?.axes.length) {
       const now = sizesNow();
       rows.push(h("fieldset", { id: "mesh" }, h("legend", {}, `Mesh of ${known.devices} devices`), known.axes.map((axis, number) => {
@@ -100,8 +104,6 @@ export function setUp(home) {
       }), h("details.note", {}, h("summary", {}, "What each axis divides"), h("dl.words", {}, known.axes.filter((axis) => axis.help).map((axis) => [h("dt", {}, axis.name), h("dd", {}, axis.help)]).flat()))));
     }
     if (known && Object.keys(known.settings).length) rows.push(...modelKnobs());
-    const others = alsoSet();
-    if (others.length) rows.push(h("fieldset", { id: "also" }, h("legend", {}, "Also set"), others.map(([text, drop]) => h("div.row", {}, h("span.grow.note", {}, text), h("button.small", { type: "button", "aria-label": `drop ${text}`, onclick: drop }, "Drop")))));
     rows.push(h("div.row.last", {}, h("button", { type: "button", id: "undo", disabled: !undone.length, onclick: undo }, "Undo"), h("button", { type: "button", id: "reset", onclick: () => change(clone(FIRST)) }, "Start over")));
     drawn(...rows);
   }
@@ -314,9 +316,9 @@ export function setUp(home) {
       if (!known || !same(next, state)) {
         if (known) undone.push(state);
         state = clone(next); state.model ??= FIRST.model; state.cluster ??= FIRST.cluster;
-        history.replaceState(null, "", addressOf("predict", state));
+        address();
         drawKnobs(); describe();
-      } else history.replaceState(null, "", addressOf("predict", state));
+      } else address();
     },
   };
 }
