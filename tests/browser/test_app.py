@@ -344,9 +344,11 @@ def test_what_is_typed_stays_when_a_search_ends(page: Page, server: Server) -> N
     page.locator("#search-batch").press_sequentially("6")
     page.get_by_text("finished").wait_for()
     page.locator("#search-batch").press_sequentially("4")
-    page.unroute("**/api/search")
+    while not waiting:
+        page.wait_for_timeout(50)
     for route in waiting:
         route.continue_()
+    page.unroute("**/api/search")
     expect(page.locator("#search form")).not_to_contain_text("running")
     expect(page.locator("#search-batch")).to_have_value("64")
     expect(page.locator("#search-batch")).to_be_focused()
@@ -381,10 +383,10 @@ def test_an_answer_that_comes_in_another_view_leaves_its_address(
         page.wait_for_timeout(50)
     page.click("nav a[data-view=search]")
     expect(page.locator("#search-start")).to_be_visible()
-    page.unroute("**/api/ask")
     with page.expect_request(lambda request: '"quick"' in (request.post_data or "")):
         for route in waiting:
             route.continue_()
+    page.unroute("**/api/ask")
     assert "#search" in page.url
 
 
