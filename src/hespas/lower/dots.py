@@ -12,7 +12,7 @@ from math import ceil, prod
 from msgspec.structs import replace
 
 from hespas.base.frozen import frozen
-from hespas.program.attrs import DotAttrs
+from hespas.program.attrs import NO_ATTRS, DotAttrs
 from hespas.program.program import Block, Op, Value, shape_of, size_of, tensor_of, values_read
 from hespas.program.rewrite import Builder, Pattern
 from hespas.program.types import TensorType, element_type, size_bytes
@@ -268,8 +268,32 @@ class _Dot:
 
 def with_merged_dots(block: Block) -> Block:
     """Merge small products that share an operand."""
+    groups = [group for group in _sharing(block.operations) if len(group) > 1]
+    return _with_merged(block, groups, are_held=False)
+
+
+def with_held_weights_merged(block: Block) -> Block:
+    """Merge small products of held weights that share rows.
+
+    Such weights are one matrix in memory, which nothing puts together: vLLM's fused_qkv_a_proj, a Mamba's
+    in_proj. Weights that are made of others in a step, as in training, are multiplied one by one.
+    """
+    uses = Uses(block.operations)
+    held = set(block.arguments)
+    groups = [
+        [dot for dot in group if uses.source(dot.op.operands[1 - dot.shared], _is_part) in held]
+        for group in _sharing(block.operations)
+    ]
+    return _with_merged(block, [group for group in groups if len(group) > 1], are_held=True)
+
+
+def _is_part(op: Op) -> bool:
+    """Return whether an operation is a layout, or a part, of what it reads."""
+    return op.kind in {*_VIEWS, "slice", "dynamic_slice"}
+
+
+def _with_merged(block: Block, groups: Sequence[Sequence[_Dot]], *, are_held: bool) -> Block:
     *operations, end = block.operations
-    groups = [group for group in _sharing(operations) if len(group) > 1]
     producer = {result: place for place, op in enumerate(operations) for result in op.results}
     replaced: dict[int, list[Op]] = {}
     for group in groups:
@@ -277,7 +301,7 @@ def with_merged_dots(block: Block) -> Block:
         chosen = _independent(free, operations, producer)
         if len(chosen) > 1:
             replaced.update({dot.place: [] for dot in chosen})
-            replaced[chosen[-1].place] = [*_merged(chosen)]
+            replaced[chosen[-1].place] = [*_merged(chosen, are_held=are_held)]
     if not replaced:
         return block
     changed = [new for place, op in enumerate(operations) for new in replaced.get(place, (op,))]
@@ -353,8 +377,11 @@ def _needs(
     return False
 
 
-def _merged(dots: Sequence[_Dot]) -> Iterator[Op]:
-    """Yield the operations that compute all products as one: concatenated, multiplied, sliced."""
+def _merged(dots: Sequence[_Dot], *, are_held: bool) -> Iterator[Op]:
+    """Yield the operations that compute all products as one: concatenated, multiplied, sliced.
+
+    Matrices that ``are_held`` as one are concatenated by nothing.
+    """
     first, shared, free = dots[0].op, dots[0].shared, 1 - dots[0].shared
     attrs = first.attrs
     assert isinstance(attrs, DotAttrs)  # noqa: S101 - checked where they were found
@@ -373,6 +400,9 @@ def _merged(dots: Sequence[_Dot]) -> Iterator[Op]:
         flat.append(build.reshape(dot.op.operands[free], matrix))
     axis = count if is_first else 0
     joined = build.concatenate(flat, axis)
+    if are_held:
+        *_, concatenation = build.operations
+        build.operations[-1] = replace(concatenation, kind="bitcast", attrs=NO_ATTRS)
     numbers = tuple(range(count)) if is_first else tuple(range(1, count + 1))
     total, rows = shape_of(joined)[axis], both[shared].sizes(both[shared].free)
     element = tensor_of(first.results[0]).element

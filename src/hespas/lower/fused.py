@@ -153,7 +153,8 @@ RULES: tuple[tuple[Writer, Pattern | Callable[[Block], Block]], ...] = (
     (_OF_CUDA, sorts.LIBRARY_SORTS),
     (Writer.GPU, _SCATTERED_ONTO),
     (_ALL, expand.OPENED_WINDOWS),
-    (_ALL, dots.with_merged_dots),
+    (Writer.GPU | Writer.TPU, dots.with_merged_dots),
+    (Writer.LIBRARY, dots.with_held_weights_merged),
     (Writer.GPU, dots.PADDED_DOTS),
 )
 """What is rewritten in each block before its values get layouts, and by whom."""

@@ -119,6 +119,11 @@ def _operands(op: Op, leaves: Leaves) -> list[Buffers]:
     return [leaves[value] for value in op.operands]
 
 
+def _first(op: Op, leaves: Leaves) -> list[Buffers]:
+    """Return the buffers of the first of several matrices that lie behind each other."""
+    return [leaves[op.operands[0]]]
+
+
 def _grouped(op: Op, leaves: Leaves) -> list[Buffers]:
     return [tuple([leaf for value in op.operands for leaf in leaves[value]])]
 
@@ -133,7 +138,8 @@ def _member(op: Op, leaves: Leaves) -> list[Buffers]:
 
 
 VIEWS: Mapping[str, Callable[[Op, Leaves], list[Buffers]]] = {
-    **dict.fromkeys(("bitcast", "optimization_barrier", "reshape"), _operands),
+    **dict.fromkeys(("optimization_barrier", "reshape"), _operands),
+    "bitcast": _first,
     "get_tuple_element": _member,
     "tuple": _grouped,
 }

@@ -3,7 +3,11 @@ from __future__ import annotations
 import pytest
 
 from hespas.frontend.load import load_source
-from hespas.lower.dots import ROUNDED_OPERANDS, with_merged_dots
+from hespas.lower.dots import (
+    ROUNDED_OPERANDS,
+    with_held_weights_merged,
+    with_merged_dots,
+)
 from hespas.program.program import Op
 from hespas.work.gemm import gemms
 from programs import main_function
@@ -67,3 +71,36 @@ def test_operands_are_rounded_where_the_algorithm_says_so() -> None:
     made = rewritten(given, ROUNDED_OPERANDS)
     assert [op.kind for op in made] == ["convert", "convert", "dot_general"]
     assert made[-1].results == given[-1].results
+
+
+def held_weights_merged(*, is_made: bool) -> list[Op]:
+    stack, weight, rows = "4x512x256xbf16", "512x256xbf16", "8x512xbf16"
+    cut, made = "1x512x256xbf16", "8x256xbf16"
+    types = f"(tensor<{rows}>, tensor<{weight}>) -> tensor<{made}>"
+    text = main_function(
+        f"""%cut = stablehlo.slice %stack [0:1, 0:512, 0:256] : (tensor<{stack}>) -> tensor<{cut}>
+        %v = stablehlo.reshape %cut : (tensor<{cut}>) -> tensor<{weight}>
+        %n = stablehlo.negate %v : tensor<{weight}>
+        %q = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0] : {types}
+        %k = stablehlo.dot_general %x, {"%n" if is_made else "%v"}, contracting_dims = [1] x [0]
+          : {types}
+        return %q, %k : tensor<{made}>, tensor<{made}>""",
+        arguments=f"%x: tensor<{rows}>, %w: tensor<{weight}>, %stack: tensor<{stack}>",
+        results=f"tensor<{made}>, tensor<{made}>",
+    )
+    program = load_source(text.encode(), name="test.mlir")
+    return [*with_held_weights_merged(program.main.body).operations[:-1]]
+
+
+def test_held_weights_are_one_matrix_that_nothing_puts_together() -> None:
+    operations = held_weights_merged(is_made=False)
+    (product,) = [gemm for op in operations for gemm in gemms(op)]
+    assert (product.m, product.n, product.k) == (8, 512, 512)
+    assert "concatenate" not in [op.kind for op in operations]
+    assert [len(op.operands) for op in operations if op.kind == "bitcast"] == [2]
+
+
+def test_weights_that_a_step_makes_are_multiplied_one_by_one() -> None:
+    kinds = [op.kind for op in held_weights_merged(is_made=True)]
+    assert kinds.count("dot_general") == 2
+    assert "bitcast" not in kinds
