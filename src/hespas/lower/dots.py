@@ -275,8 +275,8 @@ def with_merged_dots(block: Block) -> Block:
 def with_held_weights_merged(block: Block) -> Block:
     """Merge small products of held weights that share rows.
 
-    Such weights are one matrix in memory, which nothing puts together: vLLM's fused_qkv_a_proj, a Mamba's
-    in_proj. Weights that are made of others in a step, as in training, are multiplied one by one.
+    Such weights are one matrix in memory, which nothing puts together: vLLM's fused_qkv_a_proj, a
+    Mamba's in_proj. Weights that a step makes of others, as in training, are multiplied one by one.
     """
     uses = Uses(block.operations)
     held = set(block.arguments)
