@@ -162,7 +162,8 @@ class Option:
         if self.unit is not None and isinstance(raw, str):
             read = parse_rate if self.unit in USUAL_UNITS else parse_quantity
             number = read(raw, self.unit, location=mark(self.name))
-            self._refuse_bare(raw.strip(), number)
+            if number:
+                refuse_bare(raw, self.unit, self.usual_unit, subject=mark(self.name))
             self.check(number, shown=repr(raw))
             return number
         enum = next((kind for kind in self.kinds if issubclass(kind, Enum)), None)
@@ -171,15 +172,6 @@ class Option:
         if Path in self.kinds and str not in self.kinds and isinstance(raw, str):
             return Path(raw)
         return raw
-
-    def _refuse_bare(self, text: str, number: float) -> None:
-        """Refuse a number whose unit most people take for another."""
-        if self.usual_unit and number and not text[-1].isalpha():
-            raise ConfigError(
-                f"{text} without a unit is {text} {self.unit}",
-                location=mark(self.name),
-                hint=f"give {text}{self.usual_unit}, or {text}{self.unit} if it is meant",
-            )
 
     def check(self, value: object, *, shown: str = "") -> None:
         """Raise `ConfigError` for a number out of bounds.
@@ -194,6 +186,17 @@ class Option:
             is_right, hint = self.unit is None or 0 < value < inf, "give more than 0"
         if not is_right:
             raise ConfigError(f"{mark(self.name)} is {shown or format(value, 'g')}", hint=hint)
+
+
+def refuse_bare(text: str, unit: str, usual_unit: str, *, subject: str) -> None:
+    """Refuse a number without its unit, which most people take for another."""
+    text = text.strip()
+    if usual_unit and not text[-1:].isalpha():
+        raise ConfigError(
+            f"{text} without a unit is {text} {unit}",
+            location=subject,
+            hint=f"give {text}{usual_unit}, or {text}{unit} if it is meant",
+        )
 
 
 def parse_pairs(texts: Iterable[str], *, name: str, form: str, alone: str = "") -> dict[str, str]:

@@ -14,6 +14,7 @@ from hespas.base.fields import (
     check_options,
     declare,
     parse_pairs,
+    refuse_bare,
     refuse_unused,
 )
 from hespas.base.frozen import frozen
@@ -51,7 +52,8 @@ NOT_SERVED = frozenset(
 )
 """Options of models and executors that mean nothing here."""
 _PARTS = ("decode", "prompts")
-_OBJECTIVES = ("ttft", "tpot", "latency")
+_USUAL_UNITS = {"ttft": "ms", "tpot": "ms", "latency": ""}
+_OBJECTIVES = tuple(_USUAL_UNITS)
 
 
 def parse_objectives(texts: Iterable[str] | str) -> Objectives:
@@ -69,6 +71,7 @@ def parse_objectives(texts: Iterable[str] | str) -> Objectives:
         times_s[f"{name}_s"] = parse_quantity(text, "s", location=option("slo"))
         if times_s[f"{name}_s"] <= 0:
             raise ConfigError(f"{option('slo')} {name} is {text}", hint="give more than 0")
+        refuse_bare(text, "s", _USUAL_UNITS[name], subject=f"{option('slo')} {name}")
     return Objectives(**times_s)
 
 

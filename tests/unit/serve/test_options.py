@@ -33,6 +33,7 @@ def test_objectives_are_read() -> None:
         ("ttft=0ms", "more than 0"),
         ("ttft=1ms,ttft=2ms", "given twice"),
         ("ttft=5kg", "5kg"),
+        ("latency=3,ttft=500", "ttft: 500 without a unit is 500 s; give 500ms"),
     ],
 )
 def test_objectives_that_mean_nothing_are_refused(text: str, message: str) -> None:

@@ -23,6 +23,6 @@ def test_a_decode_step_of_one_sequence_reads_what_it_holds_once(
     step = hespas.predict(
         f"{model}:decode", cluster=cluster, mesh="tp=1", batch=1, settings=settings,
         fidelity="library", disable_cache=True,
-    ).to_dict()  # fmt: skip
-    held = step["memory"]["argument_bytes"]
-    assert step["memory_traffic_bytes"] < 1.03 * held
+    )  # fmt: skip
+    assert step.memory is not None
+    assert step.estimates.total.bytes_moved < 1.03 * step.memory.argument_bytes
