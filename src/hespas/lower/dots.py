@@ -279,9 +279,13 @@ def with_held_weights_merged(block: Block) -> Block:
     Mamba's in_proj. Weights that a step makes of others, as in training, are multiplied one by one.
     """
     uses = Uses(block.operations)
-    held = set(block.arguments)
+    arguments = set(block.arguments)
     groups = [
-        [dot for dot in group if uses.source(dot.op.operands[1 - dot.shared], _is_part) in held]
+        [
+            dot
+            for dot in group
+            if uses.source(dot.op.operands[1 - dot.shared], _is_part) in arguments
+        ]
         for group in _sharing(block.operations)
     ]
     return _with_merged(block, [group for group in groups if len(group) > 1], are_held=True)
