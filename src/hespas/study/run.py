@@ -216,6 +216,8 @@ def _phase_and_status(run: _Run, number: int) -> _PhaseAndStatus:
     match run.study.fidelity:
         case StudyFidelity.FUSED:
             return Phase.SCREEN, Status.DONE
+        case StudyFidelity.LIBRARY:
+            return Phase.LIBRARY, Status.DONE
         case StudyFidelity.EXPORTED:
             return Phase.EXPORTED, Status.DONE
         case _ if not entry.is_model:

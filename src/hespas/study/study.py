@@ -53,13 +53,14 @@ class StudyFidelity(Enum):
     """The fidelity at which candidates are predicted.
 
     ``AUTO`` screens all by a model of the compiler and compiles the best, if a compiler is
-    installed; ``COMPILED`` compiles all, ``FUSED`` and ``EXPORTED`` none. Candidates with
-    ``software`` have its libraries' kernels, and are not compiled.
+    installed; ``COMPILED`` compiles all, ``FUSED``, ``LIBRARY`` and ``EXPORTED`` none. Candidates
+    with ``software`` have its libraries' kernels, and are not compiled.
     """
 
     AUTO = "auto"
     COMPILED = "compiled"
     FUSED = "fused"
+    LIBRARY = "library"
     EXPORTED = "exported"
 
 

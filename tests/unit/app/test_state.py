@@ -12,6 +12,7 @@ import yaml
 from hespas.app.state import command_of, copies_of, options_of, python_of, runs_code, study_file_of
 from hespas.base.fields import changed_options
 from hespas.errors import ConfigError
+from hespas.prediction.options import Fidelity
 from hespas.study.space import candidates_of
 from hespas.study.study import study_of
 
@@ -45,6 +46,12 @@ def test_a_state_is_the_options_of_its_command() -> None:
 def test_the_file_of_a_study_is_that_candidate() -> None:
     (candidate,) = candidates_of(study_of(yaml.safe_load(study_file_of(STATE))))
     assert candidate.options().program == options_of(STATE).program
+
+
+@pytest.mark.parametrize("fidelity", [each.value for each in Fidelity])
+def test_every_choice_of_kernels_is_copied(fidelity: str) -> None:
+    copies = copies_of({**STATE, "fidelity": fidelity})
+    assert f"fidelity: {fidelity}" in copies["study"]
 
 
 def test_the_python_names_the_same_options(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

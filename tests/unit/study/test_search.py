@@ -62,7 +62,16 @@ def test_a_framework_s_single_stage_is_a_stage(tmp_path: Path) -> None:
     assert {row.fidelity for row in rows} == {"library"}
 
 
-@pytest.mark.parametrize("fidelity", ["fused", "compiled", "exported"])
+@pytest.mark.starts_jax
+def test_a_study_of_kernels_of_libraries_names_no_framework(tmp_path: Path) -> None:
+    keys = {"model": "llama3-100m", "cluster": "4xA100_SXM_40GB", "set": {"layers": 2}}
+    study = study_of({**keys, "mesh": {"fsdp": 4}, "fidelity": "library"})
+    with opened(tmp_path) as store, executor_of(ExecutorOptions(workers=1)) as local:
+        (row,) = run_study(study, store, local, lambda _rows: None)
+    assert (row.status, row.fidelity) == (Status.DONE, "library")
+
+
+@pytest.mark.parametrize("fidelity", ["fused", "compiled", "exported", "library"])
 def test_a_framework_s_kernels_are_those_of_libraries(fidelity: str) -> None:
     keys = {"model": "llama3-8b", "cluster": "8xH100_80GB", "software": "megatron"}
     with pytest.raises(HespasError, match="software names kernels of libraries"):

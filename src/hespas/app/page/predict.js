@@ -301,8 +301,9 @@ export function setUp(home) {
   async function drawCopies() {
     const about = clone(state);
     const texts = await ask("copies", about);
-    if (texts.error || texts.code || !same(about, state)) return;
-    copies.hidden = false;
+    if (!same(about, state)) return;
+    copies.hidden = Boolean(texts.error || texts.code);
+    if (copies.hidden) return;
     const button = (name, text) => h("button", { type: "button", onclick: () => copy(text, name) }, `Copy as ${name}`);
     const json = h("button", { type: "button", id: "json", disabled: !whole, onclick: () => copy(whole.json, "JSON") }, "Copy JSON");
     copies.replaceChildren(h("h2", {}, "The same from the command line"), h("pre", { id: "command", tabindex: "0" }, texts.command),
