@@ -19,7 +19,7 @@ from hespas.prediction.figures.schema import (
     RunReport,
 )
 from hespas.report.run import LEAST_GAIN
-from hespas.report.text import group_text, headline
+from hespas.report.text import bound_parts, group_text, headline
 
 _MOST_ROWS = 8
 _LEAST_REST = 0.0005
@@ -121,7 +121,8 @@ def _where(report: RunReport) -> Iterator[tuple[str, float, float | None]]:
         return
     for row in report.kinds:
         yield row.kind, row.time_s, row.count
-    yield "exposed communication", report.exposed_communication_s, None
+    yield "exposed communication", report.exposed_communication_s - report.stage_wait_s, None
+    yield "waiting for stages", report.stage_wait_s, None
     yield "exposed host transfers", report.exposed_host_transfer_s, None
     yield "stragglers", report.straggler_s, None
     yield "waiting for launches", report.launch_wait_s, None
@@ -177,20 +178,8 @@ def _expected_note(report: RunReport) -> str:
     return f"expected error {100 * expected.mean_absolute:.1f} %"
 
 
-_BOUNDS = {
-    "compute": "arithmetic",
-    "memory": "device memory",
-    "launch": "launches",
-    "exposed_communication": "exposed communication",
-    "straggler": "stragglers",
-    "exposed_host_transfer": "host transfers",
-    "other": "other",
-}
-
-
 def _bound(report: RunReport) -> Iterator[Part]:
-    for field, name in _BOUNDS.items():
-        share: float = getattr(report.bound, field)
+    for name, share in bound_parts(report).items():
         part_s = share * report.step_time_s
         yield Part(name=name, text=format_time(part_s), share=share, value=part_s)
 

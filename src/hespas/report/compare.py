@@ -135,9 +135,14 @@ def compared(a: RunReport, b: RunReport, *, names: tuple[str, str]) -> Compariso
     step_s = a.step_time_s
     parts = {
         "compute": (a.compute_s, b.compute_s),
-        "exposed communication": (a.exposed_communication_s, b.exposed_communication_s),
+        "exposed communication": (
+            a.exposed_communication_s - a.stage_wait_s,
+            b.exposed_communication_s - b.stage_wait_s,
+        ),
         "stragglers": (a.straggler_s, b.straggler_s),
     }
+    if a.stage_wait_s or b.stage_wait_s:
+        parts["waiting for stages"] = (a.stage_wait_s, b.stage_wait_s)
     if a.exposed_host_transfer_s or b.exposed_host_transfer_s:
         parts["exposed host transfers"] = (a.exposed_host_transfer_s, b.exposed_host_transfer_s)
     if a.launch_wait_s or b.launch_wait_s:
@@ -146,7 +151,8 @@ def compared(a: RunReport, b: RunReport, *, names: tuple[str, str]) -> Compariso
     rows: dict[str, list[TimeRow]] = {}
     for name, times_of in _TABLES.items():
         a_times, b_times = times_of(a), times_of(b)
-        total = parts["exposed communication" if name == "communication" else "compute"]
+        exposed_s = (a.exposed_communication_s, b.exposed_communication_s)
+        total = exposed_s if name == "communication" else parts["compute"]
         rows[name] = _rows(a_times, b_times, step_s, total) if a_times and b_times else []
         if bool(a_times) != bool(b_times):
             missing.append(f"{name}: not compared, {names[0 if b_times else 1]} has none")

@@ -13,6 +13,7 @@ from hespas.prediction.figures.schema import (
     NO_NAME_ROW,
     CommunicationRow,
     ExplainRow,
+    KindRow,
     LayerRow,
     PhaseRow,
     PipelineReport,
@@ -81,13 +82,10 @@ def change_lines(heading: str, rows: Sequence[ExplainRow]) -> list[str]:
 def kind_lines(report: RunReport) -> list[str]:
     """Return the table by kind of kernel."""
     kinds = [row for row in report.kinds if row.time_s > 0]
-    rows = [
-        _share_cells(report, row.kind, row.time_s, f"{row.count:.6g}") for row in kinds[:_MOST_ROWS]
-    ]
+    rows = [_share_cells(row.kind, [row], f"{row.count:.6g}") for row in kinds[:_MOST_ROWS]]
     other_rows = kinds[_MOST_ROWS:]
     if other_rows:
-        name, time_s = _others_text(len(other_rows), "kind"), sum(row.time_s for row in other_rows)
-        rows.append(_share_cells(report, name, time_s, ""))
+        rows.append(_share_cells(_others_text(len(other_rows), "kind"), other_rows, ""))
     return _share_lines("The computation, by kind of kernel", "count", rows)
 
 
@@ -95,7 +93,7 @@ def phase_lines(report: RunReport) -> list[str]:
     """Return the table by phase, or a remark without names."""
     if all(row.phase == NO_NAME_ROW for row in report.phases):
         return _NO_NAMES if report.phases and report.compute_s > 0 else []
-    rows = [_exposed_cells(report, row.phase, [row]) for row in report.phases]
+    rows = [_exposed_cells(row.phase, [row]) for row in report.phases]
     return _share_lines("By phase", "exposed", rows)
 
 
@@ -103,23 +101,24 @@ def layer_lines(report: RunReport) -> list[str]:
     """Return the table of the longest modules."""
     if all(row.path == NO_NAME_ROW for row in report.layers):
         return []
-    rows = [_exposed_cells(report, row.path, [row]) for row in report.layers[:_MOST_ROWS]]
+    rows = [_exposed_cells(row.path, [row]) for row in report.layers[:_MOST_ROWS]]
     other_rows = report.layers[_MOST_ROWS:]
     if other_rows:
-        rows.append(_exposed_cells(report, _others_text(len(other_rows), "module"), other_rows))
+        rows.append(_exposed_cells(_others_text(len(other_rows), "module"), other_rows))
     return _share_lines("By module", "exposed", rows)
 
 
 _Cells = tuple[str, str, str, str]
 
 
-def _share_cells(report: RunReport, name: str, time_s: float, last: str) -> _Cells:
-    return name, format_time(time_s), share_text(time_s, report.compute_s), last
+def _share_cells(name: str, rows: Sequence[KindRow | PhaseRow | LayerRow], last: str) -> _Cells:
+    share = sum(row.share for row in rows)
+    return name, format_time(sum(row.time_s for row in rows)), share_text(share, 1.0), last
 
 
-def _exposed_cells(report: RunReport, name: str, rows: Sequence[PhaseRow | LayerRow]) -> _Cells:
-    time_s, exposed_s = sum(row.time_s for row in rows), sum(row.exposed_s for row in rows)
-    return _share_cells(report, name, time_s, format_time(exposed_s) if exposed_s else "")
+def _exposed_cells(name: str, rows: Sequence[PhaseRow | LayerRow]) -> _Cells:
+    exposed_s = sum(row.exposed_s for row in rows)
+    return _share_cells(name, rows, format_time(exposed_s) if exposed_s else "")
 
 
 def _others_text(count: int, noun: str) -> str:

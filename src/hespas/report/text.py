@@ -8,7 +8,6 @@ from textwrap import fill
 from hespas.base.frozen import frozen
 from hespas.base.units import format_amount, format_energy, format_quantity, format_time
 from hespas.prediction.figures.schema import (
-    IDLE,
     AssumptionGroup,
     EnergyParts,
     ExpectedError,
@@ -152,7 +151,7 @@ def headline_lines(report: RunReport) -> list[str]:
 
 
 def _times(report: RunReport) -> Iterator[tuple[str, str]]:
-    step_s, waits_s = report.step_time_s, waiting_s(report)
+    step_s, waits_s = report.step_time_s, report.stage_wait_s
     exposed_s = report.exposed_communication_s - waits_s
     host_s = report.exposed_host_transfer_s
     communicates, moves = report.communication_s > 0, report.host_transfer_s > 0
@@ -261,16 +260,9 @@ def _memory(report: RunReport) -> Iterator[tuple[str, str]]:
         yield "Host memory", f"{format_quantity(report.host_memory_bytes, 'B')} a device"
 
 
-def waiting_s(report: RunReport) -> float:
-    """Return a stage's waiting time, a part of exposed communication."""
-    if report.pipeline is None:
-        return 0.0
-    return sum(row.exposed_s for row in report.communication if row.kind == IDLE)
-
-
 def bound_parts(report: RunReport) -> dict[str, float]:
     """Return the shares of the step's parts, by name."""
-    shares, waits_s = report.bound, waiting_s(report)
+    shares, waits_s = report.bound, report.stage_wait_s
     parts = {name: getattr(shares, field) for field, name in _PART_NAMES.items()}
     if waits_s:
         parts["waiting for stages"] = waits_s / report.step_time_s

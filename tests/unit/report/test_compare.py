@@ -259,3 +259,9 @@ def test_what_is_no_result_is_refused(tmp_path: Path, value: object, message: st
 def test_a_directory_without_a_result_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"the directory has no run\.json"):
         read_report(tmp_path)
+
+
+def test_waiting_for_stages_is_no_exposed_communication() -> None:
+    found = comparison(result(exposed_s=0.5), result(exposed_s=0.5, stage_wait_s=0.25))
+    assert differences(found.parts)["exposed communication"] == -0.25
+    assert differences(found.parts)["waiting for stages"] == 0.25

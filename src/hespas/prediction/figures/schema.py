@@ -389,7 +389,9 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     ]
     compute_s: Annotated[Seconds, _of("computation on a device as specified")]
     communication_s: Annotated[Seconds, _of("any communication is under way on the slowest device")]
-    exposed_communication_s: Annotated[float, _of("of it, while that device does not compute")]
+    exposed_communication_s: Annotated[
+        float, _of("of it, while that device does not compute; stage_wait_s too")
+    ]
     host_transfer_s: Annotated[Seconds, _of("data moves between that device and its host")]
     exposed_host_transfer_s: Annotated[Seconds, _of("of it, neither computing nor communicating")]
     straggler_s: Annotated[float, _of("how much slow and late devices and jitter add to the step")]
@@ -437,6 +439,9 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
         int | None, _of("of peak_memory_bytes, where an allocator reserves more; else null")
     ] = None
     launch_wait_s: Annotated[float, _of("nothing runs until the host launches it")] = 0.0
+    stage_wait_s: Annotated[
+        Seconds, _of("of exposed_communication_s, a stage of a pipeline waits for others")
+    ] = 0.0
     holders: Annotated[list[HolderRow], _of("of live_memory_bytes, the largest first")] = []
     expected_error: Annotated[ExpectedError | None, _of("of step_time_s")] = None
 

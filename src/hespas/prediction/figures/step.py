@@ -40,6 +40,7 @@ from hespas.prediction.figures.schema import (
     SCHEMA_VERSION,
     SLOWED,
     BoundShares,
+    CommunicationRow,
     EnergyParts,
     ExplainRow,
     HolderRow,
@@ -213,6 +214,7 @@ def run_report(
             _summary(prediction, programs),
             communication=rows,
             communication_s=sum(row.time_s for row in rows if row.kind not in {IDLE, SLOWED}),
+            stage_wait_s=_idle_s(rows),
             pipeline=pipeline.pipeline_rows(prediction),
         )
     else:
@@ -235,7 +237,9 @@ def run_report(
             # Few steps are recorded in stages.
             from hespas.prediction.figures.recorded_stages import stage_rows  # noqa: PLC0415
 
-            report = msgspec.structs.replace(report, pipeline=stage_rows(prediction))
+            waits_s = _idle_s(report.communication)
+            stages = stage_rows(prediction)
+            report = msgspec.structs.replace(report, pipeline=stages, stage_wait_s=waits_s)
     report = _on_real_devices(report, prediction)
     if not with_tables:
         return report
@@ -249,6 +253,10 @@ def run_report(
         phases=phase_rows(parts),
         layers=layer_rows(parts, depth=shown.depth, each_layer=shown.each_layer),
     )
+
+
+def _idle_s(rows: Sequence[CommunicationRow]) -> float:
+    return sum(row.exposed_s for row in rows if row.kind == IDLE)
 
 
 def _on_real_devices(report: RunReport, prediction: Prediction | PipelinePrediction) -> RunReport:

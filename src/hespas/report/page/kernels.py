@@ -40,7 +40,6 @@ from hespas.report.page.vega import (
     tooltips,
 )
 from hespas.report.run import micro_batch_text
-from hespas.report.text import waiting_s
 
 _LETTER_PIXELS = 7
 """The width of a letter; blocks narrower than their names lack labels."""
@@ -78,7 +77,7 @@ def step_blocks(report: RunReport) -> Block:
             step.add((phase, *modules), time_s)
         if row.time_s > named_s:
             step.add((NO_NAME_ROW, *modules), row.time_s - named_s)
-    waits_s = waiting_s(report)
+    waits_s = report.stage_wait_s
     other_times = {
         "exposed communication": report.exposed_communication_s - waits_s,
         "waiting for stages": waits_s,

@@ -44,7 +44,6 @@ from hespas.report.text import (
     group_text,
     headline,
     peak_text,
-    waiting_s,
 )
 
 
@@ -97,7 +96,7 @@ def _figures(report: RunReport) -> Iterator[tuple[str, str, str]]:
         executed = f"{format_quantity(report.flops, 'FLOP')} executed a device, of {peak}"
         yield "Hardware utilisation", f"{100 * report.hardware_utilisation:.1f} %", executed
     yield "Memory a device", format_quantity(report.peak_memory_bytes, "B"), _headroom(report)
-    waits_s, step_s = waiting_s(report), report.step_time_s
+    waits_s, step_s = report.stage_wait_s, report.step_time_s
     exposed_s = report.exposed_communication_s - waits_s
     yield "Exposed communication", format_time(exposed_s), _percent(exposed_s, step_s)
     if waits_s:
