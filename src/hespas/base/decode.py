@@ -224,9 +224,9 @@ def _choices(form: object) -> list[str]:
 
 
 def read_text(path: Path) -> str:
-    """Read a UTF-8 file; `ConfigError` if it can't be read."""
+    """Read a UTF-8 file, with or without a byte-order mark; `ConfigError` if it can't be read."""
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")
     except OSError as error:
         raise ConfigError(
             f"cannot be read: {error.strerror}", location=str(path), hint="check the path"

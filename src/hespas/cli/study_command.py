@@ -20,7 +20,7 @@ from hespas.cli.answers import Answer, answering
 from hespas.cli.help import Commands
 from hespas.cli.study_progress import StudyProgress
 from hespas.compile.options import SLOP_OPTION
-from hespas.errors import ConfigError, option
+from hespas.errors import ConfigError, option, refuse
 from hespas.models.quantization import FORMATS
 from hespas.report.serving import serving_search_text
 from hespas.serve.options import ServeOptions
@@ -103,6 +103,7 @@ def _keys_from_flags(model: str, flag_values: Mapping[str, Any]) -> dict[str, ob
 
 
 def _parse_value(key: str, text: str, field: Option) -> Scalar:
+    refuse(not text, f"a value of {option(key)} is empty", "take out the comma beside it")
     if bool in field.kinds:
         if text not in {"true", "false"}:
             raise ConfigError(f"{option(key)} is {text!r}", hint="give true or false")

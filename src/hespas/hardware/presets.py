@@ -14,7 +14,7 @@ from hespas.base.configs import CONFIGS
 from hespas.base.decode import decode, read_json
 from hespas.base.figures import Count, NotNegative, Positive, Text, check_rate
 from hespas.base.suggest import suggestion
-from hespas.errors import ConfigError, DeviceCountError, HardwareError, option
+from hespas.errors import ConfigError, DeviceCountError, HardwareError, option, refuse
 from hespas.hardware.device import (
     Device,
     MeasuredTables,
@@ -324,6 +324,7 @@ def _path_of(name_or_path: str | Path, presets: tuple[str, ...]) -> Path | None:
         return resolve_path(name_or_path)
     if name_or_path in presets:
         return None
+    refuse(not name_or_path, "the name of a part or a system is empty", "give one, or a path")
     looks_like_a_path = "/" in name_or_path or Path(name_or_path).exists()
     return resolve_path(Path(name_or_path)) if looks_like_a_path else None
 

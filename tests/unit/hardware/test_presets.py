@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -67,3 +68,9 @@ def test_a_tpu_on_a_system_of_gpus_is_refused(device: Device | Path | str) -> No
 def test_a_gpu_on_a_slice_of_tpus_is_refused(device: Device | Path | str) -> None:
     with pytest.raises(ConfigError, match="is a GPU, and TPUv5e_2x2 is a slice of TPUs"):
         part_warnings(device, load_system("TPUv5e_2x2"))
+
+
+@pytest.mark.parametrize("load", [load_device, load_system])
+def test_an_empty_name_is_refused(load: Callable[[str], object]) -> None:
+    with pytest.raises(ConfigError, match="is empty"):
+        load("")

@@ -534,3 +534,7 @@ def test_a_model_without_positions_has_no_table_of_them(tmp_path: Path) -> None:
     assert llama(tmp_path, without=without).model.style.learned_positions == 8192
     none = llama(tmp_path, "--no-position-embedding", without=without)
     assert none.model.style.learned_positions == 0
+
+
+def test_a_script_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    assert llama(tmp_path).model == read(tmp_path, f"\ufeff{LLAMA[12:]}", "bom.sh").model
