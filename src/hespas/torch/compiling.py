@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,6 +24,7 @@ from torch._inductor.codegen import triton as triton_codegen
 from torch._inductor.fx_passes import pad_mm
 from torch._inductor.scheduler import BaseSchedulerNode
 from torch._inductor.virtualized import V
+from torch.fx.experimental import proxy_tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
@@ -135,14 +137,21 @@ def _host(value: Any) -> Any:
 
 
 def _fold_on_host() -> None:
-    """Let Inductor evaluate constants on the host, which it does on the device."""
+    """Let tracing and Inductor evaluate constants on the host, which they do on the device."""
     original = constant_folding.ConstantFolder.run
 
     def run(folder: Any) -> Any:
         with _OnHost():
             return original(folder)
 
+    @contextmanager
+    def unset_fake_temporarily() -> Iterator[Any]:
+        with original_unset() as fake_mode, _OnHost():
+            yield fake_mode
+
+    original_unset: Any = proxy_tensor.unset_fake_temporarily
     constant_folding.ConstantFolder.run = run
+    proxy_tensor.unset_fake_temporarily = unset_fake_temporarily
 
 
 _UNTIMED: dict[str, Any] = {

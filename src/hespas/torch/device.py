@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
@@ -49,6 +50,8 @@ def install_fake_gpus(gpu: GpuDescription, streams: Streams, *, count: int) -> S
     torch.Tensor.record_stream = lambda self, stream: None
     torch.Tensor.pin_memory = lambda self, device=None: self
     torch.Tensor.is_pinned = lambda self, device=None: False
+    torch.Tensor.data_ptr = _address
+    torch.UntypedStorage.data_ptr = _storage_address
     torch.cuda.default_generators = tuple(_Generator() for _ in range(count))
     torch.version.cuda = torch.version.cuda or _CUDA_VERSION
     torch._C._get_accelerator = lambda check=None: torch.device("cuda")
@@ -59,6 +62,7 @@ def install_fake_gpus(gpu: GpuDescription, streams: Streams, *, count: int) -> S
     FakeTensorMode.avoid_device_init = property(lambda self: True)
     torch.autograd.set_multithreading_enabled(False)
     torch.nn.Module._apply = _apply_to_fake
+    torch.optim.Optimizer.add_param_group = _noted(torch.optim.Optimizer.add_param_group)
     fsdp_setup._move_module_to_device = _move_module_to_gpu
     # Else optimisers update one parameter after the other.
     for module in (_foreach_utils, _optimizer):
@@ -162,18 +166,37 @@ class _Generator(torch.Generator):
         del state
 
 
+_read_address, _read_storage_address = torch.Tensor.data_ptr, torch.UntypedStorage.data_ptr
+
+
+def _address(tensor: torch.Tensor) -> int:
+    """Return a tensor's address, by which scripts tell tensors apart."""
+    if not isinstance(tensor, FakeTensor):
+        return _read_address(tensor)
+    storage = tensor.untyped_storage()
+    return _storage_address(storage) + int(tensor.storage_offset()) * tensor.element_size()
+
+
+def _storage_address(storage: torch.UntypedStorage) -> int:
+    """Return a storage's address; without data, one that is aligned as those of GPUs are."""
+    return storage._cdata << 8 if storage.device.type == "meta" else _read_storage_address(storage)
+
+
 _moved = WeakIdKeyDictionary()
 """Parameters by those that they were before `Module.to`: tied ones stay tied."""
+_optimizers = WeakSet[torch.optim.Optimizer]()
 
 
 def _apply_to_fake(module: Any, function: Callable[..., Any], recurse: bool = True) -> Any:
     """Convert a module's tensors (``torch.nn.Module._apply``).
 
-    torch would swap tensors, which weak references of the fake mode forbid: parameters are new.
+    torch would swap tensors, which weak references of the fake mode forbid: parameters are new, and
+    optimisers that have the former ones get them.
     """
     if recurse:
         for child in module.children():
             child._apply(function)
+    replaced = dict[int, torch.nn.Parameter]()
     for name, parameter in module._parameters.items():
         if parameter is None:
             continue
@@ -185,11 +208,26 @@ def _apply_to_fake(module: Any, function: Callable[..., Any], recurse: bool = Tr
         if kept is None or kept.device != converted.device or kept.dtype != converted.dtype:
             kept = torch.nn.Parameter(converted, parameter.requires_grad)
             _moved[parameter] = kept
-        module._parameters[name] = kept
+        module._parameters[name] = replaced[id(parameter)] = kept
+    _update_optimizers(replaced)
     for name, buffer in module._buffers.items():
         if buffer is not None:
             module._buffers[name] = function(buffer)
     return module
+
+
+def _update_optimizers(replaced: Mapping[int, torch.nn.Parameter]) -> None:
+    for optimizer in _optimizers if replaced else ():
+        for group in optimizer.param_groups:
+            group["params"] = [replaced.get(id(each), each) for each in group["params"]]
+
+
+def _noted(add_param_group: Callable[..., None]) -> Callable[..., None]:
+    def add(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> None:
+        _optimizers.add(optimizer)
+        add_param_group(optimizer, group)
+
+    return add
 
 
 def _move_module_to_gpu(

@@ -146,10 +146,7 @@ def _configuration(file: str, layers: int | None) -> Any:
     """Read a ``config.json``; `ProgramError` for a model that transformers does not know."""
     values = json.loads(Path(file).read_text(encoding="utf-8"))
     kind, named = values.get("model_type", ""), next(iter(values.get("architectures") or ()), "")
-    known = cast("dict[str, Any]", transformers.CONFIG_MAPPING)
-    # A model's own type may run by another one's architecture, as Kimi K2 does.
-    of_architecture = getattr(getattr(transformers, named, None), "config_class", None)
-    described_by = known.get(kind, of_architecture)
+    described_by = _configuration_class(kind, named)
     if described_by is None:
         raise ProgramError(
             f"transformers {transformers.__version__} has no model_type {kind!r}", location=file
@@ -163,6 +160,14 @@ def _configuration(file: str, layers: int | None) -> Any:
     for token in ("pad_token_id", "decoder_start_token_id") if text.is_encoder_decoder else ():
         setattr(text, token, getattr(text, token, None) or 0)
     return text
+
+
+def _configuration_class(kind: str, architecture: str) -> Any:
+    """Return a type's class, or that of the architecture, by which a model of its own type runs."""
+    known = cast("dict[str, Any]", transformers.CONFIG_MAPPING)
+    if kind in known:
+        return known[kind]
+    return getattr(getattr(transformers, architecture, None), "config_class", None)
 
 
 def _model(described: Any, dtype: torch.dtype, attention: str | None) -> Any:

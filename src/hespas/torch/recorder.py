@@ -17,6 +17,7 @@ from torch._higher_order_ops.flex_attention import (
     sdpa_dense,
     sdpa_dense_backward,
 )
+from torch._prims.rng_prims import run_and_save_rng_state, run_with_rng_state
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -60,6 +61,11 @@ _DENSE = {
     flex_attention_backward: sdpa_dense_backward,
 }
 """What torch runs where FlexAttention is not compiled: products, with all scores in memory."""
+_RANDOM = {
+    run_and_save_rng_state: run_and_save_rng_state.py_kernels[DispatchKey.BackendSelect],
+    run_with_rng_state: lambda state, called, *args, **kwargs: called(*args, **kwargs),
+}
+"""What compiled code calls for operations with random numbers that it computes again."""
 _NOT_OF_DEVICE = ("prim", "profiler", "prims")
 
 
@@ -100,7 +106,12 @@ class Recorder(TorchDispatchMode):
 
     def _higher_order(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
         """Call an operator that takes functions; FlexAttention, uncompiled, computes all pairs."""
-        dense = None if self.paused or is_compiling() else _DENSE.get(func)
+        if self.paused or is_compiling():
+            return func(*args, **kwargs)
+        if func in _RANDOM:
+            with self:
+                return _RANDOM[func](*args, **kwargs)
+        dense = _DENSE.get(func)
         if dense is None:
             return func(*args, **kwargs)
         self._dense += 1
@@ -305,13 +316,15 @@ _SCALE = 65536.0
 def _value_of_torch() -> tuple[float | bool, str] | None:
     """Return what torch's own code reads, and its reason; None if the program reads.
 
-    For a GradScaler no gradient is infinite, and the arguments of a distribution are valid.
+    Gradients and their norms are finite, and the arguments of a distribution are valid.
     """
     for frame in _frames():
         file = frame.f_code.co_filename
         if file.endswith("/torch/amp/grad_scaler.py"):
             scale = _SCALE if frame.f_code.co_name == "get_scale" else 0.0
             return scale, "GradScaler reads a value"
+        if file.endswith("/torch/nn/utils/clip_grad.py"):
+            return False, "a norm of gradients is finite"
         if "/torch/distributions/" in file:
             return True, "a distribution checks its arguments"
     return None

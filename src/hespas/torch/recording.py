@@ -177,7 +177,8 @@ def _follow_modules(places: Places) -> None:
             return original(module, *args, **kwargs)
 
     def note(module: Any, *_registered: Any) -> None:
-        places.modules.add(module)
+        if not torch.compiler.is_compiling():
+            places.modules.add(module)
 
     torch.nn.Module.__call__ = call
     # Of what is compiled whole, no module is called.

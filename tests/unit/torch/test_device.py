@@ -65,3 +65,34 @@ def test_the_host_waits_where_the_script_does() -> None:
     waits = [call for call in record(_SCRIPT).calls if isinstance(call, HostWait)]
     assert [wait.reason for wait in waits] == ["torch.cuda.synchronize", "copy to the host"]
     assert all(wait.place.startswith("train.py:") for wait in waits)
+
+
+def test_an_optimiser_that_was_made_before_the_move_has_what_was_moved() -> None:
+    moved_first = record(_SCRIPT)
+    lines = _SCRIPT.splitlines()
+    (move,) = [line for line in lines if line.endswith(".to(device)") and "model" in line]
+    made_first = _SCRIPT.replace(move, "    model = Tied()").replace(
+        "    schedule =", "    model.to(device)\n    schedule ="
+    )
+    made = record(made_first)
+    assert bytes_after(made) == bytes_after(moved_first)
+    assert made.host_updates == 0
+    updates = [call.name for call in moved_first.calls if getattr(call, "phase", "") == "optimizer"]
+    assert updates
+    assert [call.name for call in made.calls if getattr(call, "phase", "") == "optimizer"] == (
+        updates
+    )
+
+
+def test_tensors_have_addresses_of_their_own() -> None:
+    record("""
+import torch
+
+def train():
+    first, second = (torch.randn(300, 300, device=device) for device in ("cpu", "cuda"))
+    weight = torch.nn.Parameter(second)
+    assert first.data_ptr() != second.data_ptr() == weight.data_ptr()
+    assert weight.untyped_storage().data_ptr() == weight.data_ptr()
+    assert second[1:].data_ptr() - second.data_ptr() == 1200
+    return lambda: second.add_(1)
+""")

@@ -129,3 +129,18 @@ def train():
     return lambda: norm(torch.zeros(2, 8, 4, 4, device="cuda")).sum().backward()
 """
     assert operations(record(script, eager=True), "aten::native_batch_norm")
+
+
+def test_a_norm_of_gradients_that_must_be_finite_is() -> None:
+    script = """
+import torch
+
+def train():
+    net = torch.nn.Linear(512, 512, device="cuda")
+    def step():
+        net(torch.zeros(8, 512, device="cuda")).sum().backward()
+        torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0, error_if_nonfinite=True)
+    return step
+"""
+    waits = [call for call in record(script, eager=True).calls if isinstance(call, HostWait)]
+    assert [wait.reason for wait in waits] == ["a norm of gradients is finite"]

@@ -148,6 +148,42 @@ def test_modes_that_time_kernels_have_those_of_the_default_mode(mode: str) -> No
     ]
 
 
+_AGAIN = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(64, 64)
+
+    def forward(self, x):
+        self.last = self.inner
+        x = x + torch.tensor([1.0], device="cuda")
+        return checkpoint(self.attend, x, use_reentrant=False)
+
+    def attend(self, x):
+        heads = self.inner(x).view(2, 128, 4, 16).transpose(1, 2)
+        return F.scaled_dot_product_attention(heads, heads, heads, dropout_p=DROPPED)
+
+def train():
+    net = torch.compile(Net().to("cuda", torch.bfloat16))
+    x = torch.randn(2, 128, 64, device="cuda", dtype=torch.bfloat16)
+    return lambda: net(x).sum().backward()
+"""
+
+
+@pytest.mark.parametrize("dropped", ["0.0", "0.1"])
+def test_compiled_attention_that_is_computed_again_is_recorded_twice_and_its_gradient_once(
+    dropped: str,
+) -> None:
+    step = record(_AGAIN.replace("DROPPED", dropped))
+    attention = operations(step, "aten::_scaled_dot_product")
+    assert ["backward" in call.name for call in attention] == [False, False, True]
+
+
 _OTHER_TORCH = "HESPAS_CUDA_TORCH"
 
 
