@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import lzma
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,10 +24,12 @@ from importlib import import_module
 from importlib.metadata import version
 from importlib.util import find_spec
 from itertools import product
-from math import exp, log, nan
+from math import exp, isnan, log, nan
 from pathlib import Path
 from statistics import median
 from typing import Any
+
+import msgspec
 
 from distil_experts import SGLANG, TENSORRT, VLLM, experts_tables
 from hespas.errors import ExtraMissingError, MeasurementError
@@ -38,7 +41,6 @@ from hespas.price.tables import (
     Grid,
     PartWire,
     TableWire,
-    encode_part,
 )
 
 VERSION = "0.12.0"
@@ -393,6 +395,25 @@ def distil(part: str, root: Path, xla: Path | None) -> bytes:
         tables=tuple(table for table, _ in pairs),
     )
     return encode_part(about, [grid for _, grid in pairs])
+
+
+def encode_part(about: PartWire, grids: Iterable[Grid]) -> bytes:
+    """Encode a part's tables, up to a cell's step."""
+    body = b"".join(
+        _encode_cells(grid, table.step) for table, grid in zip(about.tables, grids, strict=True)
+    )
+    return lzma.compress(msgspec.json.encode(about) + b"\n" + body, preset=9 | lzma.PRESET_EXTREME)
+
+
+def _encode_cells(grid: Grid, step: float) -> bytes:
+    codes = [0 if isnan(time) else round((time - log(1e-9)) / step) for time in grid.log_times]
+    differences = [code - before for code, before in zip(codes, [0, *codes], strict=False)]
+    zigzag = [
+        2 * difference if difference >= 0 else -2 * difference - 1 for difference in differences
+    ]
+    return bytes(difference >> 8 for difference in zigzag) + bytes(
+        difference & 255 for difference in zigzag
+    )
 
 
 def main() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass, replace
 from importlib import import_module
 from math import prod
@@ -186,26 +186,14 @@ class Step:
     mesh: MeshAxes
     platform: str = "cpu"
 
-    def argument_bytes(self, number: int, *, along: str | None = None) -> int:
-        """Return the bytes that one device holds of an argument.
-
-        With ``along`` only those of arrays that this axis of the mesh divides count.
-        """
+    def argument_bytes(self, number: int) -> int:
+        """Return the bytes that one device holds of an argument."""
         from jax.tree import leaves  # noqa: PLC0415 - JAX is slow to import
 
         return sum(
             prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
             for leaf in leaves(self.arguments[number])
-            if along is None or along in _axes_of(leaf.sharding.spec)
         )
-
-
-def _axes_of(spec: Iterable[str | tuple[str, ...] | None]) -> set[str]:
-    """Return the axes of the mesh that a partition names."""
-    axes: set[str] = set()
-    for part in spec:
-        axes |= {part} if isinstance(part, str) else set(part or ())
-    return axes
 
 
 @frozen

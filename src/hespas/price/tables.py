@@ -16,7 +16,7 @@ from __future__ import annotations
 import lzma
 import struct
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache, lru_cache
 from itertools import accumulate, pairwise, product
 from math import exp, isnan, log, nan, prod
@@ -348,22 +348,3 @@ def _decode_table(wire: TableWire, cells: bytes) -> Table:
     times = tuple([code * step + unit if code else nan for code in codes])
     axes = tuple([Axis(name=a.name, sizes=a.sizes, weight=a.weight) for a in wire.axes])
     return Table(name=wire.name, source=wire.source, grid=Grid(axes=axes, log_times=times))
-
-
-def encode_part(about: PartWire, grids: Iterable[Grid]) -> bytes:
-    """Encode a part's tables, up to a cell's step."""
-    body = b"".join(
-        _encode_cells(grid, table.step) for table, grid in zip(about.tables, grids, strict=True)
-    )
-    return lzma.compress(msgspec.json.encode(about) + b"\n" + body, preset=9 | lzma.PRESET_EXTREME)
-
-
-def _encode_cells(grid: Grid, step: float) -> bytes:
-    codes = [0 if isnan(time) else round((time - log(_NS)) / step) for time in grid.log_times]
-    differences = [code - before for code, before in zip(codes, [0, *codes], strict=False)]
-    zigzag = [
-        2 * difference if difference >= 0 else -2 * difference - 1 for difference in differences
-    ]
-    return bytes(difference >> 8 for difference in zigzag) + bytes(
-        difference & 255 for difference in zigzag
-    )

@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from distil_tables import encode_part
 from hespas.errors import MeasurementError
 from hespas.hardware.device import MeasuredTables
 from hespas.hardware.presets import load_device
@@ -21,7 +22,6 @@ from hespas.price.tables import (
     PartWire,
     TableWire,
     decode_part,
-    encode_part,
     load_part,
     part_names,
 )

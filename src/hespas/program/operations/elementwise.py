@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from hespas.program.program import Op
 
 
-def counted(op: Op, *, real_flops: int = 1, complex_flops: int = 2) -> Work:
+def counted(op: Op, *, complex_flops: int = 2) -> Work:
     """Count a fixed number of FLOPs per result element.
 
     The type is the last operand's: it holds the data of ``select`` and ``clamp``, and the operands
     of all others have the same type.
     """
     element = operand(op, -1).element
-    element_flops = complex_flops if element.kind is NumberKind.COMPLEX else real_flops
+    element_flops = complex_flops if element.kind is NumberKind.COMPLEX else 1
     count = element_flops * result(op).element_count
     return traffic(op, flops=flop_counts(arithmetic_type(element), count))
 
