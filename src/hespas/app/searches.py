@@ -19,7 +19,7 @@ from hespas.app.state import check_keys
 from hespas.base.process import LOG_NAME, Limits, end_programs_on, last_words, run_program
 from hespas.compile.options import SLOP_OPTION
 from hespas.errors import ConfigError, HespasError
-from hespas.study.goal import FIGURES, figure_text
+from hespas.study.goal import FIGURES, Goal, figure_text
 from hespas.study.keys import MESH
 from hespas.study.rows import (
     Row,
@@ -29,6 +29,7 @@ from hespas.study.rows import (
     in_order,
     pinned_text,
     pruned_text,
+    unlike_text,
     varying_keys,
 )
 from hespas.study.run import study_in
@@ -133,7 +134,7 @@ class Searches:
             "title": _OF_COMMANDS.sub("", study.title),
             "goal": _in_words(study.goal.text),
             "where": study.where.text,
-            "text": ". ".join(filter(None, [counts_text(rows), pruned_text(rows)])),
+            "text": ". ".join(filter(None, _notes(rows, study.goal))),
             "total": len(rows),
             "waiting": waiting,
             "pinned": _in_words(pinned_text([_as_shown(row) for row in rows])),
@@ -165,6 +166,10 @@ _SHOWN = ("step_time_s", "tokens_per_s_per_device", "samples_per_s", "mfu", "pea
 
 
 _NAME_OF_OPTION = re.compile(r"\b[a-z]+(?:_[a-z]+)+\b")
+
+
+def _notes(rows: Sequence[Row], goal: Goal) -> list[str]:
+    return [counts_text(rows), pruned_text(rows), _in_words(unlike_text(rows, goal))]
 
 
 def _in_words(text: str) -> str:

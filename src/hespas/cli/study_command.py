@@ -38,6 +38,7 @@ from hespas.study.rows import (
     ranking_text,
     table_json,
     table_text,
+    unlike_text,
     write_table,
 )
 from hespas.study.run import Studied, row_named, studied, study_in, table_of
@@ -259,6 +260,7 @@ def _text(results: Studied, most: int) -> str:
         head.append(f"Where: {results.study.where.text}")
     head.append(f"Candidates: {len(results.rows)}: {counts_text(results.rows)}")
     head.append(pruned_text(results.rows))
+    head.append(unlike_text(results.rows, results.study.goal))
     ranked = ranking(results.rows, results.study.goal)
     if ranked is not None:
         head.append(f"Ranking: {ranking_text(ranked)}")

@@ -234,7 +234,8 @@ class Figure:
     A figure that can be a goal is ``better`` in a direction. ``follows_time`` says that a longer
     step never makes it better: a lower bound of the step's time bounds it. ``needs`` lists the
     study's keys that a goal needs. Those ``of_report`` have the same name in
-    `hespas.prediction.figures.schema.RunReport`.
+    `hespas.prediction.figures.schema.RunReport`. ``by_work`` names the figure to compare steps of
+    different work by, where this one is of a whole step.
     """
 
     unit: str = ""
@@ -243,11 +244,13 @@ class Figure:
     follows_time: bool = False
     needs: tuple[str, ...] = ()
     of_report: bool = False
+    by_work: str = ""
 
 
+_RATE = "tokens_per_s_per_device"
 FIGURES: Mapping[str, Figure] = MappingProxyType(
     {
-        "step_time_s": Figure("s", _DOWN, "step", follows_time=True, of_report=True),
+        "step_time_s": Figure("s", _DOWN, "step", follows_time=True, of_report=True, by_work=_RATE),
         "tokens_per_s_per_device": Figure(
             "", _UP, "tokens/s/device", follows_time=True, of_report=True
         ),
@@ -257,19 +260,28 @@ FIGURES: Mapping[str, Figure] = MappingProxyType(
         "tokens_per_s": Figure("", _UP, "tokens/s", follows_time=True, of_report=True),
         "samples_per_s": Figure("", _UP, "samples/s", follows_time=True, of_report=True),
         "mfu": Figure("%", _UP, "MFU", follows_time=True, of_report=True),
-        "compute_s": Figure("s", _DOWN, "compute", of_report=True),
-        "communication_s": Figure("s", _DOWN, "communication", of_report=True),
-        "exposed_communication_s": Figure("s", _DOWN, "exposed", of_report=True),
-        "energy_j": Figure("J", _DOWN, "energy"),
+        "compute_s": Figure("s", _DOWN, "compute", of_report=True, by_work=_RATE),
+        "communication_s": Figure("s", _DOWN, "communication", of_report=True, by_work=_RATE),
+        "exposed_communication_s": Figure("s", _DOWN, "exposed", of_report=True, by_work=_RATE),
+        "energy_j": Figure("J", _DOWN, "energy", by_work="energy_j_per_token"),
         "energy_j_per_token": Figure("J", _DOWN, "energy/token"),
-        "usd_per_step": Figure("USD each", _DOWN, "USD/step", follows_time=True, needs=("prices",)),
+        "usd_per_step": Figure(
+            "USD each",
+            _DOWN,
+            "USD/step",
+            follows_time=True,
+            needs=("prices",),
+            by_work="usd_per_mtoken",
+        ),
         "usd_per_mtoken": Figure(
             "USD each", _DOWN, "USD/Mtoken", follows_time=True, needs=("prices",)
         ),
         "goodput": Figure("%", _UP, "goodput", needs=("goodput",)),
         "tokens_per_day": Figure("", _UP, "tokens/day", needs=("goodput",)),
         "usd_per_day": Figure("", _DOWN, "USD/day", needs=("prices", "goodput")),
-        "expected_step_time_s": Figure("s", _DOWN, "expected step", needs=("variation",)),
+        "expected_step_time_s": Figure(
+            "s", _DOWN, "expected step", needs=("variation",), by_work=_RATE
+        ),
         "played_goodput_p5": Figure("%", _UP, "goodput, 5 %", needs=("run_days",)),
         "played_tokens_per_day_p5": Figure("", _UP, "tokens/day, 5 %", needs=("run_days",)),
         "played_energy_j": Figure("J", _DOWN, "energy of the run", needs=("run_days",)),

@@ -377,6 +377,39 @@ def pruned_text(rows: Sequence[Row]) -> str:
     return f"Pruned: {', '.join(counts)}" if counts else ""
 
 
+_EQUAL_WORK = 1.001
+
+
+def unlike_text(rows: Sequence[Row], goal: Goal) -> str:
+    """Say where a goal of whole steps ranks steps of different work.
+
+    >>> from hespas.study.goal import FASTEST
+    >>> rows = [
+    ...     Row(number=0, candidate={}, figures={"step_time_s": 0.5, "tokens_per_s": rate})
+    ...     for rate in (8192, 16384)
+    ... ]
+    >>> unlike_text(rows, FASTEST)
+    'Work: steps of 4,096 to 8,192 tokens are ranked by step_time_s, which few tokens make small; \
+compare them by tokens_per_s_per_device'
+    """
+    of_steps = [name for name, _ in goal.metrics if FIGURES[name].by_work]
+    for noun, rate in (("tokens", "tokens_per_s"), ("samples", "samples_per_s")):
+        work = sorted(
+            (row.figures.get(rate) or 0.0) * (row.figures.get("step_time_s") or 0.0) for row in rows
+        )
+        work = [amount for amount in work if amount]
+        if not of_steps or not work:
+            continue
+        if work[-1] < work[0] * _EQUAL_WORK:
+            return ""
+        better = FIGURES[of_steps[0]].by_work if noun == "tokens" else rate
+        return (
+            f"Work: steps of {round(work[0]):,} to {round(work[-1]):,} {noun} are ranked by "
+            f"{of_steps[0]}, which few {noun} make small; compare them by {better}"
+        )
+    return ""
+
+
 def compared_text(first: Row, second: Row) -> str:
     """Return two rows' different keys and all figures."""
     keys = list(dict.fromkeys([*first.candidate, *second.candidate]))
