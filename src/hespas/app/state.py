@@ -65,7 +65,9 @@ def check_keys(keys: State, *, more: frozenset[str] = frozenset()) -> None:
 def _checked(state: State) -> Candidate:
     """Return the candidate of a state, else raise `ConfigError`."""
     check_keys(state)
-    return candidate_of({name: value for name, value in state.items() if name != FIDELITY})
+    # One device is divided along no axis.
+    given = {name: value for name, value in state.items() if (name, value) != (MESH, {})}
+    return candidate_of({name: value for name, value in given.items() if name != FIDELITY})
 
 
 def options_of(state: State) -> PredictOptions:

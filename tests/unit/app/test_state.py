@@ -75,6 +75,11 @@ def test_a_pipeline_is_asked_of_the_function_for_it() -> None:
     assert "'8xH100_80GB',\n" in text
 
 
+def test_one_device_has_no_mesh() -> None:
+    state = {"model": "llama3-1b", "cluster": "1xH100_80GB", "mesh": {}}
+    assert command_of(state) == "hespas run llama3-1b --cluster 1xH100_80GB"
+
+
 def test_a_value_with_a_blank_is_quoted() -> None:
     assert "'/home/a b/config.json'" in command_of({**STATE, "model": "/home/a b/config.json"})
     assert set(copies_of(STATE)) == {"command", "python", "study"}

@@ -54,7 +54,7 @@ export function setUp(home) {
       if (level) chart.append(s("rect.switch", { x: x - 20, y: y - 12, width: 40, height: 24, rx: 5 }, s("title", {}, name)), s("text", { x, y: y - 16, "text-anchor": "middle" }, name.length > 12 ? `${name.slice(0, 11)}…` : name));
       else circle(chart, number, x, y, `: ${name}`);
     }));
-    shown([h("h2", {}, `${network.name}: ${network.devices} devices`), h("div.scroll", {}, chart), h("pre.note", { tabindex: "0" }, network.lines.join("\n"))]);
+    shown([h("h2", {}, `${network.name}: ${network.devices} device${network.devices === 1 ? "" : "s"}`), h("div.scroll", {}, chart), h("pre.note", { tabindex: "0" }, network.lines.join("\n"))]);
   }
   function shown(parts) {
     const held = picture.contains(document.activeElement) ? document.activeElement.getAttribute("aria-label")?.split(",")[0] : null;
@@ -66,11 +66,11 @@ export function setUp(home) {
   }
   function draw() {
     if (network.graph) return drawGraph();
-    if (!network.dimensions.length) return shown([h("h2", {}, `${network.name}: ${network.devices} devices`), h("p", {}, "This network has too many links for a picture."), h("pre.note", { tabindex: "0" }, network.lines.join("\n"))]);
+    if (!network.dimensions.length) return shown([h("h2", {}, `${network.name}: ${network.devices} device${network.devices === 1 ? "" : "s"}`), h("p", {}, "This network has too many links for a picture."), h("pre.note", { tabindex: "0" }, network.lines.join("\n"))]);
     const isLined = network.dimensions.some((each) => each.is_lined);
     const [chart, left] = isLined ? drawGrid() : drawNodes();
     const notes = network.dimensions.map((each, number) => h("li", {}, `dimension ${each.number}: ${each.shape} of ${each.size}, ${each.bandwidth} a link, ${each.latency}${!isLined && each.is_of_pairs ? "; a line is the links of a device to all others" : ""}${isLined && number < PLACED.length ? `; ${PLACED[number]}` : ""}`));
-    shown([h("h2", {}, `${network.name}: ${network.devices} devices`), h("div.scroll", {}, chart), left ? h("p.note", {}, left) : null, h("ul.note", {}, notes)]);
+    shown([h("h2", {}, `${network.name}: ${network.devices} device${network.devices === 1 ? "" : "s"}`), h("div.scroll", {}, chart), left ? h("p.note", {}, left) : null, h("ul.note", {}, notes)]);
   }
   function drawNodes() {
     const size = Math.min(network.node, MOST_DEVICES), w = size * 30 + 24, gap = 24, tall = 190, outer = network.nodes > 1 ? network.dimensions[1] : null, inner = network.dimensions[0];

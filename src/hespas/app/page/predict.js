@@ -46,7 +46,10 @@ export function setUp(home) {
 
   // ---- meshes: only legal ones, the nearest to what is there when an axis moves
   const sizesNow = () => known.axes.map((axis) => state.mesh?.[axis.name] ?? 1);
-  const meshOf = (sizes) => Object.fromEntries(known.axes.map((axis, number) => [axis.name, sizes[number]]).filter(([, size]) => size > 1));
+  const meshOf = (sizes) => {
+    const used = known.axes.map((axis, number) => [axis.name, sizes[number]]).filter(([, size]) => size > 1);
+    return used.length ? Object.fromEntries(used) : ""; // One device is divided along no axis.
+  };
   const EASY = { fsdp: 1, data: 1.6 };
   function moved(axis, size) {
     const now = sizesNow();
@@ -76,7 +79,7 @@ export function setUp(home) {
       if (!isLegal) {
         const own = known.axes.map((axis) => known.mesh[axis.name] ?? 1);
         const mesh = known.meshes.find((each) => same(each, own)) || known.meshes[0];
-        if (mesh) { state = { ...state, mesh: meshOf(mesh) }; address(); }
+        if (mesh) { state = { ...state, mesh: meshOf(mesh) || undefined }; if (!state.mesh) delete state.mesh; address(); }
       }
     }
     drawKnobs(); predict();
@@ -95,7 +98,7 @@ export function setUp(home) {
     if (others.length) rows.push(h("fieldset", { id: "also" }, h("legend", {}, "Also set"), others.map(([text, drop]) => h("div.row", {}, h("span.grow.note", {}, text), h("button.small", { type: "button", "aria-label": `drop ${text}`, onclick: drop }, "Drop")))));
     if (known?.axes.length) {
       const now = sizesNow();
-      rows.push(h("fieldset", { id: "mesh" }, h("legend", {}, `Mesh of ${known.devices} devices`), known.axes.map((axis, number) => {
+      rows.push(h("fieldset", { id: "mesh" }, h("legend", {}, `Mesh of ${known.devices} device${known.devices === 1 ? "" : "s"}`), known.axes.map((axis, number) => {
         const values = stops(number), place = Math.max(0, values.indexOf(now[number]));
         const text = h("output", {}, `${now[number]}`);
         const slider = h("input", { type: "range", id: `axis-${axis.name}`, min: 0, max: Math.max(0, values.length - 1), step: 1, value: place, disabled: values.length < 2, title: axis.help, "aria-valuetext": `${axis.name} = ${now[number]}`,
