@@ -409,6 +409,35 @@ def test_what_does_not_fit_is_predicted_all_the_same(page: Page, server: Server)
     expect(page.locator("#predict [role=alert]")).to_contain_text("needs at least")
 
 
+def test_a_model_that_is_chosen_while_knobs_wait_has_its_own_knobs(
+    page: Page, server: Server
+) -> None:
+    waiting: list[Route] = []
+    step(page)
+    page.route("**/api/ask", lambda route: _held(route, '"ask"', waiting))
+    page.fill("#batch", "7")
+    page.keyboard.press("Enter")
+    while not waiting:
+        page.wait_for_timeout(50)
+    page.fill("#batch", "9")
+    page.keyboard.press("Enter")
+    page.fill("#model", "resnet50")
+    page.keyboard.press("Enter")
+    while not _asked(waiting, "describe"):
+        page.wait_for_timeout(50)
+    # The first question is answered before what the new model's knobs are.
+    (described,) = _asked(waiting, "describe")
+    others = [route for route in waiting if route is not described]
+    for route in others:
+        route.continue_()
+    page.wait_for_timeout(1000)
+    described.continue_()
+    page.unroute("**/api/ask")
+    expect(page.locator("#axis-tp")).to_have_count(0)
+    expect(page.locator("#command")).to_contain_text("resnet50")
+    step(page)
+
+
 def test_a_button_that_draws_the_knobs_again_stays_in_focus(page: Page) -> None:
     step(page)
     page.get_by_role("button", name="half as many devices").focus()
@@ -487,6 +516,11 @@ def test_a_device_that_is_slow_before_the_first_answer_is_compared(
     expect(page.locator("#cluster-change")).to_contain_text("+")
     waiting[0].continue_()
     page.unroute("**/api/ask")
+
+
+def _asked(waiting: list[Route], kind: str) -> list[Route]:
+    """Return the held requests of a kind."""
+    return [route for route in waiting if f'"{kind}"' in (route.request.post_data or "")]
 
 
 def _held(route: Route, text: str, waiting: list[Route]) -> None:

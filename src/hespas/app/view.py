@@ -135,7 +135,7 @@ def _phases(report: RunReport) -> Iterator[tuple[str, float, float | None]]:
         phase_s = row.time_s + row.exposed_s
         rest_s -= phase_s
         yield "kernels without a name" if row.phase == NO_NAME_ROW else row.phase, phase_s, None
-    if rest_s > _LEAST_REST * report.step_time_s:
+    if len(report.phases) > 1 and rest_s > _LEAST_REST * report.step_time_s:
         yield "waiting, of no phase", rest_s, None
 
 

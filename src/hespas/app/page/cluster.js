@@ -81,12 +81,12 @@ export function setUp(home) {
       const x0 = gap + (node % wide) * (w + gap), y0 = (outer ? 70 : 10) + Math.floor(node / wide) * pitch;
       if (outer && node % wide === 0) chart.append(s("rect.switch", { x: gap, y: y0 - 62, width: width - 2 * gap, height: 34, rx: 6 }), s("text.strong", { x: width / 2, y: y0 - 40, "text-anchor": "middle" }, node ? `the same ${outer.shape}` : `${outer.shape} across nodes: ${outer.bandwidth} a device`));
       chart.append(s("rect.node", { x: x0, y: y0, width: w, height: tall - 20, rx: 8 }), s("text", { x: x0 + 8, y: y0 + 158 }, `node ${node}`));
-      chart.append(s("rect.switch", { x: x0 + 12, y: y0 + 112, width: w - 24, height: 26, rx: 5 }), s("text", { x: x0 + w / 2, y: y0 + 129, "text-anchor": "middle" }, size > 2 ? `${inner.shape}, ${inner.bandwidth}` : inner.shape));
+      if (inner.size > 1) chart.append(s("rect.switch", { x: x0 + 12, y: y0 + 112, width: w - 24, height: 26, rx: 5 }), s("text", { x: x0 + w / 2, y: y0 + 129, "text-anchor": "middle" }, size > 2 ? `${inner.shape}, ${inner.bandwidth}` : inner.shape));
       for (let place = 0; place < size; place++) {
         const device = node * network.node + place, x = x0 + 27 + place * 30, y = y0 + 54;
         const to = (dimension, y1, y2) => wire(chart, linksOf(dimension, device), `link of device ${device} in dimension ${dimension.number}`, dimension.bandwidth, { x1: x, y1, x2: x, y2 });
         if (outer) to(outer, y - 12, y0 - 28);
-        to(inner, y + 12, y0 + 112);
+        if (inner.size > 1) to(inner, y + 12, y0 + 112);
         circle(chart, device, x, y);
       }
     }

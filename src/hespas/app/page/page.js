@@ -60,7 +60,7 @@ export function clusterFields(id, { cluster, node }, move, { own = false } = {})
   const sized = /^(\d+)x(.+)$/.exec(cluster || ""), [count, part] = sized?.slice(1) ?? ["", ""], names = SHARED.names.parts;
   const to = (number, name) => move(`${Math.max(1, Math.round(number) || 1)}x${name || names[0]}`, "");
   const parts = select([...new Set([...(sized ? [] : [["", "one of your own"]]), ...names, ...(part ? [part] : [])])], part, (value) => value && to(count || 8, value));
-  const many = h("input", { type: "number", min: 1, step: 1, value: count, id: `${id}count`, onchange: () => to(many.value, part) });
+  const many = h("input", { type: "number", min: 1, step: 1, value: count, id: `${id}count`, disabled: !sized, onchange: () => to(many.value, part) });
   const times = (factor, text, label) => h("button.small", { type: "button", disabled: !sized, onclick: () => to(count * factor, part), "aria-label": label }, text);
   const fields = [h("div.row.where", {}, h("div.grow", {}, field("Part", parts)), h("div.count", {}, field("How many", many)), times(0.5, "÷2", "half as many devices"), times(2, "×2", "twice as many devices"))];
   if (!own) return fields;

@@ -16,7 +16,7 @@ const SEQUENCES = [1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072];
 
 export function setUp(home) {
   let state = clone(FIRST), known = null, undone = [], pinned = null, shown = null, whole = null;
-  let turn = 0, busy = false, again = false, rest = 0, tried = [], nearing = Promise.resolve(), modelled = null, isCompiling = false, refused = "";
+  let turn = 0, reading = 0, isReading = false, busy = false, again = false, rest = 0, tried = [], nearing = Promise.resolve(), modelled = null, isCompiling = false, refused = "";
   const knobs = h("form.panel.knobs", { "aria-label": "Knobs", onsubmit: (event) => event.preventDefault() });
   const drawn = redrawn(knobs);
   const status = h("div.status", { "aria-live": "polite" });
@@ -65,11 +65,13 @@ export function setUp(home) {
 
   // ---- what the knobs can be set to
   async function describe() {
-    const mine = ++turn;
+    const mine = ++reading;
+    isReading = true; turn++;
     status.replaceChildren(h("span.spin", { "aria-hidden": "true" }), "reading the model");
     const about = clone(state); delete about.mesh;
     const answer = await ask("describe", about);
-    if (mine !== turn) return;
+    if (mine !== reading) return;
+    isReading = false;
     if (answer.code) return consent(answer.code, describe);
     if (answer.error) { known = null; drawKnobs(); return fail(answer.error); }
     known = answer;
@@ -90,8 +92,8 @@ export function setUp(home) {
     const file = h("input", { type: "file", id: "upload", accept: ".json,.mlir,.hlo,.txt", onchange: () => upload(file.files[0]) });
     const rows = [
       h("fieldset", {}, h("legend", {}, "What runs"), field("Model (any name of hespas models, or a program)", model),
-        h("div.row", {}, h("div.grow", {}, field("Step", select([["", "training"], ["prefill", "prefill"], ["decode", "decode"]], state.prefill ? "prefill" : state.decode ? "decode" : "", (value) => change({ model: state.model, cluster: state.cluster, ...(value ? { [value]: true } : {}) })))),
-          h("button", { type: "button", onclick: () => file.click() }, "Upload config.json"), file), refused ? h("div.error", { role: "alert" }, refused) : null),
+        h("div.row", {}, known && !Object.keys(known.settings).length ? null : h("div.grow", {}, field("Step", select([["", "training"], ["prefill", "prefill"], ["decode", "decode"]], state.prefill ? "prefill" : state.decode ? "decode" : "", (value) => change({ model: state.model, cluster: state.cluster, ...(value ? { [value]: true } : {}) })))),
+          h("button", { type: "button", onclick: () => file.click() }, "Upload a file"), file), refused ? h("div.error", { role: "alert" }, refused) : null),
       h("fieldset", {}, h("legend", {}, "Where"), clusterFields("", state, (cluster, node) => set({ ...ELSEWHERE, cluster, node }), { own: true })),
     ];
     const others = alsoSet();
@@ -152,6 +154,7 @@ export function setUp(home) {
 
   // ---- asking: one question is under way, and the last knob's is next
   async function predict() {
+    if (isReading) return; // The knobs are not known yet: the question follows them.
     again = true;
     clearTimeout(rest);
     if (isCompiling) { isCompiling = false; cancel(); } // Nobody waits for it any more.
@@ -159,7 +162,7 @@ export function setUp(home) {
     drawCopies();
     if (busy) return;
     busy = true;
-    while (again) {
+    while (again && !isReading) {
       again = false;
       const mine = ++turn, about = clone(state);
       status.replaceChildren(h("span.spin", { "aria-hidden": "true" }), "predicting");
@@ -311,7 +314,7 @@ export function setUp(home) {
     const json = h("button", { type: "button", id: "json", disabled: !whole, onclick: () => copy(whole.json, "JSON") }, "Copy JSON");
     copies.replaceChildren(h("h2", {}, "The same from the command line"), h("pre", { id: "command", tabindex: "0" }, texts.command),
       h("p", {}), h("div.row", {}, button("command line", texts.command), button("Python", texts.python), button("study file", texts.study), json,
-        h("button", { type: "button", onclick: () => copy(location.href, "link") }, "Copy link"), h("button", { type: "button", onclick: () => go("cluster", { ...state, imperfect: "" }) }, "Show the cluster"), h("button.main", { type: "button", onclick: () => go("search", Object.fromEntries(Object.entries(state).filter(([key]) => !SEARCHED.has(key)))) }, "Search the best mesh")));
+        h("button", { type: "button", onclick: () => copy(location.href, "link") }, "Copy link"), h("button", { type: "button", onclick: () => go("cluster", { ...state, imperfect: "" }) }, "Show the cluster"), known?.axes.length ? h("button.main", { type: "button", onclick: () => go("search", Object.fromEntries(Object.entries(state).filter(([key]) => !SEARCHED.has(key)))) }, "Search the best mesh") : null));
   }
 
   return {
