@@ -76,7 +76,7 @@ def test_a_pipeline_is_asked_of_the_function_for_it() -> None:
 
 
 def test_one_device_has_no_mesh() -> None:
-    state = {"model": "llama3-1b", "cluster": "1xH100_80GB", "mesh": {}}
+    state: dict[str, Any] = {"model": "llama3-1b", "cluster": "1xH100_80GB", "mesh": {}}
     assert command_of(state) == "hespas run llama3-1b --cluster 1xH100_80GB"
 
 
