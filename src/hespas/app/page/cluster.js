@@ -35,7 +35,7 @@ export function setUp(home) {
   }
   function circle(chart, device, x, y, title = "") {
     const scale = marks.devices[device];
-    chart.append(s(`circle.device${scale ? ".slow" : ""}`, { cx: x, cy: y, r: 12, ...press(`device ${device}${scale ? `, computes ${scale} times as long` : ""}`, () => turnDevice(device)) }, s("title", {}, `device ${device}${title}`)), s("text", { x, y: y + 4, "text-anchor": "middle", "pointer-events": "none", "aria-hidden": "true" }, String(device)));
+    chart.append(s(`circle.device${scale ? ".slow" : ""}`, { cx: x, cy: y, r: 12, ...press(`device ${device}${scale ? `, computes ${scale} times as long` : ""}`, () => turnDevice(device)) }, s("title", {}, `device ${device}${title}`)), s(device > 99 ? "text.long" : "text", { x, y: y + 4, "text-anchor": "middle", "pointer-events": "none", "aria-hidden": "true" }, String(device)));
   }
   const canvas = (width, height) => s("svg.chart.network", { viewBox: `0 0 ${width} ${height}`, width, height, role: "group", "aria-label": `Network of ${network.name}` });
   const kind = (scale) => (scale === undefined ? "" : scale === 0 ? ".dead" : ".slow");
@@ -96,7 +96,7 @@ export function setUp(home) {
   function drawGrid() {
     const all = network.dimensions, cell = 44, margin = 34, cut = all.map((each, number) => Math.min(each.size, MOST_PLACES[number] ?? 1));
     const wide = cut[0] * cell + margin, tall = (cut[1] ?? 1) * cell + margin, step = [[cell, 0], [0, cell], [wide, 0], [0, tall]];
-    const chart = canvas(wide * (cut[2] ?? 1) + margin, tall * (cut[3] ?? 1) + margin);
+    const chart = canvas(wide * (cut[2] ?? 1), tall * (cut[3] ?? 1));
     const places = cut.reduce((found, count) => found.flatMap((at) => [...Array(count).keys()].map((each) => [...at, each])), [[]]);
     const devices = places.map((at) => ({ at, device: at.reduce((sum, each, number) => sum + each * all[number].stride, 0), x: margin + at.reduce((sum, each, number) => sum + each * (step[number]?.[0] ?? 0), 0), y: margin + at.reduce((sum, each, number) => sum + each * (step[number]?.[1] ?? 0), 0) }));
     for (const { at, device, x, y } of devices) all.forEach((dimension, number) => {

@@ -15,7 +15,7 @@ export function s(name, attributes = {}, ...children) {
 const percent = (share) => `${(100 * share).toFixed(share < 0.1 ? 1 : 0)} %`;
 
 // Colours of what bounds a step, the same in every answer; other parts take theirs in turn.
-const COLOURS = { "arithmetic": 0, "device memory": 1, "launches": 2, "exposed communication": 3, "host transfers": 4, "stragglers": 4, "other": 5 };
+const COLOURS = { "arithmetic": 0, "memory": 1, "launches": 2, "exposed communication": 3, "host transfers": 4, "stragglers": 4, "other": 5 };
 const colour = (part, number) => `k${COLOURS[part.name] ?? Math.min(number, 5)}`;
 
 // A whole in parts, with a legend that has the figures.
