@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
@@ -145,7 +145,7 @@ def _fold_on_host() -> None:
             return original(folder)
 
     @contextmanager
-    def unset_fake_temporarily() -> Iterator[Any]:
+    def unset_fake_temporarily() -> Generator[Any]:
         with original_unset() as fake_mode, _OnHost():
             yield fake_mode
 
