@@ -30,7 +30,7 @@ export function setUp(home) {
   function drawForm() {
     const model = h("input", { list: "models", id: "search-model", value: keys.model, onchange: () => { keys = { model: model.value.trim(), cluster: keys.cluster }; drawForm(); } });
     const goals = select([["", "most tokens/s of a device"], ["step_time_s", "shortest step"], ["peak_memory_bytes", "least memory of a device"]], keys.goal?.minimise, (value) => { if (value) keys.goal = { minimise: value }; else delete keys.goal; });
-    const axes = select([["", "the usual axes"], ["staged", "these, and stages (pipelines)"], ["every", "every axis"]], keys.mesh, (value) => { if (value) keys.mesh = value; else delete keys.mesh; });
+    const axes = select([["", "the usual axes"], ["staged", "the usual axes and stages (pipelines)"], ["every", "every axis"]], keys.mesh, (value) => { if (value) keys.mesh = value; else delete keys.mesh; });
     const where = h("input", { id: "search-where", value: keys.where ?? "memory.fits", spellcheck: "false", onchange: () => { keys.where = where.value.trim(); } });
     const batch = h("input", { id: "search-batch", type: "number", min: 1, value: keys.global_batch ?? "", placeholder: "4 for each device", onchange: () => { if (batch.value) keys.global_batch = Number(batch.value); else delete keys.global_batch; } });
     const pinned = Object.entries(keys).flatMap(([key, value]) => (OWN.has(key) ? [] : typeof value === "object" ? Object.entries(value) : [[key, value]])).map(([key, value]) => `${key.replaceAll("_", " ")} ${value}`);
