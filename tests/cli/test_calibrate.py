@@ -89,7 +89,7 @@ def test_a_calibrated_system_runs_in_both_models(
     done = hespas(call, "calibrate", "--node", "A100_SXM_40GB", *nccl, "-o", mine)
     assert done.returncode == 0, done.stderr
     assert load_link(Path(mine) / "link.json").parameters is not None
-    assert "The link is for --model hespas; astra-sim, the default of hespas run" in done.stdout
+    assert "The link is for hespas' own network model, the default where" in done.stdout
     for model in ("hespas", "astra-sim"):
         start = ("run", str(block), "--node", "A100_SXM_40GB", "--model", model, "--json")
         times = [

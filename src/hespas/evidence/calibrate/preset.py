@@ -209,12 +209,12 @@ def first_link(home: Path) -> Link | None:
 
 
 METHOD_NOTE = (
-    "The factors are for --method measured, the default for compiled programs; the roofline, the "
-    "default for all others, knows no calibration."
+    "The factors are for --method measured, the default for kernels of compilers and libraries; "
+    "the roofline, the default of --as-exported, knows no calibration."
 )
 LINK_NOTE = (
-    "The link is for --model hespas; astra-sim, the default of hespas run, knows no measured "
-    "collectives."
+    "The link is for hespas' own network model, the default where a system has "
+    "hespas/network.json; --model astra-sim knows no measured collectives."
 )
 
 
