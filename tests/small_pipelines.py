@@ -18,7 +18,7 @@ from hespas.prediction.options import (
     ProgramOptions,
 )
 from hespas.prediction.staged import predict_pipeline
-from hespas.report.text import bound_parts, waiting_s
+from hespas.report.text import bound_parts
 from hespas.sources.options import ModelOptions
 from hespas.tasks.pipelining.options import PipelineOptions
 
@@ -67,5 +67,5 @@ def check_sums(report: RunReport) -> None:
     assert report.compute_s + report.exposed_communication_s == report.step_time_s
     exposed_s = sum(row.exposed_s for row in report.communication)
     assert exposed_s == pytest.approx(report.exposed_communication_s, rel=1e-6)
-    assert 0 < waiting_s(report) < exposed_s
+    assert 0 < report.stage_wait_s < exposed_s
     assert sum(bound_parts(report).values()) == pytest.approx(1)
