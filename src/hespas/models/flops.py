@@ -96,7 +96,8 @@ def _mixing(settings: LanguageModel, kind: LayerKind) -> int:
     """Return a token's forward FLOPs of attention in a layer."""
     if kind.mixer != "attention":
         return 0
-    seen = min(tokens for tokens in (settings.context, kind.window, kind.chunk) if tokens)
+    limits = (settings.context, kind.window, _of_chunk(settings, kind))
+    seen = min(tokens for tokens in limits if tokens)
     latent = settings.latent
     index = 0 if latent is None else _index_flops(latent)
     if latent is None or not settings.selects_tokens:
@@ -104,6 +105,13 @@ def _mixing(settings: LanguageModel, kind: LayerKind) -> int:
         return (attention_flops(settings, kind) - unrated) * seen
     chosen = 2 * settings.sizes_of_layers.heads * (2 * latent.kv_rank + latent.rope_size)
     return chosen * min(latent.indexed_tokens, seen) + index * seen
+
+
+def _of_chunk(settings: LanguageModel, kind: LayerKind) -> int:
+    """Return the tokens of a chunk that a token sees; a new one those before it in its chunk."""
+    if kind.chunk and isinstance(settings.run, Decode):
+        return (settings.context - 1) % kind.chunk + 1
+    return kind.chunk
 
 
 def layer_flops(settings: LanguageModel, kind: LayerKind) -> int:

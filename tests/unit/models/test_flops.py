@@ -74,3 +74,9 @@ def test_those_of_experts_are_the_products_of_the_chosen(name: str) -> None:
 def test_a_product_has_two_for_each_of_its_terms() -> None:
     assert needed("gemm-contracting", m="8", k="16", n="4") == 2 * 8 * 16 * 4
     assert model_flops(None) is None
+
+
+def test_a_new_token_sees_those_before_it_in_its_chunk() -> None:
+    scout = "meta-llama/Llama-4-Scout-17B-16E-Instruct:decode"
+    of_context = [needed(scout, context=tokens) for tokens in ("8200", "8192", "16384")]
+    assert of_context == sorted(set(of_context))
