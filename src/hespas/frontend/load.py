@@ -87,6 +87,8 @@ def load_per_device(
     parsed = _parse(source, name)
     global_facts = global_facts_of(parsed)
     loaded = _read(parsed, source, name, options)
+    if isinstance(loaded, Unpartitioned) and loaded.divided is not None:
+        loaded = loaded.divided
     if isinstance(loaded, Loaded):
         return replace(
             loaded, program=msgspec.structs.replace(loaded.program, global_facts=global_facts)

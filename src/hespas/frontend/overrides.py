@@ -200,13 +200,15 @@ class Loaded:
 class Unpartitioned:
     """The reason why a source is not partitioned yet.
 
-    ``undivided`` is the undivided program, if it was read.
+    ``undivided`` is the undivided program, if it was read, and ``divided`` one device's, where that
+    takes no partitioner.
     """
 
     message: str
     location: str
     hint: str
     undivided: Program | None = None
+    divided: Loaded | None = None
 
     def error(self) -> UnpartitionedError:
         """Return the error for a caller that cannot partition."""

@@ -15,6 +15,7 @@ from hespas.frontend.host_memory import is_on_host, with_host_memory
 from hespas.frontend.loops import trip_count
 from hespas.frontend.mesh import Mesh, read_mesh
 from hespas.frontend.overrides import Loaded, LoadOptions, OverrideRecorder, Unpartitioned
+from hespas.frontend.stablehlo.elementwise import divided_alike
 from hespas.frontend.stablehlo.sharding import per_device
 from hespas.program.attrs import CaseAttrs, CollectiveAttrs, WhileAttrs
 from hespas.program.program import Alias, Function, Op, Program, called_functions, nested_ops
@@ -65,7 +66,12 @@ def read_stablehlo(
     )
     local = per_device(program, meshes, main_attributes, attributes)
     if isinstance(local, Unpartitioned):
-        return replace(local, undivided=program)
+        local = replace(local, undivided=program)
+        divided = divided_alike(program, meshes, main_attributes)
+        if divided is None:
+            return local
+        used = overrides.used(module.source)
+        return replace(local, divided=Loaded(program=divided, used=used, undivided=program))
     arguments, results = (
         _on_host(main_attributes.get(name, "[]"), module.source)
         for name in ("arg_attrs", "res_attrs")

@@ -162,9 +162,9 @@ def _open_manual_computations(
     """
     main = with_calls_opened(program)
     opening = _ManualOpening(source=program.source, meshes=meshes)
-    opening.place(main.body.arguments, _argument_shardings(main_attributes, "arg_attrs"))
+    opening.place(main.body.arguments, argument_shardings(main_attributes, "arg_attrs"))
     opened = opening.main(main) or opening.mismatch(
-        main.results, _argument_shardings(main_attributes, "res_attrs"), location=program.source
+        main.results, argument_shardings(main_attributes, "res_attrs"), location=program.source
     )
     if opened is not None:
         return opened
@@ -180,7 +180,7 @@ def _open_manual_computations(
     return replace(program, functions=functions, partitions=partitions)
 
 
-def _argument_shardings(attributes: Mapping[str, str], name: str) -> list[str]:
+def argument_shardings(attributes: Mapping[str, str], name: str) -> list[str]:
     """Return each entry's ``sdy.sharding<...>`` content.
 
     The entries are those of ``arg_attrs`` or ``res_attrs``. The text is empty for an entry without

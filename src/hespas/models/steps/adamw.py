@@ -122,7 +122,7 @@ def _changed(old: _Three, gradient: jax.Array, scalars: _Three) -> _Three:
     second = (1 - _SECOND_DECAY) * gradient**2 + _SECOND_DECAY * second
     mean = first / first_correction.astype(first.dtype)
     square = second / second_correction.astype(second.dtype)
-    update = mean / (jnp.sqrt(square + 0.0) + _EPSILON)
+    update = mean / (jnp.sqrt(square) + _EPSILON)
     update = update + _WEIGHT_DECAY * weight
     update = jnp.array(factor, update.dtype) * update
     return jnp.asarray(weight + update, weight.dtype), first, second
@@ -153,7 +153,7 @@ def _accumulated(
 @jax.jit
 def _clipped(leaf: jax.Array, norm: jax.Array, small: jax.Array) -> jax.Array:
     """Return a gradient scaled so that the norm of all is at most 1."""
-    return jax.lax.select(small, leaf, leaf / norm.astype(leaf.dtype) * _LARGEST_NORM)
+    return jax.lax.select(small, leaf, leaf / norm.astype(leaf.dtype))
 
 
 def _next_count(count: jax.Array) -> jax.Array:

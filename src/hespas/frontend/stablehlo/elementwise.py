@@ -1,0 +1,204 @@
+"""Divide programs of elementwise operations and sums, as an optimiser's step is one.
+
+Each operation is divided as its operands are, so that nothing is left to choose: a device computes
+the same of its parts, and adds up its sums along the mesh axes that divide what is summed, for one
+dimension after another, the last first, as XLA's partitioner does. XLA takes ten times as long.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
+
+from hespas.frontend.mesh import AxisPart, Mesh, axis_groups
+from hespas.frontend.stablehlo.sharding import argument_shardings
+from hespas.program.attrs import CollectiveAttrs, DimensionsAttrs
+from hespas.program.groups import GroupMode
+from hespas.program.program import (
+    Block,
+    Function,
+    Op,
+    Program,
+    Value,
+    all_ops,
+    applied_ops,
+    shape_of,
+)
+from hespas.program.rewrite import Renaming, with_calls_opened
+from hespas.program.types import TensorType
+from hespas.xla.mlir.text import split_list
+
+Axes = tuple[tuple[str, ...], ...]
+"""The mesh axes that divide each dimension, major first."""
+
+_AXIS = re.compile(r'"([^"]+)"')
+_KINDS = frozenset({"broadcast_in_dim", "call", "constant", "reduce", "return"})
+"""What may stand beside elementwise operations."""
+
+
+def divided_alike(
+    program: Program, meshes: Mapping[str, Mesh], main_attributes: Mapping[str, str]
+) -> Program | None:
+    """Return one device's program of elementwise operations and sums.
+
+    None for other programs, and where arrays would have to be moved between devices. ``meshes`` are
+    the module's by name, and the attributes of the main function MLIR text.
+    """
+    if len(meshes) != 1 or not all(map(_is_divisible, all_ops(program))):
+        return None
+    (mesh,) = meshes.values()
+    if mesh.device_ids is not None or mesh.device_count != program.declared_devices:
+        return None
+    main, dividing = with_calls_opened(program), _Dividing(mesh=mesh)
+    arguments, results = (
+        argument_shardings(main_attributes, name) for name in ("arg_attrs", "res_attrs")
+    )
+    if not dividing.function(main, arguments, results):
+        return None
+    local = tuple(dividing.local[value] for value in main.body.arguments)
+    body = Block(arguments=local, operations=tuple(dividing.operations))
+    assumption = (
+        "the program came sharded, not partitioned: its operations are elementwise or sums, and "
+        f"are divided over {mesh.device_count} devices as its arguments are"
+    )
+    return replace(
+        program,
+        functions={main.name: Function(name=main.name, body=body)},
+        assumptions=(assumption, *program.assumptions),
+    )
+
+
+def _is_divisible(op: Op) -> bool:
+    is_known = op.dialect in {"stablehlo", "func"}
+    return is_known and (op.kind in _KINDS or (op.traits.is_elementwise and not op.regions))
+
+
+def _axes(text: str, value: Value) -> Axes | None:
+    """Return the axes of a sharding, None where it leaves some open or divides them."""
+    if not text:
+        return None if shape_of(value) else ()
+    listed = next((part for part in split_list(text) if part.startswith("[")), "[]")
+    dimensions = split_list(listed[1:-1])
+    if ":(" in listed or "unreduced" in text or len(dimensions) != len(shape_of(value)):
+        return None
+    return tuple(tuple(_AXIS.findall(dimension)) for dimension in dimensions)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Dividing:
+    """The main function while it is rebuilt per device.
+
+    ``local`` maps global values to a device's, ``axes`` to what divides them. Broadcast numbers
+    wait for what reads them.
+    """
+
+    mesh: Mesh
+    axes: dict[Value, Axes] = field(default_factory=dict[Value, Axes])
+    local: Renaming = field(default_factory=dict[Value, Value])
+    operations: list[Op] = field(default_factory=list[Op])
+    _waiting: dict[Value, Op] = field(default_factory=dict[Value, Op])
+
+    def function(self, main: Function, arguments: Sequence[str], results: Sequence[str]) -> bool:
+        """Add a device's part of a function, if its operations have one."""
+        values = main.body.arguments
+        axes = [_axes(text, value) for text, value in zip(arguments, values, strict=False)]
+        is_placed = len(axes) == len(values) and all(
+            found is not None and self.place(value, found)
+            for value, found in zip(values, axes, strict=True)
+        )
+        if not is_placed or not all(map(self.add, main.body.operations)):
+            return False
+        return all(
+            not text or self.axes[value] == _axes(text, value)
+            for value, text in zip(main.results, results, strict=False)
+        )
+
+    def place(self, value: Value, axes: Axes) -> bool:
+        """Divide a value, if its sizes can be."""
+        if not isinstance(value.type, TensorType):
+            return False
+        sizes, shape = dict(self.mesh.axes), list[int]()
+        for size, names in zip(shape_of(value), axes, strict=True):
+            for name in names:
+                if size % sizes[name]:
+                    return False
+                size //= sizes[name]  # noqa: PLW2901 - the size that is left
+            shape.append(size)
+        self.axes[value] = axes
+        self.local[value] = Value(type=replace(value.type, shape=tuple(shape)))
+        return True
+
+    def add(self, op: Op) -> bool:
+        """Add a device's part of an operation, if it has one."""
+        arrays = [value for value in op.operands if shape_of(value)]
+        if op.kind == "return":
+            is_known = all(value in self.local for value in op.operands)
+            self.operations += [replace(op, operands=self._local(op.operands))] if is_known else []
+            return is_known
+        if op.kind == "reduce":
+            return self._sum(op)
+        if op.kind == "broadcast_in_dim" and not arrays:
+            self._waiting[op.results[0]] = op
+            return True
+        axes = {self.axes[value] for value in arrays if value in self.axes}
+        if not arrays and not any(map(shape_of, op.results)):
+            axes = {()}
+        shapes = {shape_of(value) for value in (*arrays, *op.results)}
+        if len(axes) != 1 or len(shapes) != 1 or op.kind == "broadcast_in_dim":
+            return False
+        (found,) = axes
+        waiting = [self._waiting[value] for value in arrays if value not in self.axes]
+        return all(self._copy(each, found) for each in (*waiting, op))
+
+    def _copy(self, op: Op, axes: Axes) -> bool:
+        if not all(self.place(value, axes) for value in op.results if value not in self.axes):
+            return False
+        self.operations.append(
+            replace(op, operands=self._local(op.operands), results=self._local(op.results))
+        )
+        return True
+
+    def _local(self, values: Sequence[Value]) -> tuple[Value, ...]:
+        return tuple([self.local[value] for value in values])
+
+    def _sum(self, op: Op) -> bool:
+        """Add the sum of a whole array, and those over devices."""
+        value, attrs = op.operands[0], op.attrs
+        is_whole = isinstance(attrs, DimensionsAttrs) and len(attrs.dimensions) == len(
+            shape_of(value)
+        )
+        applied = [each.kind for each in applied_ops(op)]
+        if not is_whole or len(op.results) != 1 or applied != ["add"] or value not in self.axes:
+            return False
+        if not self._copy(op, ()):
+            return False
+        for names in reversed(self.axes[value]):
+            self._sum_along(names, op)
+        return True
+
+    def _sum_along(self, names: Sequence[str], op: Op) -> None:
+        sizes = dict(self.mesh.axes)
+        used = [AxisPart(name=name, before=1, size=sizes[name]) for name in names]
+        used = [part for part in used if part.size > 1]
+        if not used:
+            return
+        channel = len(self.operations)
+        handle = f"#stablehlo.channel_handle<handle = {channel}, type = 0>"
+        total, part = Value(type=op.results[0].type), self.local[op.results[0]]
+        summed = replace(
+            op,
+            kind="all_reduce",
+            operands=(part,),
+            results=(total,),
+            attrs=CollectiveAttrs(
+                groups=axis_groups(self.mesh, used),
+                mode=GroupMode.FLATTENED_IDS,
+                channel=channel,
+            ),
+            attributes=(("channel_handle", handle), ("use_global_device_ids", "unit")),
+        )
+        self.operations.append(summed)
+        self.local[op.results[0]] = total
