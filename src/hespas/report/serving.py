@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hespas.base.units import format_amount, format_time
+from hespas.base.units import format_amount, format_quantity, format_time
 from hespas.report.text import assumption_lines, table_lines
 from hespas.serve.answer import Latency, LogReport, ServingReport, unlike_published
 from hespas.serve.search import Layout, ServingSearch, layout_name
@@ -151,7 +151,7 @@ def together_text(report: TogetherReport) -> str:
         share = report.goodput / report.requests_per_s
         lines.append(f"{'Goodput':<22}{report.goodput:.3g} requests/s, {share:.1%} meet objectives")
     if report.power_w is not None:
-        lines.append(f"{'Power':<22}{format_amount(report.power_w)}W, devices that serve")
+        lines.append(f"{'Power':<22}{format_quantity(report.power_w, 'W')}, devices that serve")
     if report.usd_per_million_output_tokens is not None:
         cost = f"{report.usd_per_million_output_tokens:.3g} USD for 1 M output tokens"
         lines.append(f"{'Cost':<22}{cost}, idle devices too")
