@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any
@@ -50,10 +50,14 @@ class Host:
         if not tensors:
             return _factory_elements(func, args, kwargs) <= _MOST_ELEMENTS
         if not all(map(_has_data, tensors)):
-            for tensor in _written_real(func, args, kwargs):
-                self._unknown[tensor.untyped_storage()] = True
+            self.forget(_written_real(func, args, kwargs))
             return False
         return not any(tensor.untyped_storage() in self._unknown for tensor in tensors)
+
+    def forget(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Note that tensors are written, and by what is not known."""
+        for tensor in tensors:
+            self._unknown[tensor.untyped_storage()] = True
 
     @staticmethod
     def call(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -70,6 +74,7 @@ class DeviceValues:
     What is computed from such tensors alone, as the number of labels that count, is known too.
     """
 
+    host: Host = field(default_factory=Host)
     _values: Any = field(default_factory=WeakIdKeyDictionary)
 
     def note(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:

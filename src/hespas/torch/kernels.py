@@ -13,6 +13,7 @@ from torch._inductor.runtime.triton_heuristics import get_constexprs
 
 from hespas.program.kernels import Extent
 from hespas.program.recorded import KernelCall, KernelConfiguration, RecordedKernel
+from hespas.torch.host import Host, tensors_in
 from hespas.torch.masks import BlockMasks
 from hespas.torch.tape import Tape
 from hespas.torch.triton_driver import WARP, integers_of
@@ -24,6 +25,7 @@ class TritonKernels:
 
     tape: Tape
     masks: BlockMasks
+    host: Host
     _of_sources: dict[str, _Launcher] = field(default_factory=dict[str, "_Launcher"])
 
     def install(self) -> None:
@@ -33,8 +35,16 @@ class TritonKernels:
             del device_str
             return self.kernel(name, source)
 
+        def host_kernel(_compiler: Any, types: Sequence[str], _source: str) -> Callable[..., None]:
+            def run(*arguments: Any) -> None:
+                given = zip(types, arguments, strict=False)
+                written = [argument for kind, argument in given if not kind.startswith("const")]
+                self.host.forget(tensors_in(written))
+
+            return run
+
         async_compile.AsyncCompile.triton = triton_kernel
-        async_compile.AsyncCompile.cpp_pybinding = _host_kernel
+        async_compile.AsyncCompile.cpp_pybinding = host_kernel
         triton_helpers.set_driver_to_gpu = lambda: None
 
     def kernel(self, name: str, source: str) -> Any:
@@ -117,12 +127,3 @@ class _Launcher:
             threads=WARP * binary.metadata.num_warps,
             shared_memory_bytes=binary.metadata.shared,
         )
-
-
-def _host_kernel(_compiler: Any, _types: Any, _source: str) -> Callable[..., None]:
-    """Return a stand-in for a host kernel."""
-
-    def run(*_arguments: Any) -> None:
-        return
-
-    return run

@@ -30,7 +30,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from hespas.errors import UnsupportedError
 from hespas.program.recorded import HostWait, Operation
 from hespas.torch.groups import NAMESPACES, Groups
-from hespas.torch.host import DeviceValues, Host, tensors_in, written_arguments
+from hespas.torch.host import DeviceValues, tensors_in, written_arguments
 from hespas.torch.places import Places
 from hespas.torch.script import NO_DATA
 from hespas.torch.tape import Tape
@@ -79,7 +79,7 @@ class Recorder(TorchDispatchMode):
         self._tape = tape
         self._places = places
         self._groups = groups
-        self._host = Host()
+        self._host = values.host
         self._values = values
         self.paused = 0
         self._dense = 0
@@ -113,7 +113,11 @@ class Recorder(TorchDispatchMode):
                 return _RANDOM[func](*args, **kwargs)
         dense = _DENSE.get(func)
         if dense is None:
-            return func(*args, **kwargs)
+            raise UnsupportedError(
+                f"what torch.ops.higher_order.{func.name()} runs is not recorded",
+                location=self._places.line(),
+                hint="write its loops and branches in Python",
+            )
         self._dense += 1
         try:
             with self:

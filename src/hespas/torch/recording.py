@@ -72,7 +72,7 @@ def record_step(request: StepRequest) -> tuple[bytes, list[str]]:
     groups = Groups(streams)
     values = DeviceValues()
     masks = BlockMasks(values)
-    kernels, launched = TritonKernels(tape, masks), LaunchedKernels(tape, values)
+    kernels, launched = TritonKernels(tape, masks, values.host), LaunchedKernels(tape, values)
     properties = install_fake_gpus(request.gpu, streams, count=request.devices_per_host)
     groups.install(rank=request.rank, world_size=request.world_size)
     stages = Stages(groups, places, Path(request.stages))

@@ -144,3 +144,19 @@ def train():
 """
     waits = [call for call in record(script, eager=True).calls if isinstance(call, HostWait)]
     assert [wait.reason for wait in waits] == ["a norm of gradients is finite"]
+
+
+def test_what_compiled_code_computes_on_the_host_is_not_known() -> None:
+    script = """
+import torch
+from torch._higher_order_ops import while_loop
+
+def train():
+    x, zero = torch.randn(64, 64, device="cuda"), torch.zeros((), dtype=torch.int64)
+    repeated = torch.compile(
+        lambda x: while_loop(lambda i, _: i < 3, lambda i, each: (i + 1, each @ each), (zero, x))
+    )
+    return lambda: repeated(x)
+"""
+    with pytest.raises((ProgramError, UnsupportedError), match="reads a tensor's value"):
+        record(script)
