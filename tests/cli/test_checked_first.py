@@ -35,7 +35,8 @@ def expensive(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         'module attributes {mhlo.num_partitions = 8 : i32} {\n  sdy.mesh @mesh = <["x"=8]>\n'
         "  func.func @main(%a: tensor<8x8xf32> {sdy.sharding = "
         '#sdy.sharding<@mesh, [{"x"}, {}]>}) -> tensor<8x8xf32> {\n'
-        "    return %a : tensor<8x8xf32>\n  }\n}\n"
+        "    %b = stablehlo.transpose %a, dims = [1, 0] : (tensor<8x8xf32>) -> tensor<8x8xf32>\n"
+        "    return %b : tensor<8x8xf32>\n  }\n}\n"
     )
     Path("late.yml").write_text("devices: [{devices: 99, compute_scale: 2}]")
     Path("link.yml").write_text("links: [{link: no such link, bandwidth_scale: 0.5}]")

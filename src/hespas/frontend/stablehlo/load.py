@@ -15,7 +15,6 @@ from hespas.frontend.host_memory import is_on_host, with_host_memory
 from hespas.frontend.loops import trip_count
 from hespas.frontend.mesh import Mesh, read_mesh
 from hespas.frontend.overrides import Loaded, LoadOptions, OverrideRecorder, Unpartitioned
-from hespas.frontend.stablehlo.elementwise import divided_alike
 from hespas.frontend.stablehlo.sharding import per_device
 from hespas.program.attrs import CaseAttrs, CollectiveAttrs, WhileAttrs
 from hespas.program.program import Alias, Function, Op, Program, called_functions, nested_ops
@@ -66,6 +65,9 @@ def read_stablehlo(
     )
     local = per_device(program, meshes, main_attributes, attributes)
     if isinstance(local, Unpartitioned):
+        # Programs of one device need not wait for it.
+        from hespas.frontend.stablehlo.elementwise import divided_alike  # noqa: PLC0415
+
         local = replace(local, undivided=program)
         divided = divided_alike(program, meshes, main_attributes)
         if divided is None:
