@@ -17,14 +17,14 @@ import transformers
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-from hespas.errors import DeviceCountError, ProgramError, option
+from hespas.errors import ConfigError, DeviceCountError, ProgramError, option
 
 
 def train(
     *,
     config: str,
     batch: int = 1,
-    sequence: int = 4096,
+    sequence: int | None = None,
     layers: int | None = None,
     recompute: bool | None = None,
     compiled: bool = True,
@@ -33,15 +33,15 @@ def train(
     """Return a step of training: FSDP2 over all ranks, bf16 with f32 weights, AdamW.
 
     ``config`` is the file of the model's configuration, ``batch`` counts sequences (images) of a
-    rank. With ``recompute``, the default where the model can, each layer is computed again in the
-    backward pass. ``attention`` is a name of transformers for its implementation, by default the
-    one that transformers takes.
+    rank, and ``sequence`` the tokens of each, by default 4,096. With ``recompute``, the default
+    where the model can, each layer is computed again in the backward pass. ``attention`` is a name
+    of transformers for its implementation, by default the one that transformers takes.
     """
     ranks = int(os.environ["WORLD_SIZE"])
     described = _configuration(config, layers)
     with torch.device("meta"):
         model = _model(described, torch.float32, attention)
-    inputs = _inputs(model, described)
+    inputs = _inputs(model, described, batch, sequence)
     model.train()
     if model.supports_gradient_checkpointing if recompute is None else recompute:
         model.gradient_checkpointing_enable({"use_reentrant": False})
@@ -56,13 +56,13 @@ def train(
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
 
     def step() -> None:
-        model(**inputs(batch, sequence)).loss.backward()
+        model(**inputs()).loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
 
     if model.main_input_name == _TEXT:
-        step.tokens = ranks * batch * sequence
+        step.tokens = ranks * batch * (sequence or _LENGTH)
     return step
 
 
@@ -182,15 +182,20 @@ _TEXT = "input_ids"
 _IMAGES = "pixel_values"
 
 
-def _inputs(model: Any, described: Any) -> Callable[[int, int], dict[str, Any]]:
-    """Return what makes a batch of a model, with labels; `ProgramError` for other inputs."""
+def _inputs(
+    model: Any, described: Any, batch: int, sequence: int | None
+) -> Callable[[], dict[str, Any]]:
+    """Return what makes a batch of a model, with labels.
 
-    def text(batch: int, sequence: int) -> dict[str, Any]:
-        ids = torch.randint(0, described.vocab_size, (batch, sequence), device="cuda")
+    Raises `ProgramError` for other inputs, and `ConfigError` for the length of an image.
+    """
+
+    def text() -> dict[str, Any]:
+        ids = torch.randint(0, described.vocab_size, (batch, sequence or _LENGTH), device="cuda")
         cached = {"use_cache": False} if hasattr(described, "use_cache") else {}
         return {_TEXT: ids, "labels": ids, **cached}
 
-    def images(batch: int, _: int) -> dict[str, Any]:
+    def images() -> dict[str, Any]:
         side = getattr(described, "image_size", _IMAGE_SIDE)
         pixels = torch.zeros(batch, described.num_channels, side, side, device="cuda")
         labels = torch.randint(0, described.num_labels, (batch,), device="cuda")
@@ -202,9 +207,16 @@ def _inputs(model: Any, described: Any) -> Callable[[int, int], dict[str, Any]]:
             f"{type(model).__name__} has no loss of {' or '.join((_TEXT, _IMAGES))} alone",
             hint="write a script with its inputs: torch:FILE.py:FUNCTION",
         )
+    if inputs is images and sequence is not None:
+        raise ConfigError(
+            f"{option('sequence')} has no effect: {type(model).__name__} takes images",
+            hint="drop it",
+        )
     return inputs
 
 
+_LENGTH = 4096
+"""Of a sequence."""
 _IMAGE_SIDE = 224
 """Of images of models that take any."""
 
