@@ -133,7 +133,7 @@ def _resolved(text: str, variables: Mapping[str, str], arrays: Mapping[str, Sequ
 
 
 _OF_THE_SCRIPT = {"@": "", "*": "", "#": "0"}
-"""The arguments of the script itself, of which there are none."""
+"""What a script reads of its own arguments: hespas passes none."""
 
 _BINARY: Mapping[type[ast.AST], Callable[[int, int], int]] = {
     ast.Add: operator.add,

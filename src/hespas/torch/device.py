@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import wraps
 from types import SimpleNamespace
 from typing import Any
 from weakref import WeakSet
@@ -12,6 +13,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.distributed.fsdp import _init_utils as fsdp_setup
+from torch.distributed.fsdp._fully_shard import _fsdp_init
 from torch.optim import optimizer as _optimizer
 from torch.utils import _foreach_utils
 from torch.utils.weak import WeakIdKeyDictionary
@@ -64,6 +66,7 @@ def install_fake_gpus(gpu: GpuDescription, streams: Streams, *, count: int) -> S
     torch.nn.Module._apply = _apply_to_fake
     torch.optim.Optimizer.add_param_group = _noted(torch.optim.Optimizer.add_param_group)
     fsdp_setup._move_module_to_device = _move_module_to_gpu
+    _fsdp_init._get_managed_states = _with_moves(_fsdp_init._get_managed_states)
     # Else optimisers update one parameter after the other.
     for module in (_foreach_utils, _optimizer):
         module._foreach_supported_types.append(FakeTensor)
@@ -248,6 +251,29 @@ def _move_module_to_gpu(
         if not isinstance(current, FullyShardedDataParallel):
             _apply_to_fake(current, moved, recurse=False)
             waiting.extend(current.children())
+
+
+def _with_moves(managed_states: Callable[..., Any]) -> Callable[..., Any]:
+    """Let ``fully_shard`` move what its modules hold on the host.
+
+    torch gives each tensor the data of one on the device, which one without data does not take.
+    """
+
+    @wraps(managed_states)
+    def managed(modules: Sequence[Any], ignored_params: Collection[Any] | None = None) -> Any:
+        ignored = {id(parameter) for parameter in ignored_params or ()}
+        moved: dict[int, Any] = {}
+
+        def on_device(tensor: Any) -> Any:
+            if id(tensor) in ignored or tensor.device.type != "cpu":
+                return tensor
+            return moved.setdefault(id(tensor), tensor.to("cuda"))
+
+        for module in modules:
+            _apply_to_fake(module, on_device, recurse=False)
+        return managed_states(modules, ignored_params)
+
+    return managed
 
 
 def _see_resizes(streams: Streams) -> None:

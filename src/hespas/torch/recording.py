@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import wraps
+from collections.abc import Callable, Mapping
 from inspect import currentframe
 from math import prod
 from pathlib import Path
@@ -13,7 +12,6 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed.fsdp import FullyShardedDataParallel
-from torch.distributed.fsdp._fully_shard import _fsdp_init
 from torch.distributed.fsdp._fully_shard._fsdp_state import _get_module_fsdp_state
 from torch.nn.modules.module import (
     register_module_module_registration_hook,
@@ -78,7 +76,6 @@ def record_step(request: StepRequest) -> tuple[bytes, list[str]]:
     stages = Stages(groups, places, Path(request.stages))
     stages.install()
     install_replicas()
-    _install_moves()
     masks.install()
     choices = install_library_choices(
         torch_version=_version(request.torch_version or torch.__version__),
@@ -345,34 +342,3 @@ def _mark(tape: Tape, value: Any, role: str, name: str) -> None:
     record = tape.held(value)
     if record is not None and not record.role:
         record.role, record.name = role, name
-
-
-def _install_moves() -> None:
-    """Let ``fully_shard`` move what its modules hold.
-
-    torch gives each tensor the data of one on the device, which one without data does not take.
-    """
-    original = _fsdp_init._get_managed_states
-
-    @wraps(original)
-    def managed(modules: Sequence[Any], ignored_params: Collection[Any] | None = None) -> Any:
-        ignored = {id(parameter) for parameter in ignored_params or ()}
-        moved: dict[int, Any] = {}
-        for module in modules:
-            for tensors in (module._parameters, module._buffers):
-                for name, tensor in tensors.items():
-                    if tensor is not None and id(tensor) not in ignored:
-                        tensors[name] = moved.setdefault(id(tensor), _on_device(tensor))
-        return original(modules, ignored_params)
-
-    _fsdp_init._get_managed_states = managed
-
-
-def _on_device(tensor: Any) -> Any:
-    """Return a tensor of the host on the device, and others as they are."""
-    if tensor.device.type != "cpu":
-        return tensor
-    on_device = tensor.detach().to("cuda")
-    if not isinstance(tensor, torch.nn.Parameter):
-        return on_device
-    return torch.nn.Parameter(on_device, requires_grad=tensor.requires_grad)

@@ -35,7 +35,8 @@ def passed(text: str) -> dict[str, tuple[str, ...]]:
         ("S=8b\ncase $S in\n 70b) ARGS=(--a);;\n 8b|9b) ARGS=(--b) ;;\nesac", {"b": ()}),
         ("while [[ $# -gt 0 ]]; do case $1 in --tp) ARGS=(--x); shift;; esac; done\nARGS=(--b)",
          {"b": ()}),
-        ("if [ -d /data ]; then ARGS+=(--save /data); fi\nARGS+=(--b)", {"save": ("/data",), "b": ()}),  # noqa: E501
+        ("if [ -d /data ]; then ARGS+=(--save /data); fi\nARGS+=(--b)",
+         {"save": ("/data",), "b": ()}),
         ("cat > /tmp/x <<EOF\n--a b\nEOF\nARGS=(--b)", {"b": ()}),
         ("echo --a 1\nARGS=(--b) 2>&1", {"b": ()}),
     ],

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from hespas.frontend.mesh import AxisPart, Mesh, axis_groups
-from hespas.frontend.stablehlo.sharding import argument_shardings
+from hespas.frontend.stablehlo.sharding import argument_shardings, divided_dimensions
 from hespas.program.attrs import CollectiveAttrs, DimensionsAttrs
 from hespas.program.groups import GroupMode
 from hespas.program.program import (
@@ -80,7 +80,7 @@ def _axes(text: str, value: Value) -> Axes | None:
     """Return the axes of a sharding, None where it leaves some open or divides them."""
     if not text:
         return None if shape_of(value) else ()
-    listed = next((part for part in split_list(text) if part.startswith("[")), "[]")
+    listed = divided_dimensions(text)
     dimensions = split_list(listed[1:-1])
     if ":(" in listed or "unreduced" in text or len(dimensions) != len(shape_of(value)):
         return None

@@ -300,10 +300,14 @@ class _ManualOpening:
 
     def _placement(self, text: str) -> Placement:
         """Read ``@mesh, [{"x"}, {}], replicated={"y"}``, ignoring explicit replication."""
-        mesh, *dimensions = split_list(text)
+        mesh, *_ = split_list(text)
         name = read_symbols(mesh)
-        divided = next((part for part in dimensions if part.startswith("[")), "[]")
-        return self.meshes.get(name[0]) if name else None, divided
+        return self.meshes.get(name[0]) if name else None, divided_dimensions(text)
+
+
+def divided_dimensions(text: str) -> str:
+    """Return the list of the axes that divide each dimension, of a sharding's text."""
+    return next((part for part in split_list(text) if part.startswith("[")), "[]")
 
 
 def _per_value(text: str) -> list[str]:

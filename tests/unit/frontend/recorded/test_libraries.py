@@ -219,7 +219,7 @@ def flex(
     attended: float | None = None,
     flat: int | None = None,
 ) -> RecordedStep:
-    """Return a step with a kernel of FlexAttention over masks of so many blocks in a row.
+    """Return a step that launches FlexAttention's kernel, whose masks have ``blocks`` in a row.
 
     Of query, key and value, ``flat`` has the shape of the product that makes it.
     """
