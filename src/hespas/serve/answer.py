@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated
 
 import msgspec
@@ -18,7 +18,7 @@ from hespas.serve.simulation import Served, ServingPlan
 from hespas.serve.step_times import StepTimes
 from hespas.serve.surface import Surface
 
-_BISECTIONS = 8
+_BISECTIONS, _BISECTIONS_OF_STEADY = 8, 5
 IDLE_QUEUE = "nothing"
 """What the queue waited for where it never waited."""
 _SHARE_OF_GOOD = 0.99
@@ -272,21 +272,19 @@ def largest_rate(
 ) -> float | None:
     """Return the largest rate in 1/s that replicas serve within the objectives.
 
-    Objectives are held against ``longer``, the load with `LEAST_OF_LOAD` requests or more: the few
-    that miss them come in bursts, which short loads lack. By default ``requests`` are repeated.
-    Without objectives it is the rate at which they work when enough requests to fill them are there
-    at once, and that is the most with objectives, too. None for a closed load, and where even
-    single requests miss an objective.
+    Loads are drawn from ``longer``, the load with `LEAST_OF_LOAD` requests or more, since the few
+    that miss objectives come in bursts, which short loads lack. By default ``requests`` are
+    repeated. Without objectives it is the rate at which no queue grows, and that is the most with
+    objectives, too. None for a closed load, and where even single requests miss an objective.
     """
     if requests.rate is None:
         return None
-    crowd = _crowd(requests, plan)
-    served = plan.serve(crowd)
-    most = len(crowd) / figures_of(crowd, served).duration_s
+    drawn = requests if longer is None else longer
+    most = _steady_rate(drawn, plan)
     if not objectives.are_given:
         return most
 
-    long_load = _at_least(requests if longer is None else longer, LEAST_OF_LOAD)
+    long_load = _at_least(drawn, LEAST_OF_LOAD)
 
     def is_met(rate: float) -> bool:
         load = long_load.at_rate(rate)
@@ -294,26 +292,50 @@ def largest_rate(
         return bool(met.mean() >= _SHARE_OF_GOOD)
 
     # A short load never fills replicas: it may be over before a queue grows too long.
-    sustained = min(most, sustained_rate(requests, plan, cached=served.cached_tokens))
-    if is_met(sustained):
-        return sustained
-    low, high = 0.0, sustained
-    for _ in range(_BISECTIONS):
+    return _largest_within(0.0, most, is_met, _BISECTIONS) or None
+
+
+def _largest_within(
+    low: float, high: float, is_served: Callable[[float], bool], bisections: int
+) -> float:
+    """Return the largest rate that is served, of which ``low`` is one."""
+    if is_served(high):
+        return high
+    for _ in range(bisections):
         middle = (low + high) / 2
-        if is_met(middle):
-            low = middle
-        else:
-            high = middle
-    return low or None
+        low, high = (middle, high) if is_served(middle) else (low, middle)
+    return low
 
 
-def _crowd(requests: Requests, plan: ServingPlan) -> Requests:
-    """Return requests that are all there at once, and fill replicas some times."""
+def _steady_rate(requests: Requests, plan: ServingPlan) -> float:
+    """Return the largest rate in 1/s of even arrivals that no queue grows at.
+
+    It lies between the rate at which replicas work off requests that are all there at once, where
+    full ones preempt, and the one that they cannot go beyond. Requests that share prefixes, or
+    follow one another, have the former where they are too few to fill replicas some times.
+    """
+    filling = _filling(requests, plan)
+    crowd = _at_least(requests.at_once(), filling)
+    served = plan.serve(crowd)
+    most = sustained_rate(crowd, plan, cached=served.cached_tokens)
+    at_once = min(most, len(crowd) / figures_of(crowd, served).duration_s)
+    if len(crowd) < filling or crowd.follows is not None:
+        return at_once
+
+    def keeps_up(rate: float) -> bool:
+        load = crowd.evenly(rate)
+        return not _is_growing(figures_of(load, plan.serve(load)))
+
+    return _largest_within(at_once, most, keeps_up, _BISECTIONS_OF_STEADY)
+
+
+def _filling(requests: Requests, plan: ServingPlan) -> int:
+    """Return how many requests fill replicas some times."""
     count, setup = len(requests), plan.setup
     length = (sum(requests.prompts) + sum(requests.outputs)) // count
     room = setup.blocks // max(1, setup.blocks_of(length))
     sequences = max(1, min(room, setup.engine.most_sequences * setup.parts))
-    return _at_least(requests.at_once(), min(_MOST_IN_CROWD, _FILLS * sequences * plan.replicas))
+    return min(_MOST_IN_CROWD, _FILLS * sequences * plan.replicas)
 
 
 def _at_least(requests: Requests, count: int) -> Requests:
@@ -400,13 +422,17 @@ def load_word(requests: Requests, figures: Figures, most: float | None) -> str:
     rate = requests.rate
     if rate is None or most is None:
         return "stable"
+    if not _is_growing(figures):
+        return "stable"
+    return "overloaded" if rate > most else "backlogged"
+
+
+def _is_growing(figures: Figures) -> bool:
+    """Return whether the last quarter waits much longer than the first."""
     queue_s = figures.queue_s
     quarter = max(1, len(queue_s) // 4)
     first, last = float(queue_s[:quarter].mean()), float(queue_s[-quarter:].mean())
-    is_growing = last > _BACKLOGGED * first and last > float(figures.ttft_s.min())
-    if rate > most and is_growing:
-        return "overloaded"
-    return "backlogged" if is_growing else "stable"
+    return last > _BACKLOGGED * first and last > float(figures.ttft_s.min())
 
 
 def bound_of(surface: Surface, served: Served, batch: float, prompt: int) -> Bound:

@@ -86,6 +86,12 @@ class Requests:
         )
         return replace(self, arrivals_ps=arrivals)
 
+    def evenly(self, rate: float) -> Requests:
+        """Return the same requests, evenly spaced at a rate in 1/s."""
+        gap_ps = PICOSECONDS / rate
+        arrivals = tuple(round(number * gap_ps) for number in range(len(self)))
+        return replace(self, arrivals_ps=arrivals, concurrency=None)
+
     def at_once(self) -> Requests:
         """Return the same requests, all there from the start."""
         return replace(self, arrivals_ps=(0,) * len(self), concurrency=None)

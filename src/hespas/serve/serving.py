@@ -314,7 +314,7 @@ def _report(
     setup, served = plan.setup, plan.serve(requests)
     errors = published_errors(setup.engine.name, fleet.part)
     figures = figures_of(requests, served)
-    longer = options.load.longer(requests, LEAST_OF_LOAD) if options.slo.are_given else None
+    longer = options.load.longer(requests, LEAST_OF_LOAD)
     most = largest_rate(requests, plan, options.slo, longer=longer)
     tokens = sum(requests.outputs)
     rate = tokens / figures.duration_s

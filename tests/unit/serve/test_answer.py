@@ -149,3 +149,15 @@ def test_a_request_beyond_the_context_is_refused() -> None:
     check_lengths(requests, 101)
     with pytest.raises(ConfigError, match=r"request 2 has 90 \+ 11 tokens"):
         check_lengths(requests, 100)
+
+
+@pytest.mark.parametrize("blocks", [1500, 50_000])
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_no_queue_grows_at_the_largest_rate_and_one_does_beyond(blocks: int, replicas: int) -> None:
+    """Requests that are all there at once preempt each other, and are worked off more slowly."""
+    plan = ServingPlan(setup=replace(SETUP, blocks=blocks), replicas=replicas)
+    most = largest_rate(_load(10.0), plan, NO_OBJECTIVES)
+    assert most is not None
+    for factor, word in ((0.98, "stable"), (1.03, "overloaded")):
+        load = _load(10.0, 20_000).evenly(most * factor)
+        assert load_word(load, figures_of(load, plan.serve(load)), most) == word
