@@ -313,19 +313,30 @@ def scratch_directory(purpose: str) -> Generator[Path]:
     rmtree(directory, ignore_errors=True)
 
 
+@frozen
+class Ended:
+    """How a process ended before it answered, and the last words of its log."""
+
+    how: str
+    words: str
+    is_late: bool = False
+
+
 @dataclass(slots=True, kw_only=True)
 class Worker:
     """A child process that answers questions.
 
     It reads them from standard input, and answers on standard output. It starts with the first
     question, and restarts with the next question after it died. Its standard error goes to
-    ``log.txt`` in ``directory``. `close` ends the process.
+    ``log.txt`` in ``directory``, where it runs unless another ``working_directory`` is given.
+    `close` ends the process.
     """
 
     command: Sequence[str]
     name: str
     directory: Path
     environment: Mapping[str, str] = field(default_factory=dict[str, str])
+    working_directory: Path | None = None
     _process: subprocess.Popen[bytes] | None = None
     _lock: Lock = field(default_factory=Lock)
 
@@ -340,23 +351,31 @@ class Worker:
         Raises `ToolError`, naming the log, if the process dies, does not answer in JSON, or takes
         longer than ``time_s``; it has ended by then.
         """
+        answer = self.exchange(json.dumps(dict(question)).encode(), time_s=time_s)
+        if isinstance(answer, bytes):
+            return self._parse_answer(answer)
+        if answer.is_late:
+            raise TimeLimitError(
+                f"{self.name} {answer.how}", location=str(self.log), hint="allow more time"
+            )
+        raise ToolError(f"{self.name} {answer.how}: {answer.words}", location=str(self.log))
+
+    def exchange(self, line: bytes, *, time_s: float) -> bytes | Ended:
+        """Send a line and return that of the answer.
+
+        Where the process dies or takes longer than ``time_s``, it has ended, and this says how.
+        """
         with self._lock:
             process = self._started()
-            line = json.dumps(dict(question)).encode() + b"\n"
             try:
-                answer = self._exchange(process, line, monotonic() + time_s)
+                answer = self._exchange(process, line + b"\n", monotonic() + time_s)
             except TimeoutError:
                 self._end()
-                raise TimeLimitError(
-                    f"{self.name} took longer than {time_s:g} s",
-                    location=str(self.log),
-                    hint="allow more time",
-                ) from None
+                how = f"took longer than {time_s:g} s"
+                return Ended(how=how, words=last_words(self.log), is_late=True)
             except OSError:
                 answer = b""
-            if not answer.endswith(b"\n"):
-                raise self._death_error(process)
-            return self._parse_answer(answer)
+            return answer if answer.endswith(b"\n") else self._death(process)
 
     def interrupt(self) -> None:
         """End the process while another thread waits for an answer.
@@ -381,7 +400,7 @@ class Worker:
             with self.log.open("ab") as log:
                 self._process = subprocess.Popen(
                     list(self.command),
-                    cwd=self.directory,
+                    cwd=self.working_directory or self.directory,
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=log,
@@ -417,19 +436,19 @@ class Worker:
         try:
             return dict(json.loads(answer))
         except (ValueError, TypeError) as error:
-            self._end()
+            self.close()
             raise ToolError(
                 f"{self.name} answered with text that is not a JSON object", location=str(self.log)
             ) from error
 
-    def _death_error(self, process: subprocess.Popen[bytes]) -> ToolError:
+    def _death(self, process: subprocess.Popen[bytes]) -> Ended:
         with suppress(subprocess.TimeoutExpired):
             # A process that closed its output is about to end: its exit code says more.
             process.wait(timeout=0.2)
         code = process.poll()
         self._end()
         how = "gave no answer" if code is None else ending(code)
-        return ToolError(f"{self.name} {how}: {last_words(self.log)}", location=str(self.log))
+        return Ended(how=how, words=last_words(self.log))
 
     def _end(self) -> None:
         process, self._process = self._process, None

@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 import os
-import selectors
-import signal
-import subprocess
 import sys
 import tempfile
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, suppress
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import count
 from pathlib import Path
+from shutil import rmtree
 from time import monotonic
 from types import TracebackType
-from typing import IO, ClassVar, Protocol, Self
+from typing import ClassVar, Protocol, Self
 
 import msgspec
 
 from hespas.base.fields import Group, Use, check_options, declare, refuse_unused
 from hespas.base.frozen import frozen
-from hespas.base.process import ending, last_words
-from hespas.errors import ToolError, option
+from hespas.base.process import Ended, Worker
+from hespas.errors import option
 
 
 class Phase(Enum):
@@ -166,7 +166,7 @@ def executor_of(options: ExecutorOptions) -> AbstractContextManager[Executor]:
             )
 
 
-_LOOK_EVERY_S = 0.5
+_INTERRUPT_EVERY_S = 0.05
 _MOST_ATTEMPTS = 3
 _KILLED = "was ended by SIGKILL"
 _USABLE = 0.9
@@ -182,16 +182,14 @@ class _Attempt:
     lost: int = 0
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class _Process:
     """A worker and its task; ``stays``: with JAX running."""
 
-    process: subprocess.Popen[bytes]
-    log: Path
+    worker: Worker
+    stays: bool
     attempt: _Attempt | None = None
     began_s: float = 0.0
-    stays: bool = False
-    answer: bytes = b""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -208,13 +206,17 @@ class LocalExecutor:
     command: Sequence[str] = _COMMAND
     directory: Path | None = None
     _processes: list[_Process] = field(default_factory=list[_Process])
-    _home: tempfile.TemporaryDirectory[str] | None = None
-    _selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
+    _asked: dict[Future[bytes | Ended], _Process] = field(
+        default_factory=dict[Future[bytes | Ended], _Process]
+    )
+    _threads: ThreadPoolExecutor = field(default_factory=ThreadPoolExecutor)
+    _home: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="hespas-study-")))
+    _numbers: Iterator[int] = field(default_factory=count)
     _free_bytes: int = 0
 
     def __enter__(self) -> Self:
         """Measure the free memory; tasks start the workers."""
-        self._home = tempfile.TemporaryDirectory(prefix="hespas-study-")
+        self._threads = ThreadPoolExecutor(self.most)
         self._free_bytes = int(free_memory_bytes() * _USABLE)
         return self
 
@@ -225,11 +227,14 @@ class LocalExecutor:
         trace: TracebackType | None,
     ) -> None:
         """End all workers, even during tasks."""
-        for worker in list(self._processes):
-            self._end(worker)
-        self._selector.close()
-        if self._home is not None:
-            self._home.cleanup()
+        for future, process in self._asked.items():
+            while not future.done():
+                process.worker.interrupt()
+                wait([future], timeout=_INTERRUPT_EVERY_S)
+        self._threads.shutdown()
+        for process in list(self._processes):
+            self._end(process)
+        rmtree(self._home, ignore_errors=True)
 
     @property
     def most(self) -> int:
@@ -242,17 +247,22 @@ class LocalExecutor:
         A task that ended a worker is retried alone.
         """
         waiting = deque(_Attempt(task=task) for task in tasks)
-        while waiting or any(worker.attempt is not None for worker in self._processes):
+        while waiting or self._asked:
             while waiting and self._may_begin(waiting[0]):
                 self._begin(waiting.popleft())
-            for key, _ in self._selector.select(_LOOK_EVERY_S):
-                done = self._receive(key.data, waiting)
-                if done is not None:
-                    yield done
-            yield from self._overdue()
+            for future in wait(self._asked, return_when=FIRST_COMPLETED).done:
+                process = self._asked.pop(future)
+                attempt, process.attempt = process.attempt, None
+                if attempt is None:
+                    continue
+                outcome = self._outcome(process, attempt, future.result())
+                if outcome is None:
+                    waiting.appendleft(attempt)
+                else:
+                    yield attempt.task, outcome
 
     def _may_begin(self, attempt: _Attempt) -> bool:
-        running = [worker.attempt for worker in self._processes if worker.attempt is not None]
+        running = [process.attempt for process in self._processes if process.attempt is not None]
         if not running:
             return True
         if len(running) >= self.most or any(peer.lost for peer in (attempt, *running)):
@@ -265,103 +275,54 @@ class LocalExecutor:
 
     def _begin(self, attempt: _Attempt) -> None:
         stays = attempt.task.may_stay
-        idle = [worker for worker in self._processes if worker.attempt is None]
-        worker = next((worker for worker in idle if worker.stays is stays), None)
-        if worker is None:
+        idle = [process for process in self._processes if process.attempt is None]
+        process = next((process for process in idle if process.stays is stays), None)
+        if process is None:
             if idle and len(self._processes) >= self.most:
                 self._end(idle[0])
-            worker = self._start()
-        worker.stays, worker.attempt = stays, attempt
-        worker.began_s, worker.answer = monotonic(), b""
-        # The end of its answer reveals a worker that is gone.
-        with suppress(OSError):
-            _pipe(worker.process.stdin).write(msgspec.json.encode(attempt.task) + b"\n")
-            _pipe(worker.process.stdin).flush()
+            worker = Worker(
+                command=self.command,
+                name="a worker",
+                directory=self._home / str(next(self._numbers)),
+                working_directory=self.directory or Path.cwd(),
+            )
+            process = _Process(worker=worker, stays=stays)
+            self._processes.append(process)
+        process.attempt, process.began_s = attempt, monotonic()
+        line = msgspec.json.encode(attempt.task)
+        asked = self._threads.submit(process.worker.exchange, line, time_s=self.time_limit_s)
+        self._asked[asked] = process
 
-    def _start(self) -> _Process:
-        home = Path("." if self._home is None else self._home.name)
-        log = home / f"worker-{len(self._processes)}-{monotonic():.6f}.txt"
-        try:
-            with log.open("wb") as written:
-                process = subprocess.Popen(
-                    list(self.command),
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=written,
-                    cwd=self.directory,
-                    start_new_session=True,
-                )
-        except OSError as error:
-            raise ToolError(
-                f"a worker cannot be started: {error.strerror or error}", location=self.command[0]
-            ) from error
-        started = _Process(process=process, log=log)
-        self._processes.append(started)
-        self._selector.register(_pipe(process.stdout), selectors.EVENT_READ, started)
-        return started
-
-    def _receive(self, worker: _Process, waiting: deque[_Attempt]) -> tuple[Task, Outcome] | None:
-        piece = os.read(_pipe(worker.process.stdout).fileno(), 1 << 16)
-        if not piece:
-            return self._retry_or_give_up(worker, waiting)
-        worker.answer += piece
-        if not worker.answer.endswith(b"\n") or worker.attempt is None:
+    def _outcome(
+        self, process: _Process, attempt: _Attempt, answer: bytes | Ended
+    ) -> Outcome | None:
+        """Return the outcome of an answer; None where the task is to be tried again."""
+        elapsed_s = monotonic() - process.began_s
+        if isinstance(answer, Ended):
+            self._end(process)
+            if answer.is_late:
+                return Outcome(ending=Ending.FAILED, reason=answer.how, elapsed_s=elapsed_s)
+            memory = " (as when memory runs out)" if answer.how.endswith("SIGKILL") else ""
+            reason = f"the worker {answer.how}{memory}, {attempt.lost + 1} times: {answer.words}"
+            return self._again_or(attempt, exhausted(reason, elapsed_s=elapsed_s))
+        outcome = msgspec.json.decode(answer, type=Outcome)
+        # A program that it ran was killed, and it reported so.
+        is_lost = outcome.ending is Ending.EXHAUSTED and _KILLED in outcome.reason
+        if is_lost and self._again_or(attempt, outcome) is None:
             return None
-        attempt, task, worker.attempt = worker.attempt, worker.attempt.task, None
-        outcome = msgspec.json.decode(worker.answer, type=Outcome)
-        if outcome.ending is Ending.EXHAUSTED and _KILLED in outcome.reason:
-            # A program that it ran was killed, and it reported so.
-            attempt.lost += 1
-            if attempt.lost < _MOST_ATTEMPTS:
-                waiting.appendleft(attempt)
-                return None
-        peak = max(self.peaks.get(task.phase, 0), outcome.peak_memory_bytes)
-        self.peaks[task.phase] = peak
-        return task, outcome
+        phase = attempt.task.phase
+        self.peaks[phase] = max(self.peaks.get(phase, 0), outcome.peak_memory_bytes)
+        return outcome
 
-    def _retry_or_give_up(
-        self, worker: _Process, waiting: deque[_Attempt]
-    ) -> tuple[Task, Outcome] | None:
-        """Retry an ended worker's task a few times."""
-        attempt = worker.attempt
-        end_text, log_end = ending(worker.process.wait()), last_words(worker.log)
-        self._end(worker)
-        if attempt is None:
-            return None
+    @staticmethod
+    def _again_or(attempt: _Attempt, outcome: Outcome) -> Outcome | None:
+        """Return the outcome of a task that was lost, None where it is tried again."""
         attempt.lost += 1
-        if attempt.lost < _MOST_ATTEMPTS:
-            waiting.appendleft(attempt)
-            return None
-        memory = " (as when memory runs out)" if end_text.endswith("SIGKILL") else ""
-        reason = f"the worker {end_text}{memory}, {attempt.lost} times: {log_end}"
-        return attempt.task, exhausted(reason, elapsed_s=monotonic() - worker.began_s)
+        return None if attempt.lost < _MOST_ATTEMPTS else outcome
 
-    def _overdue(self) -> Iterator[tuple[Task, Outcome]]:
-        now_s = monotonic()
-        reason = f"took longer than {self.time_limit_s:g} s"
-        for worker in list(self._processes):
-            attempt, elapsed_s = worker.attempt, now_s - worker.began_s
-            if attempt is not None and elapsed_s > self.time_limit_s:
-                self._end(worker)
-                failure = Outcome(ending=Ending.FAILED, reason=reason, elapsed_s=elapsed_s)
-                yield attempt.task, failure
-
-    def _end(self, worker: _Process) -> None:
-        self._processes.remove(worker)
-        output = _pipe(worker.process.stdout)
-        self._selector.unregister(output)
-        with suppress(ProcessLookupError):
-            os.killpg(worker.process.pid, signal.SIGKILL)
-        worker.process.wait()
-        for pipe in (worker.process.stdin, output):
-            with suppress(OSError):
-                _pipe(pipe).close()
-
-
-def _pipe(pipe: IO[bytes] | None) -> IO[bytes]:
-    if pipe is None:
-        raise ToolError("a worker has no pipe")
-    return pipe
+    def _end(self, process: _Process) -> None:
+        self._processes.remove(process)
+        process.worker.close()
 
 
 def available_cores() -> int:
