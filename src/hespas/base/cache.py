@@ -6,17 +6,21 @@ import logging
 import os
 import sys
 import zlib
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
+from typing import TypeVar
+
+import msgspec
 
 from hespas.base.files import write_file
 from hespas.base.frozen import frozen
 from hespas.errors import CacheError, OutputError, option
 
+T = TypeVar("T")
 log = logging.getLogger("hespas")
 _DIGEST_BYTES = 32
 _UNSEEN = 1 / 64
@@ -120,15 +124,27 @@ class ContentCache:
             raise self._unusable_error(error) from error
         result = self._unpacked(content)
         if result is None:
-            self.warn_of_damage(key)
+            self._warn_of_damage(key)
             return None
         with suppress(OSError):
             path.touch()
         _note_use(path)
         return result
 
-    def warn_of_damage(self, key: str) -> None:
-        """Log that a damaged cache file is made again."""
+    def value(self, key: str, kind: type[T]) -> T | None:
+        """Return a stored value, None if missing or damaged."""
+        content = self.read(key)
+        try:
+            return None if content is None else msgspec.msgpack.decode(content, type=kind)
+        except msgspec.DecodeError:
+            self._warn_of_damage(key)
+            return None
+
+    def keep(self, key: str, value: object) -> None:
+        """Store a value as `value` returns it; `CacheError` as `write`."""
+        self.write(key, msgspec.msgpack.encode(value))
+
+    def _warn_of_damage(self, key: str) -> None:
         log.warning("%s: the cached program is damaged; it is made again", self.path_of(key))
 
     def write(self, key: str, content: bytes) -> None:
@@ -204,3 +220,14 @@ class ContentCache:
             location=str(self.directory),
             hint=f"give a writable {option('cache_dir')}, or {option('disable_cache')}",
         )
+
+
+def made_once(cache: ContentCache | None, key: str, kind: type[T], make: Callable[[], T]) -> T:
+    """Return a stored value, or make and store it; without a cache make it."""
+    if cache is None:
+        return make()
+    value = cache.value(key, kind)
+    if value is None:
+        value = make()
+        cache.keep(key, value)
+    return value

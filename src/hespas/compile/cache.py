@@ -82,20 +82,12 @@ class CompiledCache:
 
     def read(self, job: Job) -> CompiledProgram | None:
         """Return a job's result; None if missing or damaged."""
-        files, key = self.files, job_key(job)
-        content = files.read(key)
-        if content is None:
-            return None
-        try:
-            result = msgspec.msgpack.decode(content, type=CompiledProgram)
-        except msgspec.DecodeError:
-            files.warn_of_damage(key)
-            return None
-        return replace(result, name=job.name, target=job.target.name)
+        result = self.files.value(job_key(job), CompiledProgram)
+        return result and replace(result, name=job.name, target=job.target.name)
 
     def write(self, job: Job, result: CompiledProgram) -> None:
         """Store a result; raise `CacheError` if the directory cannot be written."""
-        self.files.write(job_key(job), msgspec.msgpack.encode(result))
+        self.files.keep(job_key(job), result)
 
     def path_of(self, job: Job) -> Path:
         """Return the file of a job's result."""

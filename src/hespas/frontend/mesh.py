@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from hespas.base.cache import ContentCache, code_digest
+from hespas.base.cache import ContentCache, code_digest, made_once
 from hespas.base.frozen import frozen
 from hespas.base.version import __version__
 from hespas.errors import ProgramError
@@ -271,16 +271,15 @@ def cached_global_facts(source: bytes, *, name: str, directory: Path | None) -> 
         directory=directory, suffix=".whole", mark=_MARK, content_name="sources' meshes"
     )
     key = sha256(sha256(source).digest() + f"{__version__} {code_digest(*_CODE_FOLDERS)}".encode())
-    content = cache.read(key.hexdigest())
-    if content is not None:
-        cached = msgspec.msgpack.decode(content, type=_CachedFacts)
-        inputs = tuple([read_type(text) for text in cached.inputs])
-        return GlobalFacts(mesh=cached.mesh, inputs=inputs, device_order=cached.device_order)
-    facts = global_facts_of_source(source, name=name)
-    texts = tuple([str(kind) for kind in facts.inputs])
-    entry = _CachedFacts(mesh=facts.mesh, inputs=texts, device_order=facts.device_order)
-    cache.write(key.hexdigest(), msgspec.msgpack.encode(entry))
-    return facts
+
+    def read() -> _CachedFacts:
+        facts = global_facts_of_source(source, name=name)
+        texts = tuple([str(kind) for kind in facts.inputs])
+        return _CachedFacts(mesh=facts.mesh, inputs=texts, device_order=facts.device_order)
+
+    cached = made_once(cache, key.hexdigest(), _CachedFacts, read)
+    inputs = tuple([read_type(text) for text in cached.inputs])
+    return GlobalFacts(mesh=cached.mesh, inputs=inputs, device_order=cached.device_order)
 
 
 def global_facts_of_source(source: bytes, *, name: str) -> GlobalFacts:

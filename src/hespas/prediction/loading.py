@@ -14,7 +14,7 @@ from time import perf_counter
 
 import msgspec
 
-from hespas.base.cache import ContentCache, code_digest
+from hespas.base.cache import ContentCache, code_digest, made_once
 from hespas.base.fields import refuse_unused
 from hespas.base.question import reused_processes
 from hespas.base.units import format_quantity, format_time
@@ -343,26 +343,21 @@ def _compiled(content: bytes, node: str, options: PredictOptions) -> Loaded:
 def _cached_flops(content: bytes, options: PredictOptions) -> Flops | None:
     """Return `undivided_flops` of sharded StableHLO, which is parsed once."""
 
-    def needed() -> Flops | None:
-        return undivided_flops(load_undivided(content, name=str(options.program.file)))
+    def needed() -> tuple[Flops | None]:
+        return (undivided_flops(load_undivided(content, name=str(options.program.file))),)
 
     directory = made_directory(options.estimate)
-    if directory is None:
-        return needed()
-    files = ContentCache(
-        directory=directory,
-        suffix=".flops",
-        mark=b"hespas flops 1\n",
-        content_name="sources' FLOPs",
-    )
+    files = None
+    if directory is not None:
+        files = ContentCache(
+            directory=directory,
+            suffix=".flops",
+            mark=b"hespas flops 2\n",
+            content_name="sources' FLOPs",
+        )
     key = sha256(sha256(content).digest() + code_digest(*_READERS).encode()).hexdigest()
-    cached = files.read(key)
-    if cached is not None:
-        flops = msgspec.msgpack.decode(cached, type=dict[str, int] | None)
-        return None if flops is None else Flops(flops)
-    flops = needed()
-    files.write(key, msgspec.msgpack.encode(flops))
-    return flops
+    (flops,) = made_once(files, key, tuple[dict[str, int] | None], needed)
+    return None if flops is None else Flops(flops)
 
 
 _READERS = ("frontend", "program", "work", "xla/mlir")

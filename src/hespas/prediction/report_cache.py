@@ -16,8 +16,6 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, cast
 
-import msgspec
-
 from hespas.base.cache import ContentCache, installed_state
 from hespas.base.frozen import frozen
 from hespas.base.home import cache_home
@@ -42,15 +40,14 @@ class ReportCache:
 
     def read(self) -> RunReport | None:
         """Return the report, if it is cached."""
-        with suppress(CacheError, msgspec.DecodeError):
-            content = self._files.read(self.key)
-            return None if content is None else msgspec.msgpack.decode(content, type=RunReport)
+        with suppress(CacheError):
+            return self._files.value(self.key, RunReport)
         return None
 
     def write(self, report: RunReport) -> None:
         """Store the report."""
         with suppress(CacheError):
-            self._files.write(self.key, msgspec.msgpack.encode(report))
+            self._files.keep(self.key, report)
 
     @property
     def _files(self) -> ContentCache:

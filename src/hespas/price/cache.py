@@ -179,8 +179,7 @@ class KeptStore:
 
     def read(self, keys: Iterable[str]) -> dict[str, str]:
         """Return the texts of all keys, or none."""
-        content = self._cache.read(_name(keys))
-        return {} if content is None else msgspec.msgpack.decode(content, type=dict[str, str])
+        return self._cache.value(_name(keys), dict[str, str]) or {}
 
     def write(self, entries: Mapping[str, str]) -> None:
         """Store entries, found only if exactly these are requested together.
@@ -189,7 +188,7 @@ class KeptStore:
         """
         if entries:
             with suppress(CacheError):
-                self._cache.write(_name(entries), msgspec.msgpack.encode(dict(entries)))
+                self._cache.keep(_name(entries), dict(entries))
 
     @property
     def _cache(self) -> ContentCache:

@@ -447,16 +447,16 @@ def _predicted(
     tasks = [_task(candidate, phase, number) for number, candidate in enumerate(candidates)]
     reports: dict[str, RunReport] = {}
     for task in tasks:
-        with suppress(CacheError, msgspec.DecodeError):
-            content = cache.read(task.key)
-            if content is not None:
-                reports[task.key] = msgspec.json.decode(content, type=RunReport)
+        with suppress(CacheError):
+            report = cache.value(task.key, RunReport)
+            if report is not None:
+                reports[task.key] = report
     missing = [task for task in tasks if task.key not in reports]
     if missing:
-        for key, content in _run(missing, executor):
-            reports[key] = msgspec.json.decode(content, type=RunReport)
+        for key, report in _run(missing, executor):
+            reports[key] = report
             with suppress(CacheError):
-                cache.write(key, content)
+                cache.keep(key, report)
     return [reports[task.key] for task in tasks]
 
 
@@ -473,10 +473,10 @@ def _task(candidate: Candidate, phase: Phase, number: int) -> Task:
     )
 
 
-def _run(tasks: Sequence[Task], options: ExecutorOptions) -> Iterator[tuple[str, bytes]]:
+def _run(tasks: Sequence[Task], options: ExecutorOptions) -> Iterator[tuple[str, RunReport]]:
     with executor_of(options) as executor:
         for task, outcome in executor.outcomes(tasks):
             if outcome.ending is not Ending.DONE:
                 name = str(task.candidate[WORKLOAD])
                 raise ConfigError(outcome.reason.removeprefix(f"{name}: "), location=name)
-            yield task.key, outcome.report.encode()
+            yield task.key, msgspec.json.decode(outcome.report, type=RunReport)

@@ -255,14 +255,11 @@ def recorded_step(step: TorchStep, cache: ContentCache | None) -> bytes:
     if cache is None:
         return record_torch(step)[0]
     key = _step_key(step)
-    content = cache.read(key)
-    if content is not None:
-        cached = msgspec.msgpack.decode(content, type=_CachedStep)
-        if cached.sources == _digests(cached.sources):
-            return cached.step
+    cached = cache.value(key, _CachedStep)
+    if cached is not None and cached.sources == _digests(cached.sources):
+        return cached.step
     recorded, sources = record_torch(step)
-    record = _CachedStep(step=recorded, sources=_digests(sources))
-    cache.write(key, msgspec.msgpack.encode(record))
+    cache.keep(key, _CachedStep(step=recorded, sources=_digests(sources)))
     return recorded
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from hashlib import sha256
 from importlib import import_module
@@ -13,7 +12,7 @@ from typing import Any, assert_never
 
 import msgspec
 
-from hespas.base.cache import ContentCache, code_digest
+from hespas.base.cache import ContentCache, code_digest, made_once
 from hespas.base.frozen import frozen
 from hespas.base.process import (
     Limits,
@@ -92,7 +91,7 @@ def read_workload(source: Source, *, cache: ContentCache | None) -> Workload:
         case ModelSource():
             return _model_workload(source, cache)
         case MaxTextStep():
-            return _cached_workload(cache, step_key(source), exported)
+            return made_once(cache, step_key(source), Workload, exported)
         case TorchStep():
             with stage(Stage.EXPORT, source.name, kind="torch", size=1):
                 return Workload(name=source.name, content=recorded_step(source, cache))
@@ -109,7 +108,7 @@ def _model_workload(source: ModelSource, cache: ContentCache | None) -> Workload
     def exported() -> Workload:
         return _workload(source.name, export_source(exported_source))
 
-    shared_workload = _cached_workload(cache, model_key(reduced_source), exported)
+    shared_workload = made_once(cache, model_key(reduced_source), Workload, exported)
     text = shared_workload.content
     is_sized = source.part is None or source.part.program is PartProgram.UPDATE
     if is_sized and reduced_source is not source:
@@ -177,19 +176,6 @@ def _workload(name: str, exported: Exported) -> Workload:
 
 def _artifact(content: bytes, name: str) -> Exported:
     return _export_apart(Request(name=name, artifact=True), artifact=content)
-
-
-def _cached_workload(
-    cache: ContentCache | None, key: str, make: Callable[[], Workload]
-) -> Workload:
-    """Return the cached workload of a key, or make it."""
-    content = None if cache is None else cache.read(key)
-    if content is not None:
-        return msgspec.msgpack.decode(content, type=Workload)
-    workload = make()
-    if cache is not None:
-        cache.write(key, msgspec.msgpack.encode(workload))
-    return workload
 
 
 def _model(source: ModelSource) -> Exported:

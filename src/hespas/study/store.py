@@ -407,21 +407,17 @@ class OutcomeCache:
         """Return the outcome of an evaluation, if it is cached."""
         if not _is_decided(entry):
             return None
-        try:
-            content = self._cache.read(_key(task))
-            return None if content is None else msgspec.msgpack.decode(content, type=Outcome)
-        except (CacheError, msgspec.DecodeError):
-            return None
+        with suppress(CacheError):
+            return self._cache.value(_key(task), Outcome)
+        return None
 
     def write(self, entry: Entry, task: Task, outcome: Outcome) -> None:
         """Store an outcome that is done."""
         if outcome.ending is not Ending.DONE or not _is_decided(entry):
             return
         stored = msgspec.structs.replace(outcome, elapsed_s=0.0, cpu_s=0.0, peak_memory_bytes=0)
-        try:
-            self._cache.write(_key(task), msgspec.msgpack.encode(stored))
-        except CacheError:
-            return
+        with suppress(CacheError):
+            self._cache.keep(_key(task), stored)
 
     @property
     def _cache(self) -> ContentCache:

@@ -209,10 +209,10 @@ def _predict_row(row: Row, options: RowOptions, cached: ContentCache, cost: _Cos
     if row.missing:
         return PredictedRow(row=row, answer=None, reason=row.missing, cpu_s=0.0, memory_bytes=0)
     key = _key(row, options)
-    content = cached.read(key)
+    known = cached.value(key, RowAnswer)
     reason = cost.gave_up if cost.stands(options) else ""
-    if content is not None:
-        return _predicted_row(row, msgspec.msgpack.decode(content, type=RowAnswer), reason, cost)
+    if known is not None:
+        return _predicted_row(row, known, reason, cost)
     answer = RowAnswer(refused=reason)
     if not reason:
         answer = _predict_apart(row, options, Fidelity(row.fidelity or Fidelity.COMPILED))
@@ -232,9 +232,9 @@ def _predict_row(row: Row, options: RowOptions, cached: ContentCache, cost: _Cos
         cpu_limit_s=options.cpu_limit_s,
         memory_limit_bytes=options.memory_limit_bytes,
     )
-    cached.write(_cost_key(row), msgspec.msgpack.encode(new))
+    cached.keep(_cost_key(row), new)
     if not answer.refused and (not reason or new.gave_up):
-        cached.write(key, msgspec.msgpack.encode(answer))
+        cached.keep(key, answer)
     return _predicted_row(row, answer, reason, new)
 
 
@@ -297,8 +297,7 @@ def _ask_worker(request: RowRequest, home: Path, options: RowOptions) -> RowAnsw
 
 
 def _cost(cached: ContentCache, row: Row) -> _Cost:
-    content = cached.read(_cost_key(row))
-    return _Cost() if content is None else msgspec.msgpack.decode(content, type=_Cost)
+    return cached.value(_cost_key(row), _Cost) or _Cost()
 
 
 def _inputs_of(row: Row) -> dict[str, object]:

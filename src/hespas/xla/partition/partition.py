@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from hespas.base.cache import ContentCache, code_digest
+from hespas.base.cache import ContentCache, code_digest, made_once
 from hespas.base.figures import MOST_DEVICES
 from hespas.base.frozen import frozen
 from hespas.base.process import Limits, is_staying, scratch_directory
@@ -135,14 +135,13 @@ def partition_module(
     request = PartitionRequest(
         name=module.source, replicas=replicas, partitions=partitions, partitioner=partitioner
     )
-    key = _key(source, request)
-    content = None if cache is None else cache.read(key)
-    if content is None:
+
+    def divided() -> bytes:
         scope = f"over {devices} devices"
         with stage(Stage.PARTITION, scope, kind=partitioner.name, size=len(source)):
-            content = _run_worker(source, request, limits)
-        if cache is not None:
-            cache.write(key, content)
+            return _run_worker(source, request, limits)
+
+    content = made_once(cache, _key(source, request), bytes, divided)
     return Partitioned(content=content, devices=devices, partitioner=partitioner)
 
 
