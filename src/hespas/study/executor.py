@@ -206,7 +206,7 @@ class LocalExecutor:
     command: Sequence[str] = _COMMAND
     directory: Path | None = None
     _processes: list[_Process] = field(default_factory=list[_Process])
-    _asked: dict[Future[bytes | Ended], _Process] = field(
+    _pending: dict[Future[bytes | Ended], _Process] = field(
         default_factory=dict[Future[bytes | Ended], _Process]
     )
     _threads: ThreadPoolExecutor = field(default_factory=ThreadPoolExecutor)
@@ -227,7 +227,7 @@ class LocalExecutor:
         trace: TracebackType | None,
     ) -> None:
         """End all workers, even during tasks."""
-        for future, process in self._asked.items():
+        for future, process in self._pending.items():
             while not future.done():
                 process.worker.interrupt()
                 wait([future], timeout=_INTERRUPT_EVERY_S)
@@ -247,11 +247,11 @@ class LocalExecutor:
         A task that ended a worker is retried alone.
         """
         waiting = deque(_Attempt(task=task) for task in tasks)
-        while waiting or self._asked:
+        while waiting or self._pending:
             while waiting and self._may_begin(waiting[0]):
                 self._begin(waiting.popleft())
-            for future in wait(self._asked, return_when=FIRST_COMPLETED).done:
-                process = self._asked.pop(future)
+            for future in wait(self._pending, return_when=FIRST_COMPLETED).done:
+                process = self._pending.pop(future)
                 attempt, process.attempt = process.attempt, None
                 if attempt is None:
                     continue
@@ -290,8 +290,8 @@ class LocalExecutor:
             self._processes.append(process)
         process.attempt, process.began_s = attempt, monotonic()
         line = msgspec.json.encode(attempt.task)
-        asked = self._threads.submit(process.worker.exchange, line, time_s=self.time_limit_s)
-        self._asked[asked] = process
+        future = self._threads.submit(process.worker.exchange, line, time_s=self.time_limit_s)
+        self._pending[future] = process
 
     def _outcome(
         self, process: _Process, attempt: _Attempt, answer: bytes | Ended
