@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hespas import stages
-from hespas.api import measure_step, predict, predict_pipeline, run_study
+from hespas.api import measure_step, predict, predict_pipeline, predict_serving, run_study
 from hespas.base.version import __version__
 from hespas.errors import HespasError
 from hespas.stages import load, optimise, optimize
@@ -17,6 +17,7 @@ __all__ = [
     "optimize",
     "predict",
     "predict_pipeline",
+    "predict_serving",
     "run_study",
     "stages",
 ]

@@ -1,7 +1,8 @@
 """The public functions: predict, measure and compare.
 
-They call `hespas.prediction`, `hespas.evidence.measure` and `hespas.study`; `hespas.stages` has the
-stages one by one. Each imports its modules when it is called: ``import hespas`` stays light.
+They call `hespas.prediction`, `hespas.serve`, `hespas.evidence.measure` and `hespas.study`;
+`hespas.stages` has the stages one by one. Each imports its modules when it is called: ``import
+hespas`` stays light.
 """
 
 from __future__ import annotations
@@ -24,9 +25,11 @@ if TYPE_CHECKING:
     from hespas.program.program import Program
     from hespas.report.answers import Answer, PipelineAnswer
     from hespas.report.plot import StudyAnswer
+    from hespas.serve.answer import ServingReport
+    from hespas.serve.overrides import ServingOverrides
     from hespas.study.study import Study
 
-__all__ = ["measure_step", "predict", "predict_pipeline", "run_study"]
+__all__ = ["measure_step", "predict", "predict_pipeline", "predict_serving", "run_study"]
 
 
 def predict(
@@ -119,6 +122,33 @@ def predict_pipeline(
             f"the mesh {mesh} has no axis pipe of several stages", hint="call hespas.predict"
         )
     return pipeline_answer_of(staged.predict_pipeline(chosen))
+
+
+def predict_serving(
+    model: str, cluster: str, **overrides: Unpack[ServingOverrides]
+) -> ServingReport:
+    """Predict latencies and throughput of a model under load.
+
+    It is ``hespas serve``: ``cluster`` is ``COUNTxPART``, and the ``overrides`` are its options by
+    the names of fields. What it returns has the keys of the command's JSON. Raises what
+    `hespas.serve.serving.serving` raises.
+
+    >>> served = predict_serving("Qwen/Qwen3-0.6B", "2xH100_80GB", mesh="tp=1", rate=5,
+    ...                          requests=50, isl=128, osl=16, settings={"layers": "2"})
+    >>> served.replicas, served.load, served.requests
+    (2, 'stable', 50)
+    """
+    from hespas.base.fields import overridden
+    from hespas.errors import ConfigError
+    from hespas.serve.options import NOT_SERVED, ServeOptions
+    from hespas.serve.serving import serving
+
+    check_kind(model, str, "a model's name", "hespas models has them")
+    check_kind(cluster, str, "a cluster", "write it as in 8xH100_80GB")
+    for name in sorted(NOT_SERVED & overrides.keys()):
+        raise ConfigError(f"{name} means nothing for what is served", hint="drop it")
+    options = ServeOptions(model_name=model, cluster=cluster)
+    return serving(overridden(options, overrides))
 
 
 def _chosen(

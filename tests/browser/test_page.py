@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page
 
+from app_pages import CHROMIUM
 from hespas.report.page.comparison import NamedReport, comparison_page
 from hespas.report.page.document import page_html
 from hespas.report.page.step import step_page
@@ -18,16 +17,7 @@ from hespas.report.page.study import study_page
 from small_studies import small_study
 from step_reports import step_report
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium is installed")
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        launched = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield launched
-        launched.close()
 
 
 class Opened:

@@ -32,6 +32,7 @@ Answer = dict[str, Any]
 _FILES = {
     "page.css": "text/css",
     "page.js": "text/javascript",
+    "answers.js": "text/javascript",
     "draw.js": "text/javascript",
     "predict.js": "text/javascript",
     "search.js": "text/javascript",

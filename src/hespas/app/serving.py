@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 import msgspec
 
+from hespas.app.view import Card
 from hespas.base.fields import build
+from hespas.base.files import json_bytes
 from hespas.base.units import format_amount, format_time
 from hespas.errors import ConfigError
 from hespas.models.model import parse_mesh
@@ -31,10 +34,16 @@ _KEYS: Mapping[str, Callable[[str], object]] = {
     "requests": int,
 }
 """The keys of a load, each with the reader of its text."""
+_NUMBER = re.compile(r"(0|[1-9]\d*)(\.\d+)?")
 
 
 def _options(state: Mapping[str, Any]) -> ServeOptions:
-    values = {key: parse(str(state[key])) for key, parse in _KEYS.items() if _is_set(state, key)}
+    try:
+        values = {
+            key: parse(str(state[key])) for key, parse in _KEYS.items() if _is_set(state, key)
+        }
+    except ValueError as error:
+        raise ConfigError(f"a figure is no number: {error}") from error
     return build(ServeOptions, {"model_name": str(state["model"]), **values})
 
 
@@ -55,12 +64,39 @@ def serve_command(state: Mapping[str, Any]) -> str:
     return shlex.join(words)
 
 
+def serve_python(state: Mapping[str, Any]) -> str:
+    """Return the Python that answers a served load.
+
+    >>> print(serve_python({"model": "Qwen/Qwen3-8B", "cluster": "8xH100_80GB", "rate": 20}))
+    import hespas
+    <BLANKLINE>
+    served = hespas.predict_serving(
+        'Qwen/Qwen3-8B',
+        '8xH100_80GB',
+        rate=20,
+    )
+    print(served.ttft_s, served.tpot_s, served.output_tokens_per_s)
+    <BLANKLINE>
+    """
+    arguments = [repr(str(state["model"])), repr(str(state["cluster"]))]
+    for key in _KEYS:
+        if key != "cluster" and _is_set(state, key):
+            text = str(state[key])
+            arguments.append(f"{key}={text if _NUMBER.fullmatch(text) else repr(text)}")
+    listed = "".join(f"    {argument},\n" for argument in arguments)
+    printed = "print(served.ttft_s, served.tpot_s, served.output_tokens_per_s)"
+    return f"import hespas\n\nserved = hespas.predict_serving(\n{listed})\n{printed}\n"
+
+
+def serve_copies(state: Mapping[str, Any]) -> dict[str, str]:
+    """Return a load as command line and Python; no study has loads."""
+    _options(state)
+    return {"command": serve_command(state), "python": serve_python(state)}
+
+
 def serve_load(state: Mapping[str, Any]) -> dict[str, Any]:
     """Return a load's figures, and latencies against the rate."""
-    try:
-        options = _options(state)
-    except ValueError as error:
-        raise ConfigError(f"a figure is no number: {error}") from error
+    options = _options(state)
     report = serving(options)
     points = [_point(report, options.load.rate)]
     for share in _SHARES if report.max_rate is not None else ():
@@ -68,14 +104,15 @@ def serve_load(state: Mapping[str, Any]) -> dict[str, Any]:
         load = replace(options.load, rate=rate, requests=min(report.requests, 400))
         points.append(_point(serving(replace(options, load=load)), rate))
     return {
-        "rows": _rows(report),
+        "title": f"{report.model} under {report.engine} on {report.cluster}, {_replicas(report)}",
+        "cards": [msgspec.to_builtins(card) for card in _cards(report)],
+        "expected": _expected(report),
         "points": sorted(points, key=lambda point: point["rate"]),
         "rate": options.load.rate,
         "max_rate": report.max_rate,
         "launch": report.launch,
-        "command": serve_command(state),
         "assumptions": report.assumptions,
-        "json": msgspec.json.encode(report).decode(),
+        "json": json_bytes(msgspec.to_builtins(report)).decode(),
     }
 
 
@@ -91,36 +128,55 @@ def _point(report: ServingReport, rate: float | None) -> dict[str, float]:
     }
 
 
-def _rows(report: ServingReport) -> list[tuple[str, str]]:
-    def shown(latency: Latency | None) -> str:
-        if latency is None:
-            return "not known"
-        return f"{format_time(latency.p50)} median, {format_time(latency.p99)} p99"
+def _replicas(report: ServingReport) -> str:
+    count, devices = report.replicas, report.devices // report.replicas
+    replicas = "one replica" if count == 1 else f"{count} replicas"
+    stages = f", in {len(report.stages)} stages" if report.stages else ""
+    return f"{replicas} of {devices} device{'' if devices == 1 else 's'}{stages}"
 
-    rate = format_amount(report.output_tokens_per_s)
-    of_device = format_amount(report.output_tokens_per_s_per_device)
-    largest_rate = "not known" if report.max_rate is None else f"{report.max_rate:.3g} requests/s"
-    met = report.goodput
-    rows = [
-        ("Output", f"{rate}tokens/s, {of_device}a device"),
-        ("Load", report.load),
-        ("Largest rate", largest_rate),
-        ("First token", shown(report.ttft_s)),
-        ("Each further token", shown(report.tpot_s)),
-        ("Batch", f"{report.mean_batch:.1f} sequences a replica"),
-        ("Decoding is bound by", report.bound.decode),
-        ("Replicas", f"{report.replicas}, of {report.devices // report.replicas} devices each"),
-    ]
-    if report.stages:
-        layers = ", ".join(str(stage.layers) for stage in report.stages)
-        rows.append(("Stages", f"{len(report.stages)} of a replica, of {layers} layers"))
-    if (errors := report.published_errors) is not None:
-        text = f"{100 * errors.ttft:.0f} % (first token), {100 * errors.tpot:.0f} % (each further)"
-        points = f"medians of {errors.points} published points{unlike_published(report)}"
-        rows.append(("Expected error", f"{text}: {points}"))
-    else:
-        rows.append(("Expected error", "not known: no point of its kind is published"))
-    if met is not None:
-        share = met / report.requests_per_s
-        rows.insert(3, ("Meet all objectives", f"{100 * share:.1f} % of requests"))
-    return rows
+
+def _expected(report: ServingReport) -> str:
+    if (errors := report.published_errors) is None:
+        return "Expected errors are not known: no point of its kind is published."
+    points = f"medians of {errors.points} published points{unlike_published(report)}"
+    return f"Expected errors are {points}."
+
+
+def _cards(report: ServingReport) -> Iterator[Card]:
+    rate, of_device = report.output_tokens_per_s, report.output_tokens_per_s_per_device
+    yield Card(
+        name="Output",
+        text=f"{format_amount(rate)}tokens/s",
+        note=f"{format_amount(of_device)}a device",
+        value=rate,
+    )
+    yield Card(
+        name="Largest rate",
+        text="not known" if report.max_rate is None else f"{report.max_rate:.3g} requests/s",
+        note=f"the load is {report.load}",
+        value=report.max_rate,
+    )
+    errors = report.published_errors
+    yield _latency("First token", report.ttft_s, None if errors is None else errors.ttft)
+    yield _latency("Each further token", report.tpot_s, None if errors is None else errors.tpot)
+    if report.goodput is not None:
+        share = report.goodput / report.requests_per_s
+        yield Card(name="Meet all objectives", text=f"{100 * share:.1f} %", value=share)
+    yield Card(
+        name="Batch of a replica",
+        text=f"{report.mean_batch:.1f} sequences",
+        note=f"decoding is bound by {report.bound.decode}",
+    )
+
+
+def _latency(name: str, latency: Latency | None, error: float | None) -> Card:
+    if latency is None:
+        return Card(name=name, text="not known")
+    expected = "" if error is None else f"; expected error {100 * error:.0f} %"
+    return Card(
+        name=name,
+        text=format_time(latency.p50),
+        note=f"median; p99 {format_time(latency.p99)}{expected}",
+        value=latency.p50,
+        is_less_better=True,
+    )

@@ -21,7 +21,7 @@ import msgspec
 from hespas.app.describe import describe_model, hardware_names, model_names
 from hespas.app.network import network_of
 from hespas.app.pool import MEMORY_VARIABLE
-from hespas.app.serving import serve_load
+from hespas.app.serving import serve_copies, serve_load
 from hespas.app.state import State, copies_of, options_of, runs_code
 from hespas.app.view import view_of
 from hespas.base.files import json_bytes
@@ -121,6 +121,7 @@ _QUESTIONS: Mapping[str, Callable[[Any], Answer]] = {
     "whole": whole,
     "network": network_of,
     "serve": serve_load,
+    "serve-copies": serve_copies,
 }
 """What can be asked, each about a state."""
 _OF_WORKLOADS = frozenset({"describe", "copies", "quick", "whole"})

@@ -1,5 +1,6 @@
 // A cluster: its network drawn; devices and links can be marked as slow, and the step is shown then.
 import { addressOf, ask, clusterFields, field, go, h, post, redrawn, replaced } from "/files/page.js";
+import { REST_MS, clone, complete, copies, leave, past, pin, same } from "/files/answers.js";
 import { s } from "/files/draw.js";
 
 const MOST_NODES = 8, MOST_DEVICES = 8;
@@ -9,25 +10,36 @@ const LINK = [1, 0.5, 0], DEVICE = [1, 1.2, 2];
 
 export function setUp(home) {
   const FIRST = { model: "llama3-8b", cluster: "16xH100_80GB" };
-  let state = FIRST, network = null, marks = { devices: {}, links: {} }, base = null, turn = 0, placed = null;
+  let state = FIRST, network = null, marks = { devices: {}, links: {} }, base = null, turn = 0, placed = null, rest = 0, drawnStep = null, whole = null;
   const called = new Map(); // Links by the name that files of imperfections have, as the picture calls them.
   const form = h("form.panel.knobs", { "aria-label": "The cluster", onsubmit: (event) => event.preventDefault() });
-  const drawn = redrawn(form), found = h("div.answer"), picture = h("div.box"), result = h("div.answer"), file = h("div.answer");
-  found.append(result, picture, file);
-  home.append(h("div.split", {}, form, found));
+  const drawn = redrawn(form), picture = h("div.box"), result = h("div.answer"), file = h("div.answer");
+  const said = h("span.row"), pending = h("span.row"), status = h("div.status", { "aria-live": "polite" }, said, pending);
+  const before = past(home, restore);
+  const pinned = pin(home, { state: asked, show: (old) => { before.add(asked()); restore(old); }, redraw: drawStep });
+  const copied = copies(home, { json: () => whole?.json });
+  home.append(h("div.split", {}, form, h("div.answer", {}, status, result, picture, file, copied.place)));
   function drawForm() {
     const model = h("input", { list: "models", value: state.model, onchange: () => move({ model: model.value.trim(), cluster: state.cluster, node: state.node }) });
     const links = new Map(Object.entries(marks.links).map(([link, scale]) => [called.get(link) ?? link, scale ? `${scale} of its bandwidth` : "dead"]));
     const listed = [...Object.entries(marks.devices).map(([device, scale]) => `device ${device}: computes ${scale} times as long`), ...[...links].map(([link, text]) => `${link}: ${text}`)];
     drawn(h("fieldset", {}, h("legend", {}, "Cluster"), ...clusterFields("cluster-", state, (cluster, node) => move({ ...state, cluster, node, mesh: undefined }), { own: true }), field("Step of", model)),
       h("fieldset", {}, h("legend", {}, "Not perfect"), listed.length ? h("ul.note", {}, listed.map((text) => h("li", {}, text))) : null, h("p.note", {}, "Click a device: slow, slower, as it should be. Click a link: half its bandwidth, dead, as it should be. By keyboard: Tab to it, Enter."),
-        h("button", { type: "button", disabled: !listed.length, onclick: () => { marks = { devices: {}, links: {} }; redraw(); } }, "All as it should be")));
+        h("button", { type: "button", disabled: !listed.length, onclick: () => { before.add(asked()); marks = { devices: {}, links: {} }; redraw(); } }, "All as it should be")),
+      h("div.row.last", {}, before.button()));
   }
-  const address = () => { if (!home.hidden) history.replaceState(null, "", addressOf("cluster", { ...state, device: marks.devices, link: marks.links })); };
-  const move = (next) => { state = next; marks = { devices: {}, links: {} }; base = null; address(); load(); };
+  const address = () => { if (!home.hidden) history.replaceState(null, "", addressOf("cluster", asked())); };
+  function asked() { return { ...state, device: marks.devices, link: marks.links }; }
+  function restore({ device, link, ...next }) {
+    const isOther = !same(next, state);
+    state = next; marks = clone({ devices: device, links: link });
+    if (!isOther) return redraw();
+    base = null; address(); load();
+  }
+  function move(next) { before.add(asked()); restore({ ...next, device: {}, link: {} }); }
   const next = (values, now) => values[(values.indexOf(now) + 1) % values.length];
-  function turnLink(links) { const now = marks.links[links[0]] ?? 1, scale = next(LINK, now); for (const link of links) if (scale === 1) delete marks.links[link]; else marks.links[link] = scale; redraw(); }
-  function turnDevice(device) { const scale = next(DEVICE, marks.devices[device] ?? 1); if (scale === 1) delete marks.devices[device]; else marks.devices[device] = scale; redraw(); }
+  function turnLink(links) { before.add(asked()); const now = marks.links[links[0]] ?? 1, scale = next(LINK, now); for (const link of links) if (scale === 1) delete marks.links[link]; else marks.links[link] = scale; redraw(); }
+  function turnDevice(device) { before.add(asked()); const scale = next(DEVICE, marks.devices[device] ?? 1); if (scale === 1) delete marks.devices[device]; else marks.devices[device] = scale; redraw(); }
   // A line between two points, with what a click on it marks.
   function wire(chart, links, text, title, { x1, y1, x2, y2 }) {
     for (const link of links) called.set(link, text);
@@ -120,6 +132,8 @@ export function setUp(home) {
   async function redraw() {
     draw(); drawForm(); address();
     const mine = ++turn;
+    clearTimeout(rest); leave(pending);
+    whole = null; copied.ready();
     await placed;
     if (mine !== turn) return;
     address();
@@ -135,12 +149,23 @@ export function setUp(home) {
     base = compared?.view ?? base;
     result.classList.remove("stale");
     file.replaceChildren();
+    if (answer.error || answer.code) { said.replaceChildren(); copied.hide(); }
     if (answer.error) return result.replaceChildren(h("div.error", { role: "alert" }, answer.error));
     if (answer.code) return result.replaceChildren(h("div.ask", {}, h("p", {}, "The step of ", h("code", {}, answer.code), " runs code on this machine. The Predict view asks for it."), h("button", { type: "button", onclick: () => go("predict", about) }, "Ask there")));
     if (!written.path) base = answer.view;
-    const step = answer.view.cards[0], more = base ? answer.view.step_time_s / base.step_time_s - 1 : 0;
-    result.replaceChildren(h("dl.cards", {}, h("div", {}, h("dt", {}, `Step of ${state.model}${state.mesh ? `, ${Object.entries(state.mesh).map((axis) => axis.join("=")).join(",")}` : ""}`), h("dd", {}, h("strong", { id: "cluster-step" }, step.text), base && written.path ? h(more > 5e-5 ? "span.worse" : "span.note", { id: "cluster-change" }, more > 5e-5 ? `+${(100 * more).toFixed(1)} % to a perfect cluster` : "as on a perfect cluster") : h("span.note", {}, "on a perfect cluster")))));
-    file.replaceChildren(...[written.path ? h("div.box", {}, h("h2", {}, "The file of these imperfections"), h("pre", { tabindex: "0" }, written.text), h("p", {}), h("button.main", { type: "button", onclick: () => go("predict", about) }, "Predict with them")) : null].filter(Boolean));
+    drawnStep = { view: answer.view, isMarked: Boolean(written.path) };
+    drawStep();
+    if (written.path) file.replaceChildren(h("div.box", {}, h("h2", {}, "The file of these imperfections"), h("pre", { tabindex: "0" }, written.text), h("p", {}), h("button.main", { type: "button", onclick: () => go("predict", about) }, "Predict with them")));
+    // Marks change no kernel: nothing is compiled here, and what is copied says so.
+    const modelled = answer.is_last ? about : { ...about, fidelity: "fused" };
+    copied.draw(modelled);
+    rest = setTimeout(() => complete(pending, modelled, { isCompiled: false, isCurrent: () => mine === turn, then: (more) => { if (!more.error) whole = more; copied.ready(); } }), REST_MS);
+  }
+  function drawStep() {
+    const more = base ? drawnStep.view.step_time_s / base.step_time_s - 1 : 0, isSlower = more > 5e-5;
+    const change = base && drawnStep.isMarked ? h(isSlower ? "span.worse" : "span.note", { id: "cluster-change" }, isSlower ? `+${(100 * more).toFixed(1)} % to a perfect cluster` : "as on a perfect cluster") : h("span.note", {}, "on a perfect cluster");
+    said.replaceChildren(h("span.title", {}, `Step of ${state.model}${state.mesh ? `, ${Object.entries(state.mesh).map((axis) => axis.join("=")).join(",")}` : ""}`), change, ...pinned.buttons(drawnStep.view.cards).filter(Boolean));
+    result.replaceChildren(h("dl.cards", { id: "cluster-step" }, pinned.figures(drawnStep.view.cards)));
   }
   // The mesh that the model takes on these devices: marks wait for it.
   async function place() {
@@ -151,7 +176,7 @@ export function setUp(home) {
   }
   async function load() {
     drawForm();
-    network = null; picture.replaceChildren(h("p.note", {}, "reading the system")); result.replaceChildren(); file.replaceChildren();
+    network = null; picture.replaceChildren(h("p.note", {}, "reading the system")); result.replaceChildren(); file.replaceChildren(); said.replaceChildren(); copied.hide();
     const mine = ++turn, answer = await ask("network", { cluster: state.cluster });
     if (mine !== turn) return;
     if (answer.error) return picture.replaceChildren(h("div.error", { role: "alert" }, answer.error));
@@ -162,10 +187,10 @@ export function setUp(home) {
   const numbers = (pairs = {}) => Object.fromEntries(Object.entries(pairs).map(([name, scale]) => [name, Number(scale)]));
   return {
     redraw: drawForm, show(given) {
-      const { device, link, ...asked } = given, isAsked = Object.keys(asked).length, next = isAsked ? { ...FIRST, ...asked } : state;
+      const { device, link, ...others } = given, isAsked = Object.keys(others).length, next = isAsked ? { ...FIRST, ...others } : state;
       const marked = isAsked ? { devices: numbers(device), links: numbers(link) } : marks;
-      const isOther = JSON.stringify([next, marked]) !== JSON.stringify([state, marks]);
-      if (isOther) { state = next; marks = marked; base = null; }
+      const isOther = !same([next, marked], [state, marks]);
+      if (isOther) { if (network) before.add(asked()); state = next; marks = marked; base = null; }
       address();
       if (!network || isOther) load();
     },

@@ -1,13 +1,11 @@
 // One step: knobs on the left, the answer on the right, as the knobs move.
-import { TAB, addressOf, ask, clusterFields, copy, field, go, h, post, redrawn, replaced, say, select } from "/files/page.js";
+import { addressOf, ask, clusterFields, field, go, h, post, redrawn, replaced, select } from "/files/page.js";
+import { REST_MS, clone, complete, copies, leave, past, pin, same } from "/files/answers.js";
 import { bars, stack } from "/files/draw.js";
 
 const FIRST = { model: "llama3-8b", cluster: "8xH100_80GB" };
-const REST_MS = 350; // After a knob rests this long, the whole answer and what lies near are asked for.
 const MOST_TRIED = 8;
 const NEAR = ["tp", "expert", "fsdp", "data", "pipe"]; // Axes whose sizes are tried, in this order.
-const clone = (state) => JSON.parse(JSON.stringify(state));
-const same = (one, other) => JSON.stringify(one) === JSON.stringify(other);
 const SEARCHED = new Set(["mesh", "batch", "micro_batch", "micro_batches", "remat", "schedule", "fidelity"]); // What a search decides; the rest of a question stays.
 const ELSEWHERE = { mesh: "", node: "", memory_limit_slop_factor: "" }; // What another cluster does not take over.
 const WITH_KNOBS = new Set(["model", "cluster", "node", "mesh", "prefill", "decode", "batch", "global_batch", "micro_batch", "micro_batches", "sequence", "schedule", "dtype", "remat", "attention", "fidelity"]);
@@ -15,14 +13,18 @@ const SET_WITH_KNOBS = new Set(["product_dtype", "state_dtype", "weight_dtype", 
 const SEQUENCES = [1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072];
 
 export function setUp(home) {
-  let state = clone(FIRST), known = null, undone = [], pinned = null, shown = null, whole = null;
-  let turn = 0, reading = 0, isReading = false, busy = false, again = false, rest = 0, tried = [], nearing = Promise.resolve(), modelled = null, isCompiling = false, refused = "";
+  let state = clone(FIRST), known = null, shown = null, whole = null;
+  let turn = 0, reading = 0, isReading = false, busy = false, again = false, rest = 0, tried = [], nearing = Promise.resolve(), modelled = null, refused = "", timed = "";
   const knobs = h("form.panel.knobs", { "aria-label": "Knobs", onsubmit: (event) => event.preventDefault() });
   const drawn = redrawn(knobs);
-  const status = h("div.status", { "aria-live": "polite" });
+  const said = h("span.row"), pending = h("span.row"), status = h("div.status", { "aria-live": "polite" }, said, pending);
+  const tell = (...parts) => { leave(pending); said.replaceChildren(...parts); };
   const cards = h("dl.cards", { id: "cards" });
-  const problem = h("div"), body = h("div.answer"), copies = h("div.box");
-  home.append(h("div.split", {}, knobs, h("div.answer", {}, status, problem, cards, body, copies)));
+  const problem = h("div"), body = h("div.answer");
+  const before = past(home, (old) => change(old, { remember: false }));
+  const pinned = pin(home, { state: () => state, show: (old) => change(old), redraw: () => draw(shown) });
+  const copied = copies(home, { json: () => whole?.json, more: () => [h("button", { type: "button", onclick: () => go("cluster", { ...state, imperfect: "" }) }, "Show the cluster"), known?.axes.length ? h("button.main", { type: "button", onclick: () => go("search", Object.fromEntries(Object.entries(state).filter(([key]) => !SEARCHED.has(key)))) }, "Search the best mesh") : null] });
+  home.append(h("div.split", {}, knobs, h("div.answer", {}, status, problem, cards, body, copied.place)));
 
   // ---- the state: one place that changes it, remembers it, and writes the address
   // An answer may come when another view is there, whose address stays.
@@ -31,18 +33,13 @@ export function setUp(home) {
     const old = state;
     for (const key of Object.keys(next)) if (next[key] === "" || next[key] === null || next[key] === undefined) delete next[key];
     if (same(old, next)) return;
-    if (remember) undone.push(old);
+    if (remember) before.add(old);
     state = next;
     address();
     const isOther = old.model !== state.model || old.cluster !== state.cluster || old.prefill !== state.prefill || old.decode !== state.decode;
     if (isOther) describe(); else { drawKnobs(); predict(); }
   }
   const set = (more) => change({ ...clone(state), ...more });
-  function undo() { if (undone.length) change(undone.pop(), { remember: false }); }
-  addEventListener("keydown", (event) => {
-    if (home.hidden || !(event.ctrlKey || event.metaKey) || event.key !== "z" || event.target.matches?.("input:not([type=range])")) return;
-    event.preventDefault(); undo();
-  });
 
   // ---- meshes: only legal ones, the nearest to what is there when an axis moves
   const sizesNow = () => known.axes.map((axis) => state.mesh?.[axis.name] ?? 1);
@@ -67,7 +64,7 @@ export function setUp(home) {
   async function describe() {
     const mine = ++reading;
     isReading = true; turn++;
-    status.replaceChildren(h("span.spin", { "aria-hidden": "true" }), "reading the model");
+    tell(h("span.spin", { "aria-hidden": "true" }), "reading the model");
     const about = clone(state); delete about.mesh;
     const answer = await ask("describe", about);
     if (mine !== reading) return;
@@ -109,7 +106,7 @@ export function setUp(home) {
       }), h("details.note", {}, h("summary", {}, "What each axis divides"), h("dl.words", {}, known.axes.filter((axis) => axis.help).map((axis) => [h("dt", {}, axis.name), h("dd", {}, axis.help)]).flat()))));
     }
     if (known && Object.keys(known.settings).length) rows.push(...modelKnobs());
-    rows.push(h("div.row.last", {}, h("button", { type: "button", id: "undo", disabled: !undone.length, onclick: undo }, "Undo"), h("button", { type: "button", id: "reset", onclick: () => change(clone(FIRST)) }, "Start over")));
+    rows.push(h("div.row.last", {}, before.button(), h("button", { type: "button", id: "reset", onclick: () => change(clone(FIRST)) }, "Start over")));
     drawn(...rows);
   }
 
@@ -157,50 +154,33 @@ export function setUp(home) {
     if (isReading) return; // The knobs are not known yet: the question follows them.
     again = true;
     clearTimeout(rest);
-    if (isCompiling) { isCompiling = false; cancel(); } // Nobody waits for it any more.
     whole = null;
-    drawCopies();
+    copied.ready(); copied.draw(clone(state));
     if (busy) return;
     busy = true;
     while (again && !isReading) {
       again = false;
       const mine = ++turn, about = clone(state);
-      status.replaceChildren(h("span.spin", { "aria-hidden": "true" }), "predicting");
+      tell(h("span.spin", { "aria-hidden": "true" }), "predicting");
       cards.classList.add("stale"); body.classList.add("stale");
       const began = performance.now();
       const answer = await ask("quick", about);
       if (mine !== turn || again) continue;
       if (answer.code) { consent(answer.code, predict); continue; }
       if (answer.error) { fail(answer.error, answer.apply); continue; }
-      whole = null; tried = []; modelled = answer.view;
+      tried = []; modelled = answer.view;
       draw(answer.view, `${answer.is_last ? "predicted" : "modelled"} in ${((performance.now() - began) / 1000).toFixed(2)} s`);
-      rest = setTimeout(() => complete(about, answer.is_last, mine), REST_MS);
+      rest = setTimeout(() => rested(about, answer.is_last, mine), REST_MS);
     }
     busy = false;
   }
 
-  const cancel = () => post("/api/cancel", { tab: `${TAB}-whole` });
-  async function complete(about, isLast, mine) {
-    const text = isLast ? "adding what takes the time" : "compiling";
-    const began = Date.now(), bar = h("progress", { "aria-label": text }), clock = h("span");
-    const note = h("span.row", {}, bar, text, clock, h("button.small", { type: "button", id: "cancel", onclick: cancel }, "Cancel"));
-    status.append(note);
-    const tick = setInterval(() => { clock.textContent = `${Math.round((Date.now() - began) / 1000)} s`; }, 500);
-    isCompiling = !isLast;
-    if (isCompiling) near(about, mine); // A compiler has a process of its own.
-    const answer = await ask("whole", about, { is_slow: !isLast });
-    clearInterval(tick); note.remove();
-    if (mine !== turn) return;
-    isCompiling = false;
-    if (answer.error) {
-      const again = h("button.small", { type: "button", onclick: () => { line.remove(); complete(about, isLast, mine); } }, isLast ? "Ask again" : "Compile it");
-      const line = h("span.row", {}, h("span.note", {}, answer.error !== "cancelled" ? `the rest is missing: ${answer.error}` : isLast ? "cancelled" : "cancelled: the modelled answer stands"), again);
-      status.append(line);
-    } else {
-      whole = answer;
-      draw(answer.view, isLast ? status.querySelector(".note")?.textContent || "" : `compiled in ${((Date.now() - began) / 1000).toFixed(1)} s`);
-    }
-    if (isLast) near(about, mine);
+  function rested(about, isLast, mine) {
+    if (!isLast) near(about, mine);
+    complete(pending, about, { isCompiled: !isLast, isCurrent: () => mine === turn, then: (answer, seconds) => {
+      if (!answer.error) { whole = answer; draw(answer.view, isLast ? timed : `compiled in ${seconds.toFixed(1)} s`); }
+      if (isLast) near(about, mine);
+    } });
   }
 
   // ---- what lies near: knobs moved by one, predicted while nothing else is asked
@@ -260,30 +240,21 @@ export function setUp(home) {
 
   // ---- drawing
   function fail(text, apply) {
-    status.replaceChildren(); cards.classList.remove("stale"); body.classList.remove("stale");
-    shown = null; cards.replaceChildren(); body.replaceChildren(); copies.hidden = true;
+    tell(); cards.classList.remove("stale"); body.classList.remove("stale");
+    shown = null; cards.replaceChildren(); body.replaceChildren(); copied.hide();
     problem.replaceChildren(h("div.error", { role: "alert" }, text), h("p.row", {}, apply ? h("button.main", { type: "button", onclick: () => set(apply) }, "Predict it all the same") : null, h("button", { type: "button", onclick: () => (known ? predict() : describe()) }, "Ask again")));
   }
   function consent(code, then) {
-    status.replaceChildren(); cards.replaceChildren(); body.replaceChildren(); copies.hidden = true;
+    tell(); cards.replaceChildren(); body.replaceChildren(); copied.hide();
     problem.replaceChildren(h("div.ask", { role: "alertdialog", "aria-label": "Run code?" }, h("p", {}, "This question runs code on this machine: ", h("code", {}, code)), h("p", {}, "Do it only if you know what it does. A link that somebody gave you can name code of theirs."),
       h("button.main", { type: "button", id: "run-code", onclick: async () => { await post("/api/allow", { code }); problem.replaceChildren(); then(); } }, "Run this code")));
   }
-  function changed(card) {
-    const old = pinned?.view.cards.find((each) => each.name === card.name);
-    if (!old?.value || card.value === null) return null;
-    const gain = card.value / old.value - 1;
-    if (Math.abs(gain) < 5e-5) return h("span.note", {}, "as pinned");
-    return h((gain < 0) === card.is_less_better ? "span.better" : "span.worse", {}, `${gain > 0 ? "+" : "−"}${Math.abs(100 * gain).toFixed(1)}\u00a0% to the pinned ${old.text}`);
-  }
-  function draw(view, text) {
-    shown = view;
+  function draw(view, text = timed) {
+    shown = view; timed = text;
     problem.replaceChildren();
-    status.replaceChildren(...[h("span.title", {}, view.title), h("span.note", {}, text),
-      h("button.small", { type: "button", id: "pin", "aria-pressed": String(Boolean(pinned)), onclick: () => { pinned = pinned ? null : { view: shown, state: clone(state) }; say(pinned ? "pinned: differences are to this answer" : "no longer pinned"); draw(shown, text); } }, pinned ? "Unpin" : "Pin this answer"),
-      pinned ? h("button.small", { type: "button", onclick: () => change(clone(pinned.state)) }, "Back to the pinned") : null].filter(Boolean));
+    said.replaceChildren(h("span.title", {}, view.title), h("span.note", {}, text), ...pinned.buttons(view.cards).filter(Boolean));
     cards.classList.remove("stale"); body.classList.remove("stale");
-    cards.replaceChildren(...view.cards.map((card) => h("div", {}, h("dt", {}, card.name), h("dd", {}, h("strong", {}, card.text), h("span.note", {}, card.note.replaceAll(" %", "\u00a0%")), " ", changed(card)))));
+    cards.replaceChildren(...pinned.figures(view.cards));
     const memory = view.memory;
     const memoryBox = h("div.box", { id: "memory" }, h("h2", {}, "Memory of a device ", h(memory.fits === false ? "span.worse" : "span.better", {}, memory.fits === null ? "" : memory.fits ? "fits" : "does not fit")),
         stack(memory.parts, "Memory", memory.capacity_share), h("p.note", {}, memory.note));
@@ -301,27 +272,14 @@ export function setUp(home) {
     if (view.assumptions.length) parts.push(h("details.box", {}, h("summary", {}, `Assumed (${view.assumptions.length})`), h("ul", {}, view.assumptions.map((each) => h("li", {}, each)))));
     replaced(body, parts);
     if (tried.length) drawNear();
-    const json = document.getElementById("json");
-    if (json) json.disabled = !whole;
-  }
-  async function drawCopies() {
-    const about = clone(state);
-    const texts = await ask("copies", about);
-    if (!same(about, state)) return;
-    copies.hidden = Boolean(texts.error || texts.code);
-    if (copies.hidden) return;
-    const button = (name, text) => h("button", { type: "button", onclick: () => copy(text, name) }, `Copy as ${name}`);
-    const json = h("button", { type: "button", id: "json", disabled: !whole, onclick: () => copy(whole.json, "JSON") }, "Copy JSON");
-    copies.replaceChildren(h("h2", {}, "The same from the command line"), h("pre", { id: "command", tabindex: "0" }, texts.command),
-      h("p", {}), h("div.row", {}, button("command line", texts.command), button("Python", texts.python), button("study file", texts.study), json,
-        h("button", { type: "button", onclick: () => copy(location.href, "link") }, "Copy link"), h("button", { type: "button", onclick: () => go("cluster", { ...state, imperfect: "" }) }, "Show the cluster"), known?.axes.length ? h("button.main", { type: "button", onclick: () => go("search", Object.fromEntries(Object.entries(state).filter(([key]) => !SEARCHED.has(key)))) }, "Search the best mesh") : null));
+    copied.ready();
   }
 
   return {
     redraw: drawKnobs, show(given) {
       const next = Object.keys(given).length ? given : state;
       if (!known || !same(next, state)) {
-        if (known) undone.push(state);
+        if (known) before.add(state);
         state = clone(next); state.model ??= FIRST.model; state.cluster ??= FIRST.cluster;
         address();
         drawKnobs(); describe();
