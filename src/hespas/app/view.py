@@ -121,7 +121,7 @@ def _where(report: RunReport) -> Iterator[tuple[str, float, float | None]]:
         return
     for row in report.kinds:
         yield row.kind, row.time_s, row.count
-    yield "exposed communication", report.exposed_communication_s - report.stage_wait_s, None
+    yield "exposed communication", report.exposed_communication_s, None
     yield "waiting for stages", report.stage_wait_s, None
     yield "exposed host transfers", report.exposed_host_transfer_s, None
     yield "stragglers", report.straggler_s, None

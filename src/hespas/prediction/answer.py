@@ -157,10 +157,22 @@ class PipelinePrediction:
         return self.spent(self.busiest).compute_ps / PS_PER_S
 
     @property
+    def _exposed_ps(self) -> int:
+        stage = self.busiest
+        around_ps = self.times.held_ps[stage] + self.late_ps(stage) + self.norm_ps
+        return self.spent(stage).communication_ps + around_ps
+
+    @property
     def exposed_communication_s(self) -> float:
-        """The time without computation or host transfers, waiting included."""
-        others_s = self.exposed_host_transfer_s + self.launch_wait_s
-        return self.step_time_s - self.compute_s - others_s
+        """The time in which communication holds it up, in its passes and around them."""
+        return self._exposed_ps / PS_PER_S
+
+    @property
+    def stage_wait_s(self) -> float:
+        """The time in which it waits for other stages."""
+        spent = self.spent(self.busiest)
+        others_ps = spent.compute_ps + spent.host_ps + spent.launch_ps
+        return (self.finish_ps - others_ps - self._exposed_ps) / PS_PER_S
 
     @property
     def exposed_host_transfer_s(self) -> float:
@@ -185,6 +197,11 @@ class PipelinePrediction:
     def ends_ps(self, stage: int) -> int:
         """Return when the last pass of a stage ends."""
         return max(end for _, end in self.times.passes[stage].values())
+
+    def late_ps(self, stage: int) -> int:
+        """Return how long a stage sums gradients after its last pass."""
+        last_ps = self.ends_ps(stage)
+        return sum(max(0, end - max(start, last_ps)) for _, (start, end) in self.stages[stage].sums)
 
     @property
     def norm_ps(self) -> int:

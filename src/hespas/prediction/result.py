@@ -150,15 +150,31 @@ class Prediction:
 
     @property
     def communication_s(self) -> float:
-        """The slowest device's time with communication under way."""
-        return 0.0 if self.timeline is None else self.timeline.parts.communication_ps / PS_PER_S
+        """The slowest device's time with communication under way, no wait for stages."""
+        if self.timeline is None:
+            return 0.0
+        parts, waits_ps = self.timeline.parts, self._stage_wait_ps
+        if not waits_ps:
+            return parts.communication_ps / PS_PER_S
+        exposed_ps = parts.exposed_communication_ps - waits_ps - parts.slowed_ps
+        return (self.timeline.slowest.overlap_ps + exposed_ps) / PS_PER_S
 
     @property
     def exposed_communication_s(self) -> float:
-        """The slowest device's time without computation, devices as specified."""
+        """The slowest device's idle time that is no wait for stages, devices as specified."""
         if self.timeline is None:
             return 0.0
-        return self.timeline.parts.exposed_communication_ps / PS_PER_S
+        exposed_ps = self.timeline.parts.exposed_communication_ps
+        return (exposed_ps - self._stage_wait_ps) / PS_PER_S
+
+    @property
+    def stage_wait_s(self) -> float:
+        """The time that a recorded stage of a pipeline waits for others."""
+        return self._stage_wait_ps / PS_PER_S
+
+    @property
+    def _stage_wait_ps(self) -> int:
+        return self.timeline.slowest.without_collectives_ps if self.stages and self.timeline else 0
 
     @property
     def host_transfer_s(self) -> float:

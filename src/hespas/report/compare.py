@@ -135,10 +135,7 @@ def compared(a: RunReport, b: RunReport, *, names: tuple[str, str]) -> Compariso
     step_s = a.step_time_s
     parts = {
         "compute": (a.compute_s, b.compute_s),
-        "exposed communication": (
-            a.exposed_communication_s - a.stage_wait_s,
-            b.exposed_communication_s - b.stage_wait_s,
-        ),
+        "exposed communication": (a.exposed_communication_s, b.exposed_communication_s),
         "stragglers": (a.straggler_s, b.straggler_s),
     }
     if a.stage_wait_s or b.stage_wait_s:
@@ -151,8 +148,8 @@ def compared(a: RunReport, b: RunReport, *, names: tuple[str, str]) -> Compariso
     rows: dict[str, list[TimeRow]] = {}
     for name, times_of in _TABLES.items():
         a_times, b_times = times_of(a), times_of(b)
-        exposed_s = (a.exposed_communication_s, b.exposed_communication_s)
-        total = exposed_s if name == "communication" else parts["compute"]
+        waits_s = (_waits_s(a), _waits_s(b))
+        total = waits_s if name == "communication" else parts["compute"]
         rows[name] = _rows(a_times, b_times, step_s, total) if a_times and b_times else []
         if bool(a_times) != bool(b_times):
             missing.append(f"{name}: not compared, {names[0 if b_times else 1]} has none")
@@ -254,6 +251,11 @@ _FIGURES = (
 _UNITS = {"_bytes": "B", "_j": "J", "flops": "FLOP", "flops_per_s": "FLOP/s"}
 """The unit of a figure, by the end of its name."""
 _SETTINGS = ("program", "node", "system", "method", "fidelity")
+
+
+def _waits_s(report: RunReport) -> float:
+    """Return what the rows of communication add up to."""
+    return report.exposed_communication_s + report.stage_wait_s
 
 
 def _figures(a: RunReport, b: RunReport) -> list[FigureRow]:

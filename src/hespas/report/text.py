@@ -110,6 +110,7 @@ _PART_NAMES = {
     "memory": "memory",
     "launch": "launches",
     "exposed_communication": "exposed communication",
+    "stage_wait": "waiting for stages",
     "exposed_host_transfer": "exposed host transfers",
     "straggler": "stragglers",
     "other": "other",
@@ -152,7 +153,7 @@ def headline_lines(report: RunReport) -> list[str]:
 
 def _times(report: RunReport) -> Iterator[tuple[str, str]]:
     step_s, waits_s = report.step_time_s, report.stage_wait_s
-    exposed_s = report.exposed_communication_s - waits_s
+    exposed_s = report.exposed_communication_s
     host_s = report.exposed_host_transfer_s
     communicates, moves = report.communication_s > 0, report.host_transfer_s > 0
     yield "Step time", format_time(step_s)
@@ -262,12 +263,7 @@ def _memory(report: RunReport) -> Iterator[tuple[str, str]]:
 
 def bound_parts(report: RunReport) -> dict[str, float]:
     """Return the shares of the step's parts, by name."""
-    shares, waits_s = report.bound, report.stage_wait_s
-    parts = {name: getattr(shares, field) for field, name in _PART_NAMES.items()}
-    if waits_s:
-        parts["waiting for stages"] = waits_s / report.step_time_s
-        parts[_PART_NAMES["exposed_communication"]] -= waits_s / report.step_time_s
-    return parts
+    return {name: getattr(report.bound, field) for field, name in _PART_NAMES.items()}
 
 
 def _per_cents(shares: dict[str, float]) -> str:

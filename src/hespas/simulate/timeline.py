@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from itertools import accumulate
 from pathlib import Path
@@ -126,6 +126,22 @@ class ClassTimeline:
         """The finish less all other terms."""
         other_terms_ps = self.compute_ps + self.exposed_host_transfer_ps + self.replayed_ps
         return self.finish_ps - other_terms_ps - self.launch_wait_ps
+
+    @property
+    def without_collectives_ps(self) -> int:
+        """The part of exposed communication in which no collective is under way.
+
+        A recorded stage of a pipeline waits for others then.
+        """
+        computing = union(self._of(ComputeTask))
+        collectives = exposed_parts(computing, union(self._of(CollectiveTask)))
+        exposed_ps = covered_ps(part for parts in collectives for part in parts)
+        return max(0, self.exposed_communication_ps - exposed_ps - self.slowed_ps)
+
+    def _of(self, kind: type[Task]) -> Iterator[Interval]:
+        for task in self.graph.tasks:
+            if task.id in self.nodes and isinstance(task, kind) and not is_host_launch(task):
+                yield self.nodes[task.id]
 
     @property
     def waited_ps(self) -> int:

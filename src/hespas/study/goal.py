@@ -263,6 +263,7 @@ FIGURES: Mapping[str, Figure] = MappingProxyType(
         "compute_s": Figure("s", _DOWN, "compute", of_report=True, by_work=_RATE),
         "communication_s": Figure("s", _DOWN, "communication", of_report=True, by_work=_RATE),
         "exposed_communication_s": Figure("s", _DOWN, "exposed", of_report=True, by_work=_RATE),
+        "stage_wait_s": Figure("s", _DOWN, "waits for stages", of_report=True, by_work=_RATE),
         "energy_j": Figure("J", _DOWN, "energy", by_work="energy_j_per_token"),
         "energy_j_per_token": Figure("J", _DOWN, "energy/token"),
         "usd_per_step": Figure(

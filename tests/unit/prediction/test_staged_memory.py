@@ -181,7 +181,7 @@ def test_a_slow_link_to_the_host_makes_passes_wait() -> None:
     assert fast.step_time_s == pytest.approx(kept.step_time_s, rel=0.1)
     report = run_report(slow)
     parts_s = report.compute_s + report.exposed_communication_s + report.exposed_host_transfer_s
-    assert parts_s == pytest.approx(report.step_time_s)
+    assert parts_s + report.stage_wait_s == pytest.approx(report.step_time_s)
     # The rest is that stages wait for slow passes of others.
     assert report.exposed_host_transfer_s > 0.5 * (slow.step_time_s - fast.step_time_s)
     # One direction at a time is the least that the busiest stage needs.

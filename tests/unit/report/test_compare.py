@@ -262,6 +262,6 @@ def test_a_directory_without_a_result_is_refused(tmp_path: Path) -> None:
 
 
 def test_waiting_for_stages_is_no_exposed_communication() -> None:
-    found = comparison(result(exposed_s=0.5), result(exposed_s=0.5, stage_wait_s=0.25))
+    found = comparison(result(exposed_s=0.5), result(exposed_s=0.25, stage_wait_s=0.25))
     assert differences(found.parts)["exposed communication"] == -0.25
     assert differences(found.parts)["waiting for stages"] == 0.25

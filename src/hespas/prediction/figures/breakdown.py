@@ -27,6 +27,7 @@ from hespas.program.types import size_bytes
 from hespas.split.names import carried, operation_names
 from hespas.split.regions import Collective, Compute
 from hespas.tasks.build import regions_of_tasks
+from hespas.tasks.graph import ReceiveTask, SendTask
 
 K = TypeVar("K", bound=Hashable)
 
@@ -217,9 +218,11 @@ def _exposed(prediction: Prediction) -> Iterator[tuple[Op, float]]:
         return
     specified = timeline.as_specified or timeline.slowest
     regions = regions_of_tasks(prediction.graph, prediction.tasks)
+    of_stages = specified.graph.tasks if prediction.stages else ()
+    messages = {task.id for task in of_stages if isinstance(task, SendTask | ReceiveTask)}
     for task, exposed_ps in specified.exposed_ps.items():
         region = regions.get(task)
-        if exposed_ps and isinstance(region, Collective):
+        if exposed_ps and isinstance(region, Collective) and task not in messages:
             yield region.operation, exposed_ps / PS_PER_S
 
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import combinations, pairwise
 from math import prod
+from types import UnionType
 from typing import TypeAlias, assert_never
 
 from hespas.base.frozen import frozen
@@ -222,15 +223,17 @@ def communication_rows(prediction: Prediction) -> list[CommunicationRow]:
     own, names = device.devices[0], _Names(prediction, device)
     totals: dict[_RowKey, _Row] = {}
     consumers, waits_ps = _consumers(device), device.waits_ps or {}
-    exposed: Counter[int] = Counter()
-    for task, (start, end) in exposed_communication(device):
-        exposed[task.id] += end - start
+    # A message between stages that nothing hides is a wait for another one, not communication.
+    waited_ps: Mapping[int, int] = {}
+    if prediction.stages:
+        waited_ps = _exposed_ps(device, SendTask | ReceiveTask)
+    exposed = _exposed_ps(device, CollectiveTask if prediction.stages else Communication)
     for task in _communication(device):
         kind = task.kind if isinstance(task, CollectiveTask) else None
         place = names.place(task)
         row = totals.setdefault(place.key, _Row(size=place.size))
         row.limits.add(place.limit_bytes_per_s)
-        exposed_ps = exposed[task.id]
+        exposed_ps = exposed.get(task.id, 0)
         row.exposed_ps += exposed_ps
         if exposed_ps and task.id in consumers:
             waits = consumers[task.id]
@@ -244,8 +247,8 @@ def communication_rows(prediction: Prediction) -> list[CommunicationRow]:
         row.count += 1
         row.size_bytes += task.size_bytes
         row.sent_bytes += sent
-        row.time_ps += end - start
-        row.waits_ps += waits_ps.get(task.id, 0)
+        row.time_ps += end - start - waited_ps.get(task.id, 0)
+        row.waits_ps += max(0, waits_ps.get(task.id, 0) - waited_ps.get(task.id, 0))
     knows_waits = device.waits_ps is not None
     rows = [_finished(key, row, knows_waits=knows_waits) for key, row in totals.items()]
     idle_ps = device.exposed_communication_ps - sum(row.exposed_ps for row in totals.values())
@@ -261,14 +264,25 @@ def _communication(device: ClassTimeline) -> Iterator[Communication]:
             yield task
 
 
-def exposed_communication(device: ClassTimeline) -> Iterator[tuple[Communication, Interval]]:
+def _exposed_ps(device: ClassTimeline, kinds: type | UnionType) -> Mapping[int, int]:
+    """Return the time of each communication of some kinds that no computation hides."""
+    exposed: Counter[int] = Counter()
+    for task, (start, end) in exposed_communication(device, kinds):
+        exposed[task.id] += end - start
+    return exposed
+
+
+def exposed_communication(
+    device: ClassTimeline, kinds: type | UnionType = Communication
+) -> Iterator[tuple[Communication, Interval]]:
     """Yield the intervals without computation, by their communication."""
     busy: list[Interval] = sorted(
         device.nodes[task.id]
         for task in device.graph.tasks
         if task.id in device.nodes and isinstance(task, ComputeTask) and not task.is_on_host
     )
-    ordered = sorted(_communication(device), key=lambda task: (device.nodes[task.id], task.id))
+    tasks = (task for task in _communication(device) if isinstance(task, kinds))
+    ordered = sorted(tasks, key=lambda task: (device.nodes[task.id], task.id))
     until = 0
     spans: list[Interval] = []
     for task in ordered:

@@ -153,10 +153,8 @@ def communication_of(
     for row in (*rows, *_around(prediction)):
         key = (row.kind, row.axis, row.dimension)
         joined[key] = row if key not in joined else _sum(joined[key], row)
-    joined.pop((IDLE, "", ""), None)
-    exposed_s = sum(row.exposed_s for row in joined.values())
-    idle_ps = round(max(0.0, prediction.exposed_communication_s - exposed_s) * PS_PER_S)
-    idle = [_row(IDLE, PIPE, 1, (idle_ps, idle_ps))] if idle_ps else []
+    waits_ps = round(prediction.stage_wait_s * PS_PER_S)
+    idle = [_row(IDLE, PIPE, 1, (waits_ps, waits_ps))] if waits_ps else []
     return sorted(
         [*joined.values(), *idle], key=lambda row: (-row.exposed_s, -row.time_s, row.kind, row.axis)
     )
@@ -202,7 +200,6 @@ def _around(prediction: PipelinePrediction) -> Iterator[CommunicationRow]:
     stage, cut = prediction.busiest, prediction.cut
     times = prediction.stages[stage]
     costs = [prediction.costs[part] for part in cut.parts_of(stage)]
-    last_ps = prediction.ends_ps(stage)
     axes = [name for name in (*REDUCED, "context", EXPERT) if cut.mesh.size(name) > 1]
     axis, devices = "+".join(axes), cut.mesh.size(*axes)
     gathered_ps = sum(end - start for _, (start, end) in times.gathers)
@@ -212,9 +209,8 @@ def _around(prediction: PipelinePrediction) -> Iterator[CommunicationRow]:
         yield msgspec.structs.replace(row, count=len(times.gathers), bytes=size)
     summed_ps = sum(end - start for _, (start, end) in times.sums)
     if summed_ps:
-        late_ps = sum(max(0, end - max(start, last_ps)) for _, (start, end) in times.sums)
         size = float(sum(cost.footprint.gradient_bytes for cost in costs))
-        row = _row("gradients", axis, devices, (summed_ps, late_ps))
+        row = _row("gradients", axis, devices, (summed_ps, prediction.late_ps(stage)))
         yield msgspec.structs.replace(row, count=len(times.sums), bytes=size)
     norm_ps = prediction.norm_ps
     if norm_ps:

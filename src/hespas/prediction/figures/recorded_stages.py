@@ -134,11 +134,7 @@ def _waiting_ps(stage: _Stage, last_ps: int) -> int:
 
 def _row(number: int, stage: _Stage, finish_ps: int, capacity_bytes: int | None) -> StageRow:
     timeline, pipeline = stage.timeline, stage.pipeline
-    computing = _busy(timeline, ComputeTask)
-    collectives = exposed_parts(computing, _busy(timeline, CollectiveTask))
-    exposed_ps = covered_ps(part for parts in collectives for part in parts) + timeline.slowed_ps
-    host_ps, launch_ps = timeline.exposed_host_transfer_ps, timeline.launch_wait_ps
-    others_ps = timeline.compute_ps + exposed_ps + host_ps + launch_ps
+    waiting_ps = timeline.without_collectives_ps
     memory = stage.stage.prediction.memory
     sizes = Counter[str]()
     for buffer in memory.held:
@@ -154,10 +150,10 @@ def _row(number: int, stage: _Stage, finish_ps: int, capacity_bytes: int | None)
         forward_s=_passes_s(stage, _FORWARD),
         backward_s=_passes_s(stage, _BACKWARD),
         compute_s=timeline.compute_ps / PS_PER_S,
-        exposed_communication_s=exposed_ps / PS_PER_S,
-        exposed_host_transfer_s=host_ps / PS_PER_S,
-        launch_wait_s=launch_ps / PS_PER_S,
-        waiting_s=max(0, timeline.finish_ps - others_ps) / PS_PER_S,
+        exposed_communication_s=(timeline.exposed_communication_ps - waiting_ps) / PS_PER_S,
+        exposed_host_transfer_s=timeline.exposed_host_transfer_ps / PS_PER_S,
+        launch_wait_s=timeline.launch_wait_ps / PS_PER_S,
+        waiting_s=waiting_ps / PS_PER_S,
         sums_s=0.0,
         end_s=(finish_ps - timeline.finish_ps) / PS_PER_S,
         in_flight=pipeline.in_flight,

@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from hespas.program.program import Fidelity
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 """Counts up when a key changes its meaning or goes; keys that are added leave it as it is."""
 IDLE, SLOWED = "idle", "slower computation"
 """The kind of the row of time in which nothing is under way."""
@@ -47,6 +47,7 @@ class BoundShares(msgspec.Struct, frozen=True, kw_only=True):
     memory: Annotated[float, _of("traffic to and from device memory and caches")]
     launch: Annotated[float, _of("launches of kernels, and waiting for them")]
     exposed_communication: Annotated[float, _of("communication that nothing hides, and idle time")]
+    stage_wait: Annotated[float, _of("waiting for other stages of a pipeline")]
     straggler: Annotated[float, _of("slow and late devices, and jitter")]
     exposed_host_transfer: Annotated[float, _of("moves to and from the host that nothing hides")]
     other: Annotated[float, _of("what the method does not divide")]
@@ -383,15 +384,13 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     step_time_s: Annotated[
         Seconds,
         _of(
-            "until the slowest device ends: compute_s + exposed_communication_s + "
+            "until the slowest device ends: compute_s + exposed_communication_s + stage_wait_s + "
             "exposed_host_transfer_s + launch_wait_s + straggler_s"
         ),
     ]
     compute_s: Annotated[Seconds, _of("computation on a device as specified")]
     communication_s: Annotated[Seconds, _of("any communication is under way on the slowest device")]
-    exposed_communication_s: Annotated[
-        float, _of("of it, while that device does not compute; stage_wait_s too")
-    ]
+    exposed_communication_s: Annotated[float, _of("of it, while that device does not compute")]
     host_transfer_s: Annotated[Seconds, _of("data moves between that device and its host")]
     exposed_host_transfer_s: Annotated[Seconds, _of("of it, neither computing nor communicating")]
     straggler_s: Annotated[float, _of("how much slow and late devices and jitter add to the step")]
@@ -440,7 +439,7 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     launch_wait_s: Annotated[float, _of("nothing runs until the host launches it")] = 0.0
     stage_wait_s: Annotated[
-        Seconds, _of("of exposed_communication_s, a stage of a pipeline waits for others")
+        Seconds, _of("a stage of a pipeline waits for others, and computes nothing")
     ] = 0.0
     holders: Annotated[list[HolderRow], _of("of live_memory_bytes, the largest first")] = []
     expected_error: Annotated[ExpectedError | None, _of("of step_time_s")] = None

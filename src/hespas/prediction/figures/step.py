@@ -40,7 +40,6 @@ from hespas.prediction.figures.schema import (
     SCHEMA_VERSION,
     SLOWED,
     BoundShares,
-    CommunicationRow,
     EnergyParts,
     ExplainRow,
     HolderRow,
@@ -131,6 +130,7 @@ def _bound_shares(prediction: Prediction | PipelinePrediction, total: OpEstimate
         "memory": bound.memory_s,
         "launch": bound.launch_s + prediction.launch_wait_s,
         "exposed_communication": prediction.exposed_communication_s,
+        "stage_wait": prediction.stage_wait_s,
         "exposed_host_transfer": prediction.exposed_host_transfer_s,
         "straggler": prediction.straggler_s,
         "other": total.other_s,
@@ -214,7 +214,6 @@ def run_report(
             _summary(prediction, programs),
             communication=rows,
             communication_s=sum(row.time_s for row in rows if row.kind not in {IDLE, SLOWED}),
-            stage_wait_s=_idle_s(rows),
             pipeline=pipeline.pipeline_rows(prediction),
         )
     else:
@@ -237,9 +236,7 @@ def run_report(
             # Few steps are recorded in stages.
             from hespas.prediction.figures.recorded_stages import stage_rows  # noqa: PLC0415
 
-            waits_s = _idle_s(report.communication)
-            stages = stage_rows(prediction)
-            report = msgspec.structs.replace(report, pipeline=stages, stage_wait_s=waits_s)
+            report = msgspec.structs.replace(report, pipeline=stage_rows(prediction))
     report = _on_real_devices(report, prediction)
     if not with_tables:
         return report
@@ -253,10 +250,6 @@ def run_report(
         phases=phase_rows(parts),
         layers=layer_rows(parts, depth=shown.depth, each_layer=shown.each_layer),
     )
-
-
-def _idle_s(rows: Sequence[CommunicationRow]) -> float:
-    return sum(row.exposed_s for row in rows if row.kind == IDLE)
 
 
 def _on_real_devices(report: RunReport, prediction: Prediction | PipelinePrediction) -> RunReport:
@@ -317,6 +310,7 @@ def _summary(
         compute_s=compute_s,
         communication_s=0.0,
         exposed_communication_s=prediction.exposed_communication_s,
+        stage_wait_s=prediction.stage_wait_s,
         host_transfer_s=sum(part.prediction.host_transfer_s * part.times for part in programs),
         exposed_host_transfer_s=prediction.exposed_host_transfer_s,
         straggler_s=prediction.straggler_s,

@@ -77,10 +77,9 @@ def step_blocks(report: RunReport) -> Block:
             step.add((phase, *modules), time_s)
         if row.time_s > named_s:
             step.add((NO_NAME_ROW, *modules), row.time_s - named_s)
-    waits_s = report.stage_wait_s
     other_times = {
-        "exposed communication": report.exposed_communication_s - waits_s,
-        "waiting for stages": waits_s,
+        "exposed communication": report.exposed_communication_s,
+        "waiting for stages": report.stage_wait_s,
         "exposed host transfers": report.exposed_host_transfer_s,
         "waiting for launches": report.launch_wait_s,
         "stragglers": max(0.0, report.straggler_s),

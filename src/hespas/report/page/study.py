@@ -28,7 +28,12 @@ from hespas.study.run import Studied
 _MOST_BARS = 30
 _MOST_LINES = 120
 _FRONT_HUES = {"on the front": PALETTE[1], "behind it": PALETTE[7]}
-_PART_HUES = {"computation": PALETTE[0], "exposed communication": PALETTE[1], "other": PALETTE[7]}
+_PART_HUES = {
+    "computation": PALETTE[0],
+    "exposed communication": PALETTE[1],
+    "waiting for stages": PALETTE[2],
+    "other": PALETTE[7],
+}
 
 
 def study_page(studied: Studied) -> Page:
@@ -238,15 +243,9 @@ def _bars(candidates: Candidates) -> Iterator[Chart]:
 
 
 def _parts(row: Row) -> dict[str, float]:
-    names = ("compute_s", "exposed_communication_s", "step_time_s")
-    compute_s, exposed_s, step_s = (row.figures.get(name) or 0.0 for name in names)
-    return dict(
-        zip(
-            _PART_HUES,
-            (compute_s, exposed_s, max(0.0, step_s - compute_s - exposed_s)),
-            strict=True,
-        )
-    )
+    names = ("compute_s", "exposed_communication_s", "stage_wait_s", "step_time_s")
+    *parts_s, step_s = (row.figures.get(name) or 0.0 for name in names)
+    return dict(zip(_PART_HUES, (*parts_s, max(0.0, step_s - sum(parts_s))), strict=True))
 
 
 def _parallel(studied: Studied, candidates: Candidates) -> Iterator[Chart]:

@@ -42,6 +42,21 @@ def test_times_of_each_stage_add_up_to_the_step() -> None:
         assert sum(times_s) == pytest.approx(report.step_time_s, rel=1e-6)
 
 
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+def test_waiting_for_messages_of_stages_is_no_exposed_communication(schedule: str) -> None:
+    """Nothing but messages is communicated: all that the last stage waits is for others."""
+    report = report_of(schedule, 2, 4)
+    assert report.exposed_communication_s == pytest.approx(0, abs=1e-12)
+    parts_s = (report.compute_s, report.stage_wait_s, report.launch_wait_s)
+    assert sum(parts_s) == pytest.approx(report.step_time_s, rel=1e-9)
+    assert report.stage_wait_s > 0.1 * report.step_time_s
+    assert report.bound.exposed_communication == pytest.approx(0, abs=1e-12)
+    assert report.bound.stage_wait == pytest.approx(report.stage_wait_s / report.step_time_s)
+    for row in report.communication:
+        assert (row.exposed_s > 0) == (row.kind == "idle")
+    assert sum(row.exposed_s for row in report.phases) == 0
+
+
 def test_a_backward_pass_takes_twice_a_forward_pass() -> None:
     report = report_of("1f1b", 2, 4)
     assert report.pipeline is not None
