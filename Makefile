@@ -30,7 +30,8 @@ test-compilers: $(COMPILERS)/installed
 		tests/cli/test_compiled.py tests/cli/test_validate.py tests/validation/test_blocks.py \
 		tests/unit/prediction/figures/test_breakdown_compiled.py \
 		tests/unit/prediction/figures/test_communication_axes.py \
-		tests/unit/study/test_bounds.py tests/unit/study/test_evaluate_kept_caches.py
+		tests/unit/study/test_bounds.py tests/unit/study/test_evaluate_kept_caches.py \
+		tests/browser/test_app_compiled.py
 
 $(COMPILERS)/installed: pyproject.toml requirements/compilers.lock
 	test -e $(COMPILERS)/bin/python || $(PYTHON) -m venv $(COMPILERS)

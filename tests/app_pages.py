@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -57,9 +58,16 @@ class Server:
     def workers(self) -> list[int]:
         """Return the processes that answer quick questions or slow ones."""
         assert self.process is not None
-        task = Path(f"/proc/{self.process.pid}/task")
-        children = " ".join(file.read_text() for file in task.glob("*/children"))
-        return [int(process) for process in children.split()]
+        return children_of(self.process.pid)
+
+
+def children_of(process: int) -> list[int]:
+    """Return the processes that a process started; none where it is gone."""
+    texts: list[str] = []
+    for file in Path(f"/proc/{process}/task").glob("*/children"):
+        with suppress(OSError):
+            texts.append(file.read_text())
+    return [int(child) for child in " ".join(texts).split()]
 
 
 def show(page: Page, server: Server, state: str) -> None:
