@@ -152,7 +152,7 @@ def test_layers_are_cut_into_stages(call: Call, small: str, tmp_path: Path) -> N
     served = answered("tp=2,pipe=2", *LOAD, "--engine", "sglang")
     assert [stage["layers"] for stage in served["stages"]] == [1, 2]
     assert served["launch"].startswith("python -m sglang.launch_server")
-    assert "--tp 2 " in served["launch"]
+    assert "--tp-size 2 " in served["launch"]
     assert served["launch"].endswith("--pp-size 2")
     text = call(
         "hespas", "serve", small, "--cluster", "4xH100_80GB", "--mesh", "pipe=2,tp=2", *LOAD

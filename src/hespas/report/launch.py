@@ -2,8 +2,9 @@
 
 Sources of the flags: MaxText 0.2.5, ``maxtext/configs/base.yml``, ``configs/models`` and
 ``trainers/pre_train``; torchtitan 0.3.0, ``torchtitan/config/configs.py`` and
-``models/*/config_registry.py``; Megatron-LM core 0.15, ``megatron/training/arguments.py``. A
-setting whose flag those don't have is left out, and a note says so.
+``models/*/config_registry.py``; Megatron-LM core 0.19.2, ``megatron/training/arguments.py`` and the
+configurations in ``megatron/core`` that it makes flags of. A setting whose flag those don't have is
+left out, and a note says so.
 """
 
 from __future__ import annotations
@@ -74,6 +75,8 @@ class _Step:
     divides_rows: bool
     schedule: str
     chunks: int
+    layers: tuple[int, ...]
+    has_own_layers: bool
     hidden: frozenset[Overlap]
 
     def size(self, *names: str) -> int:
@@ -88,6 +91,16 @@ class _Step:
     @property
     def platform(self) -> str:
         return platform_of(self.system.part)
+
+    @property
+    def is_staged(self) -> bool:
+        """Whether the layers are divided into stages."""
+        return self.size(PIPE) > 1
+
+    @property
+    def is_even(self) -> bool:
+        """Whether the parts of all stages have as many layers."""
+        return len(set(self.layers)) < 2
 
 
 def launch_of(trainer: Trainer, options: PredictOptions) -> Launch:
@@ -122,7 +135,7 @@ def launch_of(trainer: Trainer, options: PredictOptions) -> Launch:
 _NAMES = {
     Trainer.MAXTEXT: "MaxText 0.2.5",
     Trainer.TORCHTITAN: "torchtitan 0.3.0",
-    Trainer.MEGATRON: "Megatron-LM core 0.15",
+    Trainer.MEGATRON: "Megatron-LM core 0.19.2",
 }
 _AXES: Mapping[Trainer, tuple[str, ...]] = {
     Trainer.MAXTEXT: (PIPE, "data", "fsdp", "sequence", "context", "expert", "tp"),
@@ -132,12 +145,13 @@ _AXES: Mapping[Trainer, tuple[str, ...]] = {
 
 
 def _step(options: PredictOptions) -> _Step:
-    system, schedule, chunks = system_of(options.network), "", 1
+    system, schedule, chunks, layers = system_of(options.network), "", 1, tuple[int, ...]()
     hidden = frozenset[Overlap]()
     if options.is_pipeline:
         cut = cut_of(options)
         source, mesh, system = cut.source, cut.mesh, cut.system
         schedule, chunks = options.pipeline.schedule or DEFAULT, cut.schedule.chunks
+        layers = tuple(part.layers for part in cut.parts)
         hidden = frozenset(filter(options.pipeline.hides, Overlap))
     else:
         source = source_of(options)
@@ -163,6 +177,8 @@ def _step(options: PredictOptions) -> _Step:
         divides_rows=settings.run.sequence_parallel,
         schedule=schedule,
         chunks=chunks,
+        layers=layers,
+        has_own_layers=options.pipeline.stage_layers is not None,
         hidden=hidden,
     )
 
@@ -196,19 +212,33 @@ def _maxtext(step: _Step) -> tuple[list[str], list[str]]:
     words = ["python3 -m maxtext.trainers.pre_train.train maxtext/configs/base.yml"]
     words += [f"run_name=hespas steps=20 dataset_type=synthetic model_name={name}"]
     words += [f"{place}_{axis}_parallelism={size}" for place, axis, size in _placed_axes(step)]
-    is_staged = step.size(PIPE) > 1
     # Fractions are allowed. Micro-batches of a pipeline are parts of a device's batch.
     device_batch = step.batch * step.parts / step.system.device_count
-    device_batch /= 1 if is_staged else step.rounds
+    device_batch /= 1 if step.is_staged else step.rounds
     words += [f"per_device_batch_size={device_batch:g}", f"max_target_length={step.sequence}"]
     if step.rounds > 1:
-        setting = "num_pipeline_microbatches" if is_staged else "gradient_accumulation_steps"
+        setting = "num_pipeline_microbatches" if step.is_staged else "gradient_accumulation_steps"
         words.append(f"{setting}={step.rounds}")
+    if step.is_staged:
+        words.append(f"num_layers_per_pipeline_stage={max(step.layers)}")
+        notes += _maxtext_stages(step)
     if step.remat in _MAXTEXT_REMAT:
         words.append(f"remat_policy={step.remat}")
     else:
         notes.append(f"recomputation {step.remat!r} is left out: MaxText has other policies")
     return words, notes
+
+
+def _maxtext_stages(step: _Step) -> Iterator[str]:
+    """Yield what MaxText's stages do otherwise, or do not take."""
+    stages = step.size(PIPE)
+    if step.rounds % stages:
+        yield f"MaxText takes multiples of {stages} micro-batches, and {step.rounds} are given"
+    if not step.is_even:
+        layers = f"{sum(step.layers)} layers"
+        yield f"MaxText divides layers evenly, and {layers} are not (pipeline_parallel_layers)"
+    if step.schedule != "gpipe":
+        yield f"schedule {step.schedule} is left out: MaxText's passes are all forward, then back"
 
 
 def _placed_axes(step: _Step) -> Iterator[tuple[str, str, int]]:
@@ -251,7 +281,6 @@ def _torchtitan(step: _Step) -> tuple[list[str], list[str]]:
     )
     if module == "MODULE":
         notes.append(f"write torchtitan's module and configuration of {step.model}")
-    is_staged = step.size(PIPE) > 1
     # Experts are on ranks of FSDP: https://github.com/pytorch/torchtitan, config/configs.py.
     degrees = {
         "data_parallel_replicate_degree": step.size("data"),
@@ -269,14 +298,41 @@ def _torchtitan(step: _Step) -> tuple[list[str], list[str]]:
         if size > 1 or name == "data_parallel_shard_degree"
     ]
     micro_batch = step.batch // step.rounds
-    local_batch = step.batch if is_staged else micro_batch
+    local_batch = step.batch if step.is_staged else micro_batch
     words += [f"--training.local_batch_size {local_batch}", f"--training.seq_len {step.sequence}"]
-    if is_staged:
+    if step.is_staged:
         words.append(f"--parallelism.pipeline_parallel_microbatch_size {micro_batch}")
+        words += _torchtitan_stages(step, notes)
     elif step.rounds > 1:
         words.append(f"--training.global_batch_size {step.batch * step.parts}")
     notes.append(f"recomputation ({step.remat}) is that of the configuration")
     return words, notes
+
+
+_TORCHTITAN_SCHEDULES = {"gpipe": "GPipe", "1f1b": "1F1B", "interleaved": "Interleaved1F1B"}
+
+
+def _torchtitan_stages(step: _Step, notes: list[str]) -> list[str]:
+    """Return the flags of a pipeline's schedule and layers.
+
+    The embedding and the head count as so many layers as ``less_layers`` say.
+    """
+    prefix = "--parallelism.pipeline_parallel_"
+    words: list[str] = []
+    kind = step.schedule.partition(":")[0]
+    if kind in _TORCHTITAN_SCHEDULES:
+        words.append(f"{prefix}schedule {_TORCHTITAN_SCHEDULES[kind]}")
+    else:
+        notes.append(f"schedule {step.schedule} is left out: torchtitan has others")
+    if step.has_own_layers:
+        notes.append("layers of stages are left out: name modules (module_fqns_per_model_part)")
+        return words
+    counted = 0 if step.is_even else 1
+    words += [f"{prefix}{place}_stage_less_layers {counted}" for place in ("first", "last")]
+    if step.chunks > 1:
+        layers = -(-(sum(step.layers) + 2 * counted) // len(step.layers))
+        words.append(f"{prefix}layers_per_stage {layers}")
+    return words
 
 
 _MEGATRON_OVERLAP = (
@@ -306,8 +362,12 @@ def _megatron(step: _Step) -> tuple[list[str], list[str]]:
     ]
     if step.schedule.startswith("interleaved"):
         words.append(f"--num-virtual-stages-per-pipeline-rank {step.chunks}")
-    elif step.schedule not in {"", DEFAULT} and step.size(PIPE) > 1:
+    elif step.schedule not in {"", DEFAULT} and step.is_staged:
         notes.append(f"schedule {step.schedule} is left out: Megatron-LM runs 1f1b")
+    if step.has_own_layers or (not step.is_even and (sum(step.layers) + 2) % len(step.layers)):
+        notes.append("layers of stages are left out: write --pipeline-model-parallel-layout")
+    elif not step.is_even:
+        words += [f"--account-for-{part}-in-pipeline-split" for part in ("embedding", "loss")]
     if step.size("tp") > 1:
         words.append("--sequence-parallel")
     if step.size("tp") > 1 and not step.divides_rows:

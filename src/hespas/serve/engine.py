@@ -236,14 +236,13 @@ def sglang(*, memory_bytes: int, part: str, devices: int = 1) -> Engine:
         divides_budget=True,
         batch_limit=BatchLimit.SHARED,
         more_layers=MoreLayers.LAST,
-        launch="python -m sglang.launch_server --model-path {model} --tp {devices} "
+        launch="python -m sglang.launch_server --model-path {model} --tp-size {devices} "
         "--chunked-prefill-size {budget}",
         flags={
             "weights in 8 bits": "--quantization fp8",
             "cache in 8 bits": "--kv-cache-dtype fp8_e4m3",
             "whole experts": "--ep-size {tensor}",
-            "attention in parts": "--dp-size {parts} --enable-dp-attention "
-            "--moe-a2a-backend deepep",
+            "attention in parts": "--attn-dp-size {parts} --moe-a2a-backend deepep",
             "pipeline": "--pp-size {stages}",
             "two batches": "--enable-two-batch-overlap",
             "polls": "--scheduler-recv-interval {polls}",

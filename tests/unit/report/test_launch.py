@@ -176,3 +176,39 @@ def test_what_no_trainer_takes_is_refused(
     with pytest.raises(ConfigError) as error:
         launched(trainer, **keys)
     assert said in str(error.value)
+
+
+STAGED: dict[str, Any] = {"mesh": {"pipe": 4, "fsdp": 4, "tp": 4}, "batch": 8, "micro_batch": 2}
+
+
+@pytest.mark.parametrize(
+    ("keys", "schedule", "counted", "layers"),
+    [
+        ({}, "1F1B", "0", None),
+        ({"schedule": "gpipe"}, "GPipe", "0", None),
+        ({"schedule": "interleaved:2"}, "Interleaved1F1B", "0", "10"),
+        # 126 layers, the embedding and the head: 8 parts of 16.
+        ({"model": "llama3-405b", "schedule": "interleaved:2"}, "Interleaved1F1B", "1", "16"),
+    ],
+)
+def test_stages_of_torchtitan_have_the_layers_and_the_schedule(
+    keys: dict[str, Any], schedule: str, counted: str, layers: str | None
+) -> None:
+    given = values(launched(Trainer.TORCHTITAN, **STAGED, **keys))
+    prefix = "parallelism.pipeline_parallel_"
+    assert given[f"{prefix}schedule"] == schedule
+    assert given[f"{prefix}first_stage_less_layers"] == counted
+    assert given[f"{prefix}last_stage_less_layers"] == counted
+    assert given.get(f"{prefix}layers_per_stage") == layers
+
+
+def test_stages_of_maxtext_and_megatron_have_the_layers() -> None:
+    given = values(launched(Trainer.MAXTEXT, **STAGED))
+    assert given["num_layers_per_pipeline_stage"] == "20"
+    assert given["num_pipeline_microbatches"] == "4"
+    uneven = STAGED | {"model": "llama3-405b"}
+    assert "--account-for-embedding-in-pipeline-split" in launched(Trainer.MEGATRON, **uneven).text
+    assert "account" not in launched(Trainer.MEGATRON, **STAGED).text
+    for trainer in Trainer:
+        other = launched(trainer, **STAGED, schedule="zero-bubble")
+        assert "# schedule zero-bubble is left out" in other.text
