@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from functools import cache
 from math import isfinite
@@ -121,6 +121,7 @@ _TABLE_OF_TYPE = {
 }
 """The type whose measured table serves a type; other types are scaled from bf16."""
 
+_GEMM = "gemm."
 _KIND_FACTORS = ("all", "gemm", "attention", "kernels")
 
 
@@ -153,21 +154,31 @@ class MeasuredTables:
 
     ``factors`` multiply the tables' times to calibrate them: for products of a type (``gemm.bf16``)
     or of all other types (``gemm``), for ``attention``, for other ``kernels``, and for ``all``
-    together. ``location`` is the file that gives them.
+    together. ``reached`` says of types how much of its peak the device reaches in large products,
+    as a share of what ``part`` reaches of its own. ``location`` is the file that gives them.
     """
 
     part: str
     location: str = field(default="", compare=False)
     factors: Mapping[str, float] = field(default_factory=dict[str, float])
+    reached: Mapping[str, float] = field(default_factory=dict[str, float])
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "factors", MappingProxyType(dict(self.factors)))
-        for name in self.factors:
-            if name not in factor_names():
+        for field_name in ("factors", "reached"):
+            given: Mapping[str, float] = getattr(self, field_name)
+            object.__setattr__(self, field_name, MappingProxyType(dict(given)))
+        known = factor_names()
+        self._check("factor", self.factors, known)
+        of_products = [name.removeprefix(_GEMM) for name in known if name.startswith(_GEMM)]
+        self._check("type of reached products", self.reached, of_products)
+
+    def _check(self, what: str, names: Iterable[str], known: Sequence[str]) -> None:
+        for name in names:
+            if name not in known:
                 raise HardwareError(
-                    f"there is no factor {name!r}",
+                    f"there is no {what} {name!r}",
                     location=self.location or self.part,
-                    hint=suggestion(name, factor_names()),
+                    hint=suggestion(name, known),
                 )
 
 
@@ -349,6 +360,13 @@ class Device:
         factors = self.measured.factors
         first = next((factors[name] for name in names if name in factors), 1.0)
         return first * factors.get("all", 1.0)
+
+    def scaled_rate(self, type_name: str) -> float:
+        """Return the rate in FLOP/s to which tables of another part are scaled."""
+        if self.measured is None:
+            return self.rate(type_name)
+        name = factor_of(type_name).removeprefix(_GEMM)
+        return self.rate(type_name) * self.measured.reached.get(name, 1.0)
 
     def rate(self, type_name: str) -> float:
         """Return a type's peak in FLOP/s; ``peak_flops`` by default.

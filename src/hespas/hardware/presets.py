@@ -49,8 +49,9 @@ class NodeInfo(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     XLA's description of the part, or libtpu's name of it, which lets XLA compile for it where there
     is none; None if there is no description. ``attention_kernels`` are the fused ones, as
     models name them, that a part without a capability has, the usual first. ``tables`` names the
-    measured tables of kernels, ``calibration`` has factors on their times. ``sources`` names the
-    source of each figure.
+    measured tables of kernels, ``calibration`` has factors on their times, and ``reached`` how much
+    of a type's peak large products reach, as a share of what the part of the tables does.
+    ``sources`` names the source of each figure.
     """
 
     full_name: Text
@@ -64,6 +65,7 @@ class NodeInfo(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     compute_capability: Positive | None = None
     tables: Text | None = None
     calibration: dict[str, Positive] = {}
+    reached: dict[str, Positive] = {}
     aliases: tuple[Text, ...] = ()
     attention_kernels: tuple[Text, ...] = ()
     notes: tuple[Text, ...] = ()
@@ -74,8 +76,9 @@ class NodeInfo(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         check_rate(self.host_bandwidth, "B/s", path="$.host_bandwidth")
         check_memory(self.memory_capacity_bytes, path="$.memory_capacity_bytes")
         check_latency(self.launch_overhead_s, path="$.launch_overhead_s")
-        if self.calibration and self.tables is None:
-            raise HardwareError("calibration has no effect without tables", hint="add tables")
+        for name in ("calibration", "reached"):
+            if getattr(self, name) and self.tables is None:
+                raise HardwareError(f"{name} has no effect without tables", hint="add tables")
 
 
 def device_names() -> tuple[str, ...]:
@@ -369,7 +372,9 @@ def _read_node(home: Path) -> tuple[NodeInfo, MeasuredTables | None]:
     node = decode(read_json(home / "node.json"), NodeInfo, location=location)
     if node.tables is None:
         return node, None
-    return node, MeasuredTables(part=node.tables, location=location, factors=node.calibration)
+    return node, MeasuredTables(
+        part=node.tables, location=location, factors=node.calibration, reached=node.reached
+    )
 
 
 _preset_node = cache(_read_node)

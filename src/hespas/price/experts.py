@@ -61,10 +61,10 @@ class ExpertsModel:
         )
 
     def _roofline_s(self, grouped: GroupedGemm) -> tuple[float, float]:
-        """Return the least times of arithmetic and of weights on the device."""
+        """Return the times of arithmetic and of weights that tables are scaled to."""
         name = self.device.multiplied_as(grouped.multiplied)
         bandwidth = self.device.memory_bandwidth_bytes_per_s
-        return _flops(grouped) / self.device.rate(name), _weight_bytes(grouped) / bandwidth
+        return _flops(grouped) / self.device.scaled_rate(name), _weight_bytes(grouped) / bandwidth
 
     def _part_roofline_s(self, grouped: GroupedGemm) -> float:
         """Return the larger of both on the part that was measured."""

@@ -159,7 +159,7 @@ class GemmModel:
         base, device = self._base_table(type_name), self.device
         measured_rates = self._rates_of_part(base)
         device_rates = _Rates(
-            flops=device.rate(type_name),
+            flops=device.scaled_rate(type_name),
             memory=device.memory_bandwidth_bytes_per_s,
             size=_bytes(type_name),
         )

@@ -203,6 +203,7 @@ class Measured:
             "tables_version": about.version,
             "attention": msgspec.to_builtins(attention_fits(about.part), str_keys=True),
             "factors": {} if device.measured is None else dict(device.measured.factors),
+            "reached": {} if device.measured is None else dict(device.measured.reached),
             "streaming": dict(self.streaming.parameters),
             "kernels": None if self.kernels is None else dict(self.kernels.parameters),
             "clock": self.clock,
@@ -215,13 +216,21 @@ class Measured:
         Assumptions on operations other than products are in the operations' notes.
         """
         del program
-        device = self.device
-        if device.measured is None or not device.measured.factors:
-            return (self._products_assumption,)
-        factors = sorted(device.measured.factors.items())
-        listed = ", ".join(f"{name} x {factor:g}" for name, factor in factors)
-        calibrated = f"measured: times are multiplied as {device.name} was calibrated: {listed}"
-        return self._products_assumption, calibrated
+        device, texts = self.device, [self._products_assumption]
+        if device.measured is not None and device.measured.factors:
+            factors = sorted(device.measured.factors.items())
+            listed = ", ".join(f"{name} x {factor:g}" for name, factor in factors)
+            texts.append(
+                f"measured: times are multiplied as {device.name} was calibrated: {listed}"
+            )
+        if device.measured is not None and device.measured.reached:
+            shares = sorted(device.measured.reached.items())
+            listed = ", ".join(f"{share:.0%} ({name})" for name, share in shares)
+            texts.append(
+                f"measured: large products reach as much of the peaks of {device.name} as of those "
+                f"of {device.measured.part}, times {listed}"
+            )
+        return tuple(texts)
 
     @property
     def _products_assumption(self) -> str:

@@ -114,6 +114,9 @@ def _node_details(name: str) -> str:
         lines.append(
             f"  measured     tables of {measured.part}{', times ' if times else ''}{times}"
         )
+        shares = ", ".join(f"{part:.0%} ({key})" for key, part in sorted(measured.reached.items()))
+        if shares:
+            lines.append(f"  reached      of its peaks, of what {measured.part} reaches: {shares}")
     lines += [f"  target       {info.target or 'none'}", "", *info.notes, "Sources:"]
     lines += [f"  {key}: {text}" for key, text in info.sources.items()]
     if (gpu := _microarchitecture(device)) is not None:
@@ -280,6 +283,7 @@ def _node_json(name: str) -> dict[str, object]:
         "tensor_core": None if device.tensor_core is None else asdict(device.tensor_core),
         "tables": None if measured is None else measured.part,
         "calibration": {} if measured is None else dict(measured.factors),
+        "reached": {} if measured is None else dict(measured.reached),
         "microarchitecture": None if gpu is None else msgspec.to_builtins(gpu),
         "power": None if device.power is None else msgspec.to_builtins(device.power),
         "target": info.target,

@@ -143,6 +143,7 @@ def test_every_figure_has_its_source(name: str) -> None:
     figures |= set() if info.compute_capability is None else {"compute_capability"}
     figures |= set() if info.host_bandwidth is None else {"host_bandwidth"}
     figures |= {f"calibration.{key}" for key in info.calibration}
+    figures |= {f"reached.{key}" for key in info.reached}
     figures |= {"attention_kernels"} if info.attention_kernels else set()
     core = info.tensor_core
     figures |= set() if core is None else {f"tensor_core.{key}" for key in asdict(core)}

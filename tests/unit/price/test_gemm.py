@@ -158,3 +158,21 @@ def test_integers_are_calibrated_by_themselves() -> None:
         product = Product(type_name=kind, m=2048, n=2048, k=2048)
         plain_s = gemm_model(device).price(product).time_s
         assert slower.price(product).time_s == pytest.approx(factor * plain_s)
+
+
+@pytest.mark.parametrize(("kind", "share"), [("bf16", 0.654), ("f8E4M3FNUZ", 0.585)])
+def test_what_large_products_reach_slows_none_that_wait_for_memory(kind: str, share: float) -> None:
+    """AMD publishes large products alone, which says nothing of those that stream weights."""
+    device = load_device("MI300X")
+    assert device.measured is not None
+    as_tables = gemm_model(replace(device, measured=replace(device.measured, reached={})))
+    model = gemm_model(device)
+    large, thin = ((8192, 8192, 8192), (8, 16384, 8192))
+    slower = time_us(model, *large, kind=kind) / time_us(as_tables, *large, kind=kind)
+    assert slower == pytest.approx(1 / share, rel=0.02)
+    assert time_us(model, *thin, kind=kind) == time_us(as_tables, *thin, kind=kind)
+
+
+def test_a_rate_of_an_unknown_type_is_refused() -> None:
+    with pytest.raises(HardwareError, match=r"no type of reached products 'bf17'; did .*'bf16'"):
+        MeasuredTables(part="H200_SXM", reached={"bf17": 0.5})
