@@ -137,7 +137,7 @@ def record(
     torch_version: str | None = None,
     **arguments: object,
 ) -> RecordedStep:
-    """Record the step that a function of a script returns."""
+    """Record the step that a function of a script returns, or a script without a function."""
     texts = tuple((name, str(value)) for name, value in arguments.items())
     options = TorchOptions(eager=eager, torch_version=torch_version)
     return _recorded(script, function, (devices, part), options, texts)
@@ -160,7 +160,8 @@ def _recorded(
         step = TorchStep(
             module="train.py",
             function=function,
-            arguments=dict(arguments),
+            arguments=dict(arguments) if function else {},
+            words=() if function else tuple(f"--{name}={value}" for name, value in arguments),
             target=target,
             devices=devices,
             options=options,

@@ -205,6 +205,12 @@ def end_process() -> NoReturn:
     os._exit(0)
 
 
+def _known_kind(error: HespasError) -> str:
+    """Return the nearest class of an error that `hespas.errors` has."""
+    names = (kind.__name__ for kind in type(error).__mro__)
+    return next(name for name in names if hasattr(errors, name))
+
+
 def answer_question(
     request: type[Request], answered: Callable[[Request, Path], msgspec.Struct]
 ) -> None:
@@ -216,7 +222,7 @@ def answer_question(
         answer = answered(question, home)
     except HespasError as error:
         refusal = _Refusal(
-            error=type(error).__name__,
+            error=_known_kind(error),
             message=error.marked_message,
             location=error.location,
             hint=error.marked_hint,

@@ -174,7 +174,7 @@ def _batch_work(batch: Batch | None) -> StepWork:
 def _read_work(program: Program) -> StepWork:
     source = program.global_facts
     types: Sequence[Type] = source.inputs
-    if (program.declared_devices or 1) == 1:
+    if (program.declared_devices or 1) == 1 and program.recorded is None:
         types = [value.type for value in program.main.body.arguments]
     shapes = {
         type_.shape

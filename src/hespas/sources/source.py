@@ -144,7 +144,7 @@ def find_source(
 
     ``maxtext:CONFIG`` is a step of MaxText, for the accelerator ``target``: its settings are those
     of ``--set``. ``torch:FILE.py:function`` is the user's step of PyTorch, with the function's
-    arguments in their place.
+    arguments in their place, and ``torch:FILE.py`` a script with its loop.
 
     ``devices`` is the number of devices, if known: a model's mesh follows from it unless the
     options name one. With ``loops`` a model's layers are a loop unless the options say otherwise.

@@ -1,13 +1,15 @@
 """Steps of a PyTorch program, recorded for absent GPUs.
 
 ``torch:FILE.py:function`` or ``torch:package.module:function`` names a function that returns its
-step: a function without arguments. A process of its own records it (`hespas.torch.worker`), with
-fake devices and a fake process group of the cluster's size.
+step: a function without arguments. ``torch:FILE.py WORDS`` is a script with its training loop. A
+process of its own records it (`hespas.torch.worker`), with fake devices and a fake process group
+of the cluster's size.
 """
 
 from __future__ import annotations
 
 import re
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -25,7 +27,14 @@ from hespas.base.question import ask
 from hespas.base.suggest import suggestion
 from hespas.base.version import __version__, installed_version
 from hespas.compile.targets import GpuTarget, Target
-from hespas.errors import ConfigError, DeviceCountError, ExtraMissingError, ToolError, option
+from hespas.errors import (
+    ConfigError,
+    DeviceCountError,
+    ExtraMissingError,
+    ProgramError,
+    ToolError,
+    option,
+)
 from hespas.program.recorded import decode_recorded, encode_recorded
 from hespas.sources.options import TorchOptions
 from hespas.torch.messages import (
@@ -45,7 +54,11 @@ _HUGGING_FACE_MODULE = "hespas.torch.hugging_face"
 EXTRA = "torch"
 _LIMITS = Limits(time_s=1800)
 _POLL_S = 0.05
-_FORM = f"write {PREFIX}FILE.py:FUNCTION or {PREFIX}PACKAGE.MODULE:FUNCTION"
+_FORM = (
+    f"write {PREFIX}FILE.py:FUNCTION, {PREFIX}PACKAGE.MODULE:FUNCTION, or {PREFIX}FILE.py for a "
+    "script"
+)
+_SCRIPT = ".py"
 _DECIDING = (*PINNED, "numpy", "torchao", "transformers")
 """Packages whose versions, if installed, decide what is recorded."""
 _MAKERS = ("torch", "sources", "program")
@@ -57,12 +70,14 @@ _CAPABILITY = re.compile(r"cuda_compute_capability \{ major: (\d+)(?: minor: (\d
 class TorchStep:
     """A function that returns a step, with its target.
 
-    ``label`` names it in messages, unless its function does.
+    Without a ``function`` the file ``module`` is a script, called with ``words``. ``label`` names
+    it in messages, unless its function does.
     """
 
     module: str
     function: str
     arguments: Mapping[str, str] = field(default_factory=dict[str, str])
+    words: tuple[str, ...] = ()
     target: GpuTarget
     devices: int
     options: TorchOptions = field(default_factory=TorchOptions)
@@ -71,7 +86,14 @@ class TorchStep:
     @property
     def name(self) -> str:
         """The name in messages."""
-        return self.label or f"{PREFIX}{self.module}:{self.function}"
+        named = f"{self.module}:{self.function}" if self.function else self.module
+        return self.label or f"{PREFIX}{named}"
+
+    @property
+    def given_files(self) -> list[str]:
+        """The files that arguments name."""
+        words = [part for word in self.words for part in (word, word.partition("=")[2])]
+        return [text for text in (*self.arguments.values(), *words) if Path(text).is_file()]
 
 
 class _CachedStep(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,12 +113,19 @@ def torch_step(
 ) -> TorchStep:
     """Return the step that a text behind `PREFIX` names.
 
-    Raises `ConfigError` for a text without a function, and unless an NVIDIA GPU is named.
+    A script gets ``arguments`` as words, as in ``--batch=8``. Raises `ConfigError` for a text that
+    names neither function nor script, and unless an NVIDIA GPU is named; `ProgramError` for a
+    script that is not there.
     """
+    script, *words = _script(text)
+    if script and not Path(script).is_file():
+        raise ProgramError("no such file", location=script, hint="check the path")
     module, _, function = text.rpartition(":")
-    if not module or not function.isidentifier():
+    if not script and not (module and function.isidentifier()):
         raise ConfigError(
-            "a step of PyTorch needs a file and a function", location=PREFIX + text, hint=_FORM
+            "a step of PyTorch needs a file and a function, or a script",
+            location=PREFIX + text,
+            hint=_FORM,
         )
     if devices is None or target is None:
         raise ConfigError(
@@ -112,6 +141,16 @@ def torch_step(
         )
     if devices < 1:
         raise DeviceCountError(f"{devices} devices are asked for", hint="give 1 or more")
+    if script:
+        given = [f"--{name}={value}" for name, value in arguments.items()]
+        return TorchStep(
+            module=script,
+            function="",
+            words=(*words, *given),
+            target=target,
+            devices=devices,
+            options=options,
+        )
     return TorchStep(
         module=module,
         function=function,
@@ -120,6 +159,17 @@ def torch_step(
         devices=devices,
         options=options,
     )
+
+
+def _script(text: str) -> list[str]:
+    """Return a script and its words; an empty name if the text names none."""
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise ConfigError(
+            f"the words of the script end within quotes ({error})", location=PREFIX + text
+        ) from error
+    return words if words and words[0].endswith(_SCRIPT) else [""]
 
 
 def is_hugging_face(text: str) -> bool:
@@ -180,9 +230,8 @@ def record_torch(step: TorchStep) -> tuple[bytes, tuple[str, ...]]:
     check_packages()
     with scratch_directory("torch") as home:
         recorded = _recorded_stages(step, home)
-        argument_files = [text for text in step.arguments.values() if Path(text).is_file()]
         sources = dict.fromkeys(source for _, files in recorded for source in files)
-        return _joined([content for content, _ in recorded]), (*sources, *argument_files)
+        return _joined([content for content, _ in recorded]), (*sources, *step.given_files)
 
 
 _Recording = tuple[bytes, list[str]]
@@ -265,8 +314,8 @@ def recorded_step(step: TorchStep, cache: ContentCache | None) -> bytes:
 
 def step_digest(step: TorchStep) -> str:
     """Return the digest of a step that is unrecorded."""
-    files = [text for text in (step.module, *step.arguments.values()) if Path(text).is_file()]
-    parts = (_step_key(step), sorted(_digests(tuple(files)).items()))
+    own = [step.module] if Path(step.module).is_file() else []
+    parts = (_step_key(step), sorted(_digests((*own, *step.given_files)).items()))
     return sha256(msgspec.msgpack.encode(parts)).hexdigest()
 
 
@@ -292,6 +341,7 @@ def _request(step: TorchStep) -> StepRequest:
         module=step.module,
         function=step.function,
         arguments=dict(step.arguments),
+        words=list(step.words),
         gpu=gpu_description(step.target),
         world_size=step.devices,
         devices_per_host=step.target.devices_per_host,

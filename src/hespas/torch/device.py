@@ -11,6 +11,7 @@ from weakref import WeakSet
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.cuda import nvtx
 from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.distributed.fsdp import _init_utils as fsdp_setup
 from torch.distributed.fsdp._fully_shard import _fsdp_init
@@ -22,6 +23,8 @@ from hespas.torch.guard import install_fake_guard
 from hespas.torch.messages import GpuDescription
 from hespas.torch.streams import Streams, stream_functions
 
+_NVTX = ("rangePushA", "rangePop", "rangeStartA", "rangeEnd", "markA")
+"""What marks ranges of a program for NVIDIA's profilers."""
 _CUDA_VERSION = "13.0"
 """Of the CUDA wheels of the pinned torch, where a CPU build has none."""
 
@@ -54,6 +57,7 @@ def install_fake_gpus(gpu: GpuDescription, streams: Streams, *, count: int) -> S
     torch.Tensor.is_pinned = lambda self, device=None: False
     torch.Tensor.data_ptr = _address
     torch.UntypedStorage.data_ptr = _storage_address
+    nvtx._nvtx = SimpleNamespace(**dict.fromkeys(_NVTX, _mark))
     torch.cuda.default_generators = tuple(_Generator() for _ in range(count))
     torch.version.cuda = torch.version.cuda or _CUDA_VERSION
     torch._C._get_accelerator = lambda check=None: torch.device("cuda")
@@ -128,6 +132,10 @@ def _device_functions(
     }
 
 
+def _mark(*_arguments: Any) -> int:
+    return 0
+
+
 def _memory_functions(
     streams: Streams, properties: SimpleNamespace
 ) -> Mapping[str, Callable[..., Any]]:
@@ -141,6 +149,13 @@ def _memory_functions(
         del device
         tape.peak_bytes = tape.live_bytes
 
+    def statistics(device: Any = None) -> dict[str, int]:
+        del device
+        totals = {"current": tape.live_bytes, "peak": tape.peak_bytes}
+        kinds = ("allocated_bytes", "active_bytes", "requested_bytes", "reserved_bytes")
+        bytes_of = {f"{kind}.all.{name}": size for kind in kinds for name, size in totals.items()}
+        return {**bytes_of, "num_alloc_retries": 0, "num_ooms": 0}
+
     return {
         "memory_allocated": lambda device=None: tape.live_bytes,
         "memory_reserved": lambda device=None: tape.live_bytes,
@@ -149,7 +164,7 @@ def _memory_functions(
         "mem_get_info": free_and_total,
         "empty_cache": lambda: None,
         "reset_peak_memory_stats": reset_peak,
-        "memory_stats": lambda device=None: {},
+        "memory_stats": statistics,
     }
 
 

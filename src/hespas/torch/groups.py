@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_leaves
 
 from hespas.errors import UnsupportedError
 from hespas.program.recorded import CollectiveCall
-from hespas.torch.host import named_arguments
+from hespas.torch.host import DeviceValues, named_arguments
 from hespas.torch.streams import Streams
 
 NAMESPACES = ("c10d", "_c10d_functional")
@@ -61,6 +61,13 @@ _KINDS = {
 }
 _INPUTS = ("input", "inputs", "input_list", "input_tensor", "input_tensors", "tensor", "tensors")
 _OUTPUTS = ("output", "outputs", "output_lists", "output_tensor", "output_tensors", "out")
+_FACTORS = {
+    dist.ReduceOp.SUM: lambda ranks: ranks,
+    dist.ReduceOp.AVG: lambda ranks: 1,
+    dist.ReduceOp.MIN: lambda ranks: 1,
+    dist.ReduceOp.MAX: lambda ranks: 1,
+}
+"""By what a reduction over ranks with equal values multiplies them."""
 _SPLITS = ("input_split_sizes", "output_split_sizes")
 _PEERS = ("dst", "src")
 
@@ -268,6 +275,32 @@ class Groups:
         _exchange_objects(world_size)
         if world_size > 1:
             dist.init_process_group("fake")
+
+
+def follow_values(values: DeviceValues) -> None:
+    """Let what is known of a tensor be known after messages: all ranks have the same."""
+    reduce, broadcast = dist.all_reduce, dist.broadcast
+
+    @wraps(reduce)
+    def reduced(
+        tensor: Any, op: Any = dist.ReduceOp.SUM, group: Any = None, async_op: bool = False
+    ) -> Any:
+        known = values.known(tensor)
+        work = reduce(tensor, op=op, group=group, async_op=async_op)
+        if known is not None and op in _FACTORS:
+            values.scale(tensor, known, _FACTORS[op](dist.get_world_size(group)))
+        return work
+
+    @wraps(broadcast)
+    def sent(tensor: Any, *arguments: Any, **options: Any) -> Any:
+        known = values.known(tensor)
+        work = broadcast(tensor, *arguments, **options)
+        if known is not None:
+            values.scale(tensor, known, 1)
+        return work
+
+    distributed_c10d.all_reduce = dist.all_reduce = reduced
+    distributed_c10d.broadcast = dist.broadcast = sent
 
 
 def _group_of(given: Mapping[str, Any]) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import prod
+from math import inf, prod
 from typing import Any
 
 import torch
@@ -29,6 +29,15 @@ _CONSTANT = frozenset(
     }
 )
 """Operations whose result no data decides."""
+_OF_FINITE = {
+    _aten.isnan.default: False,
+    _aten.isinf.default: False,
+    _aten.eq.Tensor: True,
+    _aten.ne.Tensor: False,
+    _aten.eq.Scalar: False,
+    _aten.ne.Scalar: True,
+}
+"""What is so of finite numbers, compared with themselves, or with infinity."""
 
 
 @dataclass(slots=True)
@@ -72,6 +81,7 @@ class DeviceValues:
     """The values of device tensors that were copied from the host and not written since.
 
     What is computed from such tensors alone, as the number of labels that count, is known too.
+    Numbers are taken for finite, and other ranks' values for those of this rank.
     """
 
     host: Host = field(default_factory=Host)
@@ -79,12 +89,33 @@ class DeviceValues:
 
     def note(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
         """Note a copy to the device, or that an operation writes one."""
-        self.forget(written_arguments(func, args, kwargs))
-        if isinstance(result, FakeTensor) and not func.is_view and self.decide(func, args, kwargs):
-            computed = self.computed(func, args, kwargs)
-            with unset_fake_temporarily():
-                value = torch.empty_strided(result.shape, result.stride(), dtype=result.dtype)
-                self._values[result.untyped_storage()] = value.copy_(computed)
+        written = list(tensors_in(written_arguments(func, args, kwargs)))
+        if not isinstance(result, FakeTensor) or func.is_view:
+            self.forget(written)
+            return
+        decided = _of_finite(func, args) if result.numel() <= _MOST_ELEMENTS else None
+        if decided is None and self.decide(func, args, kwargs):
+            # In place, known values change with it.
+            decided = self.computed(func, args, kwargs)
+            if written:
+                return
+        self.forget(written)
+        if decided is not None:
+            self._put(result, decided)
+
+    def _put(self, tensor: Any, value: Any) -> None:
+        with unset_fake_temporarily():
+            on_host = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
+            self._values[tensor.untyped_storage()] = on_host.copy_(torch.as_tensor(value))
+
+    def scale(self, tensor: Any, known: Any, factor: int) -> None:
+        """Note that a tensor has what it had, times a factor."""
+        with unset_fake_temporarily():
+            scaled = known * factor
+        if isinstance(tensor, FakeTensor):
+            self._put(tensor, scaled)
+        else:
+            self.host.call(_aten.copy_.default, (tensor, scaled), {})
 
     def forget(self, written: Any) -> None:
         """Note that something writes tensors: their values are not known any more."""
@@ -118,6 +149,12 @@ class DeviceValues:
         with unset_fake_temporarily():
             return torch.empty(known.shape, dtype=known.dtype)
 
+    def known(self, tensor: Any) -> Any:
+        """Return a whole storage's values, on the host; None if they are not known."""
+        value = self.of(tensor)
+        is_whole = tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
+        return value if is_whole and _has_data(value) else None
+
     def of(self, tensor: Any) -> Any:
         """Return a tensor's values on the host; the tensor itself if they are not known."""
         if not isinstance(tensor, FakeTensor):
@@ -127,6 +164,16 @@ class DeviceValues:
             return tensor
         with unset_fake_temporarily():
             return value.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+
+
+def _of_finite(func: Any, args: Sequence[Any]) -> bool | None:
+    """Return what is so of finite numbers; None if that depends on them."""
+    decided = _OF_FINITE.get(func)
+    if decided is None or len(args) == 1:
+        return decided
+    left, right = args
+    is_infinity = not isinstance(right, torch.Tensor) and right == inf
+    return decided if left is right or is_infinity else None
 
 
 class OnHost(TorchDispatchMode):

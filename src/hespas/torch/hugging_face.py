@@ -33,15 +33,17 @@ def train(
     """Return a step of training: FSDP2 over all ranks, bf16 with f32 weights, AdamW.
 
     ``config`` is the file of the model's configuration, ``batch`` counts sequences (images) of a
-    rank, and ``sequence`` the tokens of each, by default 4,096. With ``recompute``, the default
-    where the model can, each layer is computed again in the backward pass. ``attention`` is a name
-    of transformers for its implementation, by default the one that transformers takes.
+    rank, and ``sequence`` the tokens of each, by default 4,096 or as many as have positions. With
+    ``recompute``, the default where the model can, each layer is computed again in the backward
+    pass. ``attention`` is a name of transformers for its implementation, by default the one that
+    transformers takes.
     """
     ranks = int(os.environ["WORLD_SIZE"])
     described = _configuration(config, layers)
     with torch.device("meta"):
         model = _model(described, torch.float32, attention)
-    inputs = _inputs(model, described, batch, sequence)
+    length = _length(model, sequence)
+    inputs = _inputs(model, described, batch, length)
     model.train()
     if model.supports_gradient_checkpointing if recompute is None else recompute:
         model.gradient_checkpointing_enable({"use_reentrant": False})
@@ -62,7 +64,7 @@ def train(
         optimizer.zero_grad()
 
     if model.main_input_name == _TEXT:
-        step.tokens = ranks * batch * (sequence or _LENGTH)
+        step.tokens = ranks * batch * length
     return step
 
 
@@ -180,18 +182,16 @@ def _model(described: Any, dtype: torch.dtype, attention: str | None) -> Any:
 
 _TEXT = "input_ids"
 _IMAGES = "pixel_values"
+_AUDIO = "input_features"
+_FRAMES_OF_POSITION = 2
+"""How many frames of sound the encoder of Whisper joins."""
 
 
-def _inputs(
-    model: Any, described: Any, batch: int, sequence: int | None
-) -> Callable[[], dict[str, Any]]:
-    """Return what makes a batch of a model, with labels.
-
-    Raises `ProgramError` for other inputs, and `ConfigError` for the length of an image.
-    """
+def _inputs(model: Any, described: Any, batch: int, length: int) -> Callable[[], dict[str, Any]]:
+    """Return what makes a batch of a model, with labels; `ProgramError` for other inputs."""
 
     def text() -> dict[str, Any]:
-        ids = torch.randint(0, described.vocab_size, (batch, sequence or _LENGTH), device="cuda")
+        ids = torch.randint(0, described.vocab_size, (batch, length), device="cuda")
         cached = {"use_cache": False} if hasattr(described, "use_cache") else {}
         return {_TEXT: ids, "labels": ids, **cached}
 
@@ -201,18 +201,43 @@ def _inputs(
         labels = torch.randint(0, described.num_labels, (batch,), device="cuda")
         return {_IMAGES: pixels, "labels": labels}
 
-    inputs = {_TEXT: text, _IMAGES: images}.get(model.main_input_name)
+    def audio() -> dict[str, Any]:
+        frames = _FRAMES_OF_POSITION * described.max_source_positions
+        features = torch.zeros(batch, described.num_mel_bins, frames, device="cuda")
+        return {_AUDIO: features, "labels": text()["labels"]}
+
+    inputs = {_TEXT: text, _IMAGES: images, _AUDIO: audio}.get(model.main_input_name)
     if inputs is None or "labels" not in inspect.signature(model.forward).parameters:
         raise ProgramError(
-            f"{type(model).__name__} has no loss of {' or '.join((_TEXT, _IMAGES))} alone",
-            hint="write a script with its inputs: torch:FILE.py:FUNCTION",
+            f"{type(model).__name__} has no loss of {', '.join((_TEXT, _IMAGES, _AUDIO))} alone",
+            hint="write a script with its inputs: torch:FILE.py",
         )
-    if inputs is images and sequence is not None:
+    return inputs
+
+
+def _length(model: Any, sequence: int | None) -> int:
+    """Return the tokens of a sequence, by default as many as have learned positions.
+
+    Raises `ConfigError` for more, and for those of an image.
+    """
+    if model.main_input_name == _IMAGES and sequence is not None:
         raise ConfigError(
             f"{option('sequence')} has no effect: {type(model).__name__} takes images",
             hint="drop it",
         )
-    return inputs
+    tables = [
+        module.num_embeddings
+        for name, module in model.named_modules()
+        if isinstance(module, torch.nn.Embedding) and "position" in name and "encoder" not in name
+    ]
+    longest = min(tables, default=None)
+    if sequence is not None and longest is not None and sequence > longest:
+        raise ConfigError(
+            f"{option('sequence')} is {sequence}, and {type(model).__name__} has {longest} "
+            "positions",
+            hint=f"give {longest} or fewer",
+        )
+    return sequence or min(_LENGTH, longest or _LENGTH)
 
 
 _LENGTH = 4096

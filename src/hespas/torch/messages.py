@@ -43,10 +43,11 @@ class GpuDescription(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Which function to call, with which arguments, and on what.
+    """Which function to call, or script to run, with which arguments, and on what.
 
     ``module`` is a file or a module's dotted name, imported from ``path``, in ``directory``.
-    ``arguments`` are text, read by the types of the function's parameters. With ``is_eager``,
+    ``arguments`` are text, read by the types of the function's parameters. Without a ``function``
+    the file is a script, with ``words`` behind its name. With ``is_eager``,
     ``torch.compile`` changes nothing. ``torch_version`` is the torch whose choice of library
     kernels is followed; empty is the installed one. Recordings of pipeline stages leave files for
     each other in the directory ``stages``.
@@ -56,6 +57,7 @@ class StepRequest(msgspec.Struct, frozen=True, kw_only=True):
     module: str
     function: str
     arguments: dict[str, str] = {}
+    words: list[str] = []
     gpu: GpuDescription
     world_size: int = 1
     devices_per_host: int = 8
@@ -65,6 +67,16 @@ class StepRequest(msgspec.Struct, frozen=True, kw_only=True):
     directory: str = "."
     path: list[str] = []
     stages: str = ""
+
+    @property
+    def local_rank(self) -> int:
+        """The rank among those of its host."""
+        return self.rank % self.devices_per_host
+
+    @property
+    def local_world_size(self) -> int:
+        """How many ranks a host has, each with a GPU."""
+        return min(self.devices_per_host, self.world_size)
 
 
 class StepAnswer(msgspec.Struct, frozen=True, kw_only=True):

@@ -31,9 +31,10 @@ from hespas.errors import UnsupportedError
 from hespas.program.recorded import HostWait, Operation
 from hespas.torch.groups import NAMESPACES, Groups
 from hespas.torch.host import DeviceValues, tensors_in, written_arguments
-from hespas.torch.places import Places
+from hespas.torch.places import Places, user_frame
 from hespas.torch.script import NO_DATA
 from hespas.torch.tape import Tape
+from hespas.torch.unknown import ValueUnknownError
 
 _aten = torch.ops.aten
 _attention = _aten.scaled_dot_product_attention.default
@@ -194,19 +195,24 @@ class Recorder(TorchDispatchMode):
             self._wait_for_value("the step reads a value")
             with unset_fake_temporarily():
                 return known.item()
-        of_torch = _value_of_torch()
-        if of_torch is not None:
-            value, reason = of_torch
+        of_library = _value_of_library(tensor)
+        if of_library is not None:
+            value, reason = of_library
             self._wait_for_value(reason)
             return value
-        raise self._without_data("the step reads a tensor's value (.item(), float(), if, print)")
+        self._wait_for_value("the step reads a value")
+        raise self._without_data(
+            "the step reads a tensor's value (.item(), float(), if, print)", ValueUnknownError
+        )
 
     def _wait_for_value(self, reason: str) -> None:
         place = self._places.now().line
         self._tape.add(HostWait(stream=self._tape.stream, reason=reason, place=place))
 
-    def _without_data(self, message: str) -> UnsupportedError:
-        return UnsupportedError(
+    def _without_data(
+        self, message: str, kind: type[UnsupportedError] = UnsupportedError
+    ) -> UnsupportedError:
+        return kind(
             f"{message}, and tensors have no data here",
             location=self._places.line(),
             hint=f"{NO_DATA}; values are known of tensors with up to 65,536 elements that the "
@@ -317,20 +323,21 @@ _SCALE = 65536.0
 """The scale that a GradScaler starts with."""
 
 
-def _value_of_torch() -> tuple[float | bool, str] | None:
-    """Return what torch's own code reads, and its reason; None if the program reads.
+def _value_of_library(tensor: torch.Tensor) -> tuple[float | bool, str] | None:
+    """Return what a library reads, and its reason; None if the program reads.
 
-    Gradients and their norms are finite, and the arguments of a distribution are valid.
+    Gradients are finite, DeepSpeed's norms of them are 1, and arguments of a distribution valid.
     """
     for frame in _frames():
         file = frame.f_code.co_filename
         if file.endswith("/torch/amp/grad_scaler.py"):
             scale = _SCALE if frame.f_code.co_name == "get_scale" else 0.0
             return scale, "GradScaler reads a value"
-        if file.endswith("/torch/nn/utils/clip_grad.py"):
-            return False, "a norm of gradients is finite"
         if "/torch/distributions/" in file:
             return True, "a distribution checks its arguments"
+    caller = user_frame(currentframe())
+    if caller is not None and "/deepspeed/runtime/" in caller.f_code.co_filename:
+        return (1.0 if tensor.is_floating_point() else False), "DeepSpeed reads a value"
     return None
 
 

@@ -34,17 +34,18 @@ from hespas.program.recorded import (
 )
 from hespas.torch.compiling import forbid_compilation, install_compilation, uncompiled
 from hespas.torch.device import fake_mode, install_fake_gpus
-from hespas.torch.groups import Groups
+from hespas.torch.groups import Groups, follow_values
 from hespas.torch.host import DeviceValues
 from hespas.torch.kernels import TritonKernels
 from hespas.torch.launched import LaunchedKernels
 from hespas.torch.libraries import install_library_choices
+from hespas.torch.loop import Loop, run_in_one_process, run_script, unknown_numbers
 from hespas.torch.masks import BlockMasks
 from hespas.torch.messages import StepRequest
 from hespas.torch.places import Places, clean_name, user_frame, user_line
 from hespas.torch.recorder import Recorder
 from hespas.torch.replicas import Replicas, install_replicas
-from hespas.torch.script import in_words, load_function, make_step, read_arguments
+from hespas.torch.script import in_words, load_function, read_arguments, step_of
 from hespas.torch.stages import Stages
 from hespas.torch.streams import Streams
 from hespas.torch.tape import Tape, local_tensor, recorded_storages
@@ -69,13 +70,15 @@ def record_step(request: StepRequest) -> tuple[bytes, list[str]]:
     streams = Streams(tape)
     groups = Groups(streams)
     values = DeviceValues()
+    follow_values(values)
     masks = BlockMasks(values)
     kernels, launched = TritonKernels(tape, masks, values.host), LaunchedKernels(tape, values)
-    properties = install_fake_gpus(request.gpu, streams, count=request.devices_per_host)
+    properties = install_fake_gpus(request.gpu, streams, count=request.local_world_size)
     groups.install(rank=request.rank, world_size=request.world_size)
     stages = Stages(groups, places, Path(request.stages))
     stages.install()
     install_replicas()
+    run_in_one_process(request.local_rank)
     masks.install()
     choices = install_library_choices(
         torch_version=_version(request.torch_version or torch.__version__),
@@ -86,13 +89,12 @@ def record_step(request: StepRequest) -> tuple[bytes, list[str]]:
     if request.is_eager:
         forbid_compilation()
     else:
-        install_compilation(places, properties, count=request.devices_per_host)
+        install_compilation(places, properties, count=request.local_world_size)
         kernels.install()
     _follow_modules(places)
     _follow_optimizers(places, tape)
     _refuse_extensions(places)
     _refuse_what_needs_a_gpu(places)
-    _refuse_prints(places)
     try:
         tokens, host_updates = _run(request, places, groups, values)
         compiled = kernels.recorded(tape.calls)
@@ -115,7 +117,7 @@ def record_step(request: StepRequest) -> tuple[bytes, list[str]]:
         pipeline=stages.pipeline,
     )
     del choices
-    return encode_recorded(step), _user_files()
+    return encode_recorded(step), [*_user_files(), *_script(request)]
 
 
 def _run(
@@ -123,24 +125,44 @@ def _run(
 ) -> tuple[int | None, int]:
     """Record the second step; return its tokens, and how many numbers the host updates."""
     tape = groups.streams.tape
-    with fake_mode(), Recorder(tape, places, groups, values):
-        function = load_function(request.module, request.function)
-        location = f"{request.module}:{request.function}"
-        arguments = read_arguments(function, request.arguments, location=location)
-        step = make_step(function, arguments, location=location)
-        step()
+    location = f"{request.module}:{request.function}".removesuffix(":")
+
+    def begin() -> None:
         groups.end_step()
         places.name_modules()
         for _, path, module in places.named_modules():
             _mark_flat(tape, module, path)
         tape.start()
-        step()
+
+    def end() -> None:
         # Where a later stage is idle, the first stage raises an error as it waits for it.
         if request.rank == 0:
             _refuse_nothing(tape, location)
         _mark_lasting(tape, places)
         tape.stop()
+
+    with fake_mode(), Recorder(tape, places, groups, values):
+        loop, step = Loop(tape, begin, end), None
+        with loop.followed(), unknown_numbers(places):
+            step = _made(request, loop, location)
+        if step is None:
+            return None, _host_updates(places)
+        _refuse_prints(places)
+        step()
+        begin()
+        step()
+        end()
     return getattr(step, "tokens", None), _host_updates(places)
+
+
+def _made(request: StepRequest, loop: Loop, location: str) -> Callable[[], Any]:
+    """Return the step that the user's function makes; a loop does not return."""
+    if not request.function:
+        run_script(request.module, request.words)
+        return step_of(None, has_begun=loop.has_begun, location=location)
+    function = load_function(request.module, request.function)
+    arguments = read_arguments(function, request.arguments, location=location)
+    return step_of(function(**arguments), has_begun=loop.has_begun, location=location)
 
 
 def _refuse_nothing(tape: Tape, location: str) -> None:
@@ -248,6 +270,11 @@ def _refuse_prints(places: Places) -> None:
         return original(tensor, **options)
 
     torch.Tensor.__repr__ = shown
+
+
+def _script(request: StepRequest) -> list[str]:
+    """Return the file of a script, which is no module."""
+    return [] if request.function else [str(Path(request.module).resolve())]
 
 
 def _user_files() -> list[str]:

@@ -9,6 +9,7 @@ after the first step they are in the order in which gradients are ready, the fir
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
@@ -47,15 +48,24 @@ class Replicas(distributed.DistributedDataParallel):
         bucket_cap_mb: float | None = None,
         broadcast_buffers: bool = True,
         gradient_as_bucket_view: bool = False,
+        static_graph: bool = False,
         **options: Any,
     ) -> None:
         torch.nn.Module.__init__(self)
         del options
+        self._given: dict[str, Any] = {
+            "process_group": process_group,
+            "bucket_cap_mb": bucket_cap_mb,
+            "broadcast_buffers": broadcast_buffers,
+            "gradient_as_bucket_view": gradient_as_bucket_view,
+            "static_graph": static_graph,
+        }
         self.module = module
         self.process_group = process_group or dist.group.WORLD
         self.bucket_bytes_cap = int((bucket_cap_mb or _BUCKET_MIB) * _MIB)
         self.broadcast_buffers = broadcast_buffers
         self.gradient_as_bucket_view = gradient_as_bucket_view
+        self.static_graph = static_graph
         self.require_backward_grad_sync = True
         self._buckets: list[_Bucket] = []
         self._order: list[Any] = []
@@ -64,6 +74,10 @@ class Replicas(distributed.DistributedDataParallel):
         self._fill(list(reversed(parameters)), limits=[])
         for parameter in parameters:
             parameter.register_post_accumulate_grad_hook(self._ready)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Replicas:
+        """Return replicas of a copy of the module."""
+        return Replicas(deepcopy(self.module, memo), **self._given)
 
     def forward(self, *inputs: Any, **options: Any) -> Any:
         """Run the module."""
@@ -101,6 +115,10 @@ class Replicas(distributed.DistributedDataParallel):
             "a communication hook of DistributedDataParallel is not recorded",
             hint="leave it out, or use FSDP2",
         )
+
+    def _get_ddp_logging_data(self) -> dict[str, Any]:
+        """Return what the reducer has logged."""
+        return {}
 
     def _fill(self, parameters: Sequence[Any], *, limits: list[int]) -> None:
         """Make buckets for parameters in the order of their gradients; without limits one."""

@@ -14,11 +14,14 @@ from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hin
 from hespas.base.suggest import suggestion
 from hespas.errors import ConfigError, HespasError, ProgramError, UnsupportedError, option
 
-_FORM = "let it return a function without arguments that runs one step"
+_FORM = (
+    "let it return a function without arguments that runs one step, or run a loop with an optimizer"
+)
 NO_DATA = "leave it out of the step that hespas runs: shapes must not depend on data"
 _READS_VALUES = "the step reads a tensor's values, and tensors have no data here"
 _KNOWN = {
     "passed to FakeTensor.__format__": (_READS_VALUES, NO_DATA),
+    "UnknownNumber": (_READS_VALUES, NO_DATA),
     ".numpy() is not supported for tensor subclasses": (_READS_VALUES, NO_DATA),
     "no fake impl registered": (
         "an operation of an extension does not say which shapes it returns",
@@ -147,18 +150,28 @@ def _value(text: str, kind: Any) -> Any:
         return None
 
 
-def make_step(
-    function: Callable[..., Any], arguments: Mapping[str, Any], *, location: str
-) -> Callable[[], Any]:
-    """Call the user's function, and return the step that it returns."""
-    step = function(**arguments)
-    if not callable(step):
+def step_of(made: Any, *, has_begun: bool, location: str) -> Callable[[], Any]:
+    """Return the step that a program made; `ProgramError` if it ended without one.
+
+    With ``has_begun`` it has run the first step of a loop.
+    """
+    if callable(made):
+        return made
+    if has_begun:
         raise ProgramError(
-            f"the function returned {_described(step)}, and no step",
+            "the program ended after the first step of its loop, and the second is recorded",
             location=location,
-            hint=_FORM,
+            hint="let it run two steps or more",
         )
-    return step
+    if location.endswith(".py"):
+        raise ProgramError(
+            "the script ended, and no optimizer made a step",
+            location=location,
+            hint=f"let it run a training loop, or name a function: {location}:FUNCTION",
+        )
+    raise ProgramError(
+        f"the function returned {_described(made)}, and no step", location=location, hint=_FORM
+    )
 
 
 def _described(value: Any) -> str:

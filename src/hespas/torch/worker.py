@@ -39,8 +39,8 @@ def _environment(request: StepRequest) -> dict[str, str]:
     return {
         "RANK": str(request.rank),
         "WORLD_SIZE": str(request.world_size),
-        "LOCAL_RANK": str(request.rank % request.devices_per_host),
-        "LOCAL_WORLD_SIZE": str(min(request.devices_per_host, request.world_size)),
+        "LOCAL_RANK": str(request.local_rank),
+        "LOCAL_WORLD_SIZE": str(request.local_world_size),
         "GROUP_RANK": str(request.rank // request.devices_per_host),
         "MASTER_ADDR": "localhost",
         "MASTER_PORT": "29500",

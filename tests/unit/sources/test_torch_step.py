@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from hespas.base.cache import ContentCache
-from hespas.errors import ConfigError, ExtraMissingError, ToolError
+from hespas.errors import ConfigError, ExtraMissingError, ProgramError, ToolError
 from hespas.program.recorded import decode_recorded
 from hespas.sources import torch_step as module
 from hespas.sources.options import ModelOptions, TorchOptions
@@ -35,7 +35,8 @@ def test_a_text_names_a_file_and_a_function() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("torch:train.py", "needs a file and a function"),
+        ("torch:train", "needs a file and a function"),
+        ("torch:train.py 'a", "end within quotes"),
         ("torch:", "needs a file and a function"),
         ("torch:train.py:not a name", "needs a file and a function"),
     ],
@@ -43,6 +44,22 @@ def test_a_text_names_a_file_and_a_function() -> None:
 def test_a_text_without_a_function_is_refused(text: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         find(text)
+
+
+def test_a_script_has_words_and_settings_become_such(tmp_path: Path) -> None:
+    script, config = tmp_path / "train.py", tmp_path / "config.json"
+    script.write_text("")
+    config.write_text("{}")
+    step = find(f"torch:{script} --config={config} 'two words'", settings={"batch": "8"})
+    assert (step.module, step.function) == (str(script), "")
+    assert step.words == (f"--config={config}", "two words", "--batch=8")
+    assert step.name == f"torch:{script}"
+    assert step.given_files == [str(config)]
+
+
+def test_a_script_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ProgramError, match="no such file"):
+        find(f"torch:{tmp_path}/train.py --batch 8")
 
 
 def test_a_cluster_of_nvidias_gpus_is_needed() -> None:

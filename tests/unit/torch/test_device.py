@@ -24,7 +24,7 @@ def train():
     torch.manual_seed(0)
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
     torch.cuda.set_device(device)
-    assert "H100" in torch.cuda.get_device_name() and torch.cuda.device_count() == 8
+    assert "H100" in torch.cuda.get_device_name() and torch.cuda.device_count() == 1
     assert torch.cuda.get_device_capability() == (9, 0)
     model = Tied().to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
@@ -95,4 +95,19 @@ def train():
     assert weight.untyped_storage().data_ptr() == weight.data_ptr()
     assert second[1:].data_ptr() - second.data_ptr() == 1200
     return lambda: second.add_(1)
+""")
+
+
+def test_what_profilers_and_logs_ask_for_is_answered() -> None:
+    record("""
+import torch
+
+def train():
+    x = torch.zeros(1024, 256, device="cuda")
+    with torch.cuda.nvtx.range("step"):
+        y = x + 1
+    statistics = torch.cuda.memory_stats()
+    assert statistics["active_bytes.all.peak"] >= 2 * 4 * 1024 * 256
+    assert statistics["num_alloc_retries"] == 0
+    return lambda: x.add_(1)
 """)

@@ -12,6 +12,7 @@ pytestmark = needs_torch
 
 COUNTED = """
 import torch
+import torch.distributed as dist
 import triton
 import triton.language as tl
 
@@ -49,7 +50,7 @@ def test_what_follows_from_the_hosts_values_is_known() -> None:
         "labels = torch.randint_like(labels, 9)",
         "labels = torch.empty_like(labels)",
         "fill[(4,)](labels, BLOCK=1024)",
-        "torch.distributed.init_process_group('nccl'); torch.distributed.all_reduce(labels)",
+        "dist.init_process_group('nccl'); dist.all_reduce(labels, dist.ReduceOp.PRODUCT)",
     ],
 )
 def test_a_written_tensor_is_not_known(change: str) -> None:
@@ -83,7 +84,7 @@ def train():
 def test_distributions_have_valid_arguments_and_wait_to_know_it() -> None:
     step = record(SAMPLED, eager=True)
     waits = {call.reason for call in step.calls if isinstance(call, HostWait)}
-    assert waits == {"a distribution checks its arguments"}
+    assert waits == {"a distribution checks its arguments", "the step reads a value"}
 
 
 WITHOUT_SHAPES = """
@@ -131,19 +132,40 @@ def train():
     assert operations(record(script, eager=True), "aten::native_batch_norm")
 
 
-def test_a_norm_of_gradients_that_must_be_finite_is() -> None:
+def test_numbers_are_finite() -> None:
     script = """
 import torch
 
 def train():
     net = torch.nn.Linear(512, 512, device="cuda")
     def step():
-        net(torch.zeros(8, 512, device="cuda")).sum().backward()
+        loss = net(torch.zeros(8, 512, device="cuda")).sum()
+        loss.backward()
         torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0, error_if_nonfinite=True)
+        assert torch.isfinite(loss) and not torch.isnan(loss).any()
+        overflows = torch.zeros(1, device="cuda").bool()
+        overflows.logical_or_(loss.isinf())
+        assert not overflows.item()
     return step
 """
     waits = [call for call in record(script, eager=True).calls if isinstance(call, HostWait)]
-    assert [wait.reason for wait in waits] == ["a norm of gradients is finite"]
+    assert [wait.reason for wait in waits] == ["the step reads a value"] * 4
+
+
+def test_ranks_have_the_same_values() -> None:
+    script = """
+import torch
+import torch.distributed as dist
+
+def train():
+    counts = [torch.tensor([3.0], device="cuda") for _ in range(3)]
+    dist.all_reduce(counts[0])
+    dist.all_reduce(counts[1], dist.ReduceOp.AVG)
+    dist.broadcast(counts[2], 0)
+    assert [count.item() for count in counts] == [24.0, 3.0, 3.0]
+    return lambda: counts[0].mul_(2)
+"""
+    assert operations(record(script, eager=True, devices=8), "aten::mul_")
 
 
 def test_what_compiled_code_computes_on_the_host_is_not_known() -> None:

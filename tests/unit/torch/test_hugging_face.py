@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hespas.compile.targets import find_target
-from hespas.errors import DeviceCountError, ProgramError
+from hespas.errors import ConfigError, DeviceCountError, ProgramError
 from hespas.program.recorded import RecordedStep, decode_recorded
 from hespas.sources.options import TorchOptions
 from hespas.sources.torch_step import hugging_face_step, record_torch
@@ -69,8 +69,10 @@ def test_what_is_not_served_is_refused(tmp_path: Path) -> None:
         _recorded(tmp_path, step="prefill", devices=2)
     with pytest.raises(ProgramError, match="has no model_type 'unheard_of'"):
         _recorded(tmp_path, step="train", model_type="unheard_of")
-    with pytest.raises(ProgramError, match="has no loss of input_ids or pixel_values alone"):
+    with pytest.raises(ProgramError, match="has no loss of input_ids, pixel_values, input_f"):
         _recorded(tmp_path, step="train", model_type="vit", architectures=["ViTModel"], **_LAYERS)
+    with pytest.raises(ConfigError, match="is 64, and BertForMaskedLM has 32 positions"):
+        _recorded(tmp_path, step="train", **_BERT, max_position_embeddings=32)
 
 
 _LAYERS = {
@@ -79,12 +81,9 @@ _LAYERS = {
     "num_hidden_layers": 2,
     "num_attention_heads": 2,
 }
+_BERT = {"model_type": "bert", "architectures": ["BertForMaskedLM"], **_LAYERS}
 _OTHERS: dict[str, dict[str, object]] = {
-    "weights that two modules share": {
-        "model_type": "bert",
-        "architectures": ["BertForMaskedLM"],
-        **_LAYERS,
-    },
+    "weights that two modules share": {**_BERT},
     "an encoder and a decoder": {
         "model_type": "t5",
         "architectures": ["T5ForConditionalGeneration"],
@@ -98,6 +97,19 @@ _OTHERS: dict[str, dict[str, object]] = {
         "architectures": ["ViTForImageClassification"],
         "image_size": 32,
         **_LAYERS,
+    },
+    "sound": {
+        "model_type": "whisper",
+        "architectures": ["WhisperForConditionalGeneration"],
+        "is_encoder_decoder": True,
+        "d_model": 64,
+        "encoder_layers": 2,
+        "decoder_layers": 2,
+        "encoder_attention_heads": 2,
+        "decoder_attention_heads": 2,
+        "max_source_positions": 50,
+        "vocab_size": 1000,
+        "pad_token_id": 0,
     },
     "convolutions, which are not computed again": {
         "model_type": "resnet",
@@ -122,5 +134,5 @@ _OTHERS: dict[str, dict[str, object]] = {
 def test_other_models_than_decoders_are_trained(tmp_path: Path, values: dict[str, object]) -> None:
     step = _recorded(tmp_path, step="train", devices=2, **values)
     assert {call.phase for call in operations(step)} >= {"forward", "backward"}
-    has_text = values["model_type"] not in _OF_IMAGES
+    has_text = values["model_type"] not in (*_OF_IMAGES, "whisper")
     assert step.tokens == (2 * 2 * 64 if has_text else None)

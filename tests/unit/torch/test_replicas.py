@@ -82,3 +82,21 @@ def test_replicate_reduces_the_same_buckets() -> None:
     found = collectives(record(REPLICATED, devices=8))
     assert [call.kind for call in found] == ["all_reduce"] * 2
     assert [call.inputs[0].shape[0] for call in found] == _sizes()
+
+
+def test_copied_replicas_reduce_nothing_of_each_other() -> None:
+    script = """
+from copy import deepcopy
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+def train():
+    dist.init_process_group("nccl")
+    net = DistributedDataParallel(nn.Linear(512, 512).cuda())
+    mean = deepcopy(net)
+    assert next(mean.parameters()) is not next(net.parameters())
+    return lambda: net(torch.zeros(8, 512, device="cuda")).sum().backward()
+"""
+    assert len(collectives(record(script, devices=4))) == 1

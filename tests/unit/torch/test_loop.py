@@ -1,0 +1,151 @@
+"""Training loops of scripts, against the same step as a function."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from hespas.errors import ProgramError
+from hespas.program.recorded import HostWait
+from torch_steps import NET, TRAIN, collectives, needs_torch, operations, peak_bytes, record
+
+pytestmark = needs_torch
+
+_LOOP = f"""{NET}
+import argparse
+from torch.utils.data import DataLoader, Dataset
+
+class Tokens(Dataset):
+    def __len__(self):
+        return 64
+
+    def __getitem__(self, index):
+        return torch.randint(0, 1000, (128,))
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--width", type=int, default=256)
+    net = Net(parser.parse_args().width, 2).to("cuda", torch.bfloat16)
+    optimizer = torch.optim.AdamW(net.parameters(), fused=True)
+    for ids in DataLoader(Tokens(), batch_size=4, num_workers=2, persistent_workers=True):
+        loss = loss_of(net, ids.cuda(non_blocking=True))
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    raise AssertionError("all steps have run")
+"""
+_READ = "        optimizer.zero_grad()\n"
+
+
+def test_a_loop_launches_what_its_step_does() -> None:
+    loop, step = record(_LOOP, ""), record(TRAIN)
+
+    def launched(name: str) -> Counter[tuple[str, str]]:
+        recorded = loop if name == "loop" else step
+        made = {"aten::randint.low", "aten::_to_copy.default"}
+        return Counter(
+            (call.name, call.phase) for call in operations(recorded) if call.name not in made
+        )
+
+    assert launched("loop") == launched("step")
+    # The next batch is there before this one goes.
+    assert abs(peak_bytes(loop) - peak_bytes(step)) <= 4 * 128 * 8
+
+
+def test_a_script_gets_its_words() -> None:
+    assert peak_bytes(record(_LOOP, "", width=512)) > 1.5 * peak_bytes(record(_LOOP, ""))
+
+
+def test_a_function_may_be_a_loop() -> None:
+    script = _LOOP.replace('if __name__ == "__main__":', "def main():").replace(
+        "parser.parse_args().width", "256"
+    )
+    assert len(operations(record(script, "main"))) == len(operations(record(_LOOP, "")))
+
+
+def test_numbers_that_are_printed_make_the_host_wait() -> None:
+    script = _LOOP.replace(
+        _READ,
+        _READ
+        + "        total = 0.5 * loss.item() + 1\n"
+        + '        print(f"{total:.3f} {loss:.3f} {loss.item()}", loss, round(total, 2))\n',
+    )
+    waits = [call for call in record(script, "").calls if isinstance(call, HostWait)]
+    assert len(waits) == 4
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["if loss.item() > 3: break", "best = min(9.0, loss.item())", "torch.tensor(loss.item())"],
+)
+def test_a_number_that_decides_is_refused_with_its_line(line: str) -> None:
+    with pytest.raises(ProgramError, match=r"train.py:\d+: .*no data here"):
+        record(_LOOP.replace(_READ, f"{_READ}        {line}\n"), "")
+
+
+def test_math_takes_unknown_numbers_for_finite() -> None:
+    script = _LOOP.replace(
+        _READ, f"{_READ}        import math\n        assert math.isfinite(loss.item())\n"
+    )
+    assert operations(record(script, ""))
+
+
+_SPAWNED = """
+import os
+import sys
+import torch
+from torch import nn
+import torch.multiprocessing as mp
+from torch.nn.parallel import DistributedDataParallel
+
+def main(rank, world_size):
+    torch.distributed.init_process_group("nccl", rank=rank, world_size=world_size)
+    net = DistributedDataParallel(nn.Linear(512, 512).to(rank), device_ids=[rank])
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    try:
+        for _ in range(100):
+            optimizer.zero_grad()
+            net(torch.zeros(8, 512, device=rank)).sum().backward()
+            optimizer.step()
+    except BaseException:
+        raise RuntimeError("what a program does after its step is of no interest")
+
+if __name__ == "__main__":
+    mp.spawn(main, args=(torch.cuda.device_count(),), nprocs=torch.cuda.device_count())
+"""
+
+
+def test_spawned_ranks_are_the_clusters() -> None:
+    step = record(_SPAWNED, "", devices=4)
+    assert [call.ranks for call in collectives(step)] == [(0, 1, 2, 3)]
+
+
+def test_a_loop_of_several_backward_passes_is_one_step() -> None:
+    script = (
+        _LOOP.replace(
+            "        optimizer.step()\n",
+            "        if count % 4: continue\n        optimizer.step()\n",
+        )
+        .replace("    for ids in DataLoader", "    for count, ids in enumerate(DataLoader")
+        .replace("persistent_workers=True):", "persistent_workers=True), 1):")
+    )
+    products = operations(record(script, ""), "aten::mm.default")
+    assert len(products) == 4 * len(operations(record(_LOOP, ""), "aten::mm.default"))
+
+
+@pytest.mark.parametrize(
+    ("loop", "message"),
+    [
+        ("print(torch.cuda.device_count())", "no optimizer made a step; let it run a training"),
+        ("        optimizer.step(); break", "ended after the first step of its loop"),
+    ],
+)
+def test_a_script_without_two_steps_is_refused(loop: str, message: str) -> None:
+    script = _LOOP.replace("        optimizer.step()", loop).replace(
+        "raise AssertionError", "print"
+    )
+    if not loop.startswith(" "):
+        script = f"import torch\n{loop}\n"
+    with pytest.raises(ProgramError, match=message):
+        record(script, "")
