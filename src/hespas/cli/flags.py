@@ -55,13 +55,16 @@ def _complete_model(
 
 
 class _Workload(_File):
-    """A program or a model; shells complete both."""
+    """A program or a model; shells complete models, else files.
+
+    Bash drops what is named beside files.
+    """
 
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        models = _complete_model(ctx, param, incomplete)
-        return [*models, *super().shell_complete(ctx, param, incomplete)]
+        models = _complete_model(ctx, param, incomplete) if incomplete else []
+        return models or super().shell_complete(ctx, param, incomplete)
 
 
 def _complete_preset(

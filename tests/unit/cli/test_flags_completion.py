@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -39,3 +40,25 @@ def test_shells_complete_models_parts_and_commands(words: str, completion: str) 
         [hespas], check=False, capture_output=True, text=True, env=environment
     )
     assert completion in completed.stdout.splitlines()
+
+
+_IN_BASH = """
+eval "$(_HESPAS_COMPLETE=bash_source hespas)"
+COMP_WORDS=(hespas run $1) COMP_CWORD=2
+_hespas_completion hespas "$1" run
+printf '%s\n' "${COMPREPLY[@]}"
+"""
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="no bash is installed")
+def test_bash_completes_models_of_a_command_that_takes_files_too() -> None:
+    directory = str(Path(sys.executable).parent)
+    path = os.pathsep.join([directory, os.environ["PATH"]])
+    completed = subprocess.run(
+        ["bash", "--norc", "-c", _IN_BASH, "bash", "llama3-70"],
+        check=False,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PATH": path},
+    )
+    assert "llama3-70b" in completed.stdout.splitlines(), completed.stderr
