@@ -8,7 +8,6 @@ hespas`` stays light.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
@@ -162,6 +161,8 @@ def _chosen(
     overrides: Mapping[str, object],
 ) -> PredictOptions:
     """Return a prediction's options with overrides."""
+    from dataclasses import replace
+
     from hespas.base.fields import overridden
     from hespas.errors import ConfigError
     from hespas.hardware.device import Device

@@ -50,12 +50,16 @@ printf '%s\n' "${COMPREPLY[@]}"
 """
 
 
-@pytest.mark.skipif(shutil.which("bash") is None, reason="no bash is installed")
+_BASH = shutil.which("bash")
+
+
+@pytest.mark.skipif(_BASH is None, reason="no bash is installed")
 def test_bash_completes_models_of_a_command_that_takes_files_too() -> None:
+    assert _BASH is not None
     directory = str(Path(sys.executable).parent)
     path = os.pathsep.join([directory, os.environ["PATH"]])
     completed = subprocess.run(
-        ["bash", "--norc", "-c", _IN_BASH, "bash", "llama3-70"],
+        [_BASH, "--norc", "-c", _IN_BASH, "bash", "llama3-70"],
         check=False,
         capture_output=True,
         text=True,
