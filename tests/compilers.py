@@ -8,8 +8,7 @@ from importlib.util import find_spec
 
 import pytest
 
-from hespas.compile.compiled import CompiledProgram
-from hespas.compile.job import Job
+from hespas.compile.job import CompiledProgram, Job
 from hespas.compile.targets import TpuTarget
 from hespas.program.kernels import CompiledKernels, KernelLaunch
 from hespas.xla.compile.messages import CompileRequest, MemoryAnalysis, TpuSlice

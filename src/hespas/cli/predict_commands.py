@@ -33,9 +33,10 @@ from hespas.prediction.options import (
 )
 from hespas.price.measured import Measured
 from hespas.price.ptx.kernels import AnalysisCache, KernelEstimator, kernel_pricer
-from hespas.report.kernels import kernels_json, kernels_text
 from hespas.report.stages import (
     explain_text,
+    kernels_json,
+    kernels_text,
     memory_json,
     memory_text,
 )

@@ -22,9 +22,8 @@ from hespas.base.units import format_bytes_binary
 from hespas.cli import flags
 from hespas.cli.answers import Answer, answering, check_targets
 from hespas.compile.cache import CompiledCache
-from hespas.compile.compiled import CompiledProgram
 from hespas.compile.compiler import DEFAULT_LIMITS, compile_program
-from hespas.compile.job import Layout
+from hespas.compile.job import CompiledProgram, Layout
 from hespas.compile.options import CompileOptions, parse_size
 from hespas.compile.targets import TpuTarget, find_target
 from hespas.errors import ConfigError, OutputError, UnsupportedError, option

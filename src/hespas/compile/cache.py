@@ -11,8 +11,7 @@ import msgspec
 
 from hespas.base.cache import ContentCache
 from hespas.base.frozen import frozen
-from hespas.compile.compiled import CompiledProgram
-from hespas.compile.job import Job
+from hespas.compile.job import CompiledProgram, Job
 
 _MARK = b"hespas compiled 4\n"
 _SUFFIX = ".compiled"

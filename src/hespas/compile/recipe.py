@@ -1,7 +1,7 @@
 """Read a recipe's flags of XLA, as published scripts print them.
 
 A recipe sets ``XLA_FLAGS`` or ``LIBTPU_INIT_ARGS`` for compilers of another version, with a device
-attached. `read_recipe` reads the text; `hespas.compile.settle` decides which of the flags the
+attached. `read_recipe` reads the text; `hespas.compile.compiler` decides which of the flags the
 compilers without a device take.
 """
 

@@ -33,8 +33,14 @@ from hespas.models.architecture import (
 )
 from hespas.models.fields import Fields
 from hespas.models.language import LanguageModel
-from hespas.models.megatron_checks import check_arguments
-from hespas.models.megatron_file import DEFAULTS, IGNORED, arguments_of, is_yaml, spelled
+from hespas.models.megatron_file import (
+    DEFAULTS,
+    IGNORED,
+    arguments_of,
+    check_arguments,
+    is_yaml,
+    spelled,
+)
 from hespas.models.megatron_layout import Layout, layout_of
 from hespas.models.model import LORA_MODULES, MeshAxes
 from hespas.models.runs import Training

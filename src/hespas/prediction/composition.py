@@ -20,6 +20,7 @@ from hespas.prediction.checks import (
     check_custom_calls,
     check_is_alone,
     check_priced,
+    check_rates,
     checked,
     no_system,
 )
@@ -45,7 +46,6 @@ from hespas.prediction.options import (
     NetworkOptions,
     PredictOptions,
 )
-from hespas.prediction.rates import check_rates
 from hespas.prediction.result import Prediction, computation_alone
 from hespas.prediction.workload import mesh_of, work_of
 from hespas.price.cache import MemoryStore, Store

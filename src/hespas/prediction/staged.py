@@ -12,6 +12,7 @@ from hespas.hardware.presets import part_warnings
 from hespas.models.language import expert_axes, has_shared_experts
 from hespas.models.part import EXPERT, SHARED, Part
 from hespas.prediction.answer import PartCost, PipelinePrediction, StageTimes
+from hespas.prediction.checks import check_rates
 from hespas.prediction.cutting import (
     Cut,
     check_fits,
@@ -25,7 +26,6 @@ from hespas.prediction.machines import device_name, device_of_memory, model_of, 
 from hespas.prediction.options import PredictOptions
 from hespas.prediction.part_costs import host_launch_ps, part_costs
 from hespas.prediction.passes import Exchange, side_by_side
-from hespas.prediction.rates import check_rates
 from hespas.program.collectives import CollectiveKind
 from hespas.tasks.pipelining.options import Overlap
 from hespas.tasks.pipelining.schedule import Action, Pass, Schedule

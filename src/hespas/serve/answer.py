@@ -10,7 +10,9 @@ import numpy as np
 from msgspec import Meta
 
 from hespas.base.frozen import frozen
+from hespas.compile.targets import compute_capability
 from hespas.errors import ConfigError, option
+from hespas.prediction.figures.expected import engine_errors
 from hespas.prediction.figures.schema import PublishedErrors
 from hespas.serve.load import PICOSECONDS, Requests
 from hespas.serve.setup import Setup
@@ -476,3 +478,16 @@ def states(served: Served) -> list[StateRow]:
         )
         for sample in served.samples
     ]
+
+
+def published_errors(engine: str, part: str) -> PublishedErrors | None:
+    """Return an engine's errors at published points, if any.
+
+    All of them are of NVIDIA's parts.
+
+    >>> published_errors("vllm", "H200_141GB").points > 20
+    True
+    >>> published_errors("mine", "H200_141GB"), published_errors("vllm", "MI300X")
+    (None, None)
+    """
+    return engine_errors().get(engine) if compute_capability(part) is not None else None

@@ -32,12 +32,12 @@ from hespas.serve.answer import (
     largest_rate,
     latency,
     load_word,
+    published_errors,
     states,
 )
 from hespas.serve.calibration import compared, read_log
 from hespas.serve.energy import energy_of
 from hespas.serve.engine import Engine, engine_named
-from hespas.serve.expected import published_errors
 from hespas.serve.load import PICOSECONDS, Requests
 from hespas.serve.options import ServeOptions
 from hespas.serve.setup import Setup

@@ -28,7 +28,7 @@ from hespas.models.quantization import SCALED
 from hespas.models.runs import Decode, Training
 from hespas.prediction.cutting import Cut, least_memory
 from hespas.sources.source import ModelSource
-from hespas.study.crossing import crossed_by, dimensions_of
+from hespas.study.expected import crossed_by, dimensions_of
 
 _MOMENTS = 2
 _SWITCHED = frozenset({Shape.SWITCH, Shape.FAT_TREE})

@@ -20,8 +20,8 @@ from hespas.errors import UnsupportedError
 from hespas.program.kernels import Extent
 from hespas.program.recorded import KernelCall, KernelConfiguration, RecordedKernel
 from hespas.torch.host import DeviceValues
+from hespas.torch.kernels import WARP, integers_of
 from hespas.torch.tape import Tape, local_tensor
-from hespas.torch.triton_driver import WARP, integers_of
 
 _ALIGNMENT_BYTES = 16
 

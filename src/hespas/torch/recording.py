@@ -36,7 +36,7 @@ from hespas.torch.compiling import forbid_compilation, install_compilation, unco
 from hespas.torch.device import fake_mode, install_fake_gpus
 from hespas.torch.groups import Groups, follow_values
 from hespas.torch.host import DeviceValues
-from hespas.torch.kernels import TritonKernels
+from hespas.torch.kernels import TritonKernels, install_driver
 from hespas.torch.launched import LaunchedKernels
 from hespas.torch.libraries import install_library_choices
 from hespas.torch.loop import Loop, run_in_one_process, run_script, unknown_numbers
@@ -49,7 +49,6 @@ from hespas.torch.script import in_words, load_function, read_arguments, step_of
 from hespas.torch.stages import Stages
 from hespas.torch.streams import Streams
 from hespas.torch.tape import Tape, local_tensor, recorded_storages
-from hespas.torch.triton_driver import install_driver
 
 _PARAMETER, _GRADIENT, _OPTIMIZER_STATE = "parameter", "gradient", "optimizer_state"
 _GATHERED = "gathered_parameter"

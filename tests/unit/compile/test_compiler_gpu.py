@@ -9,9 +9,8 @@ import pytest
 
 from compilers import needs_gpu
 from hespas.base.process import Limits
-from hespas.compile.compiled import CompiledProgram
 from hespas.compile.compiler import compile_program
-from hespas.compile.job import ANY_LAYOUT, Layout
+from hespas.compile.job import ANY_LAYOUT, CompiledProgram, Layout
 from hespas.compile.options import SLOP_FLAG, CompileOptions, Matmuls
 from hespas.compile.targets import GpuTarget, find_target
 from hespas.errors import UnsupportedError

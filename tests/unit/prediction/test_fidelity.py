@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hespas.compile import for_node
+from hespas.compile import compiler
 from hespas.compile.options import CompileOptions, Matmuls
 from hespas.errors import ConfigError, ExtraMissingError, ToolError, UnsupportedError
 from hespas.frontend.load import load_source
@@ -194,7 +194,7 @@ def test_a_program_that_the_compiler_refuses_falls_back_with_a_note(
     def possible(*_: object, **__: object) -> None:
         return None
 
-    monkeypatch.setattr(for_node, "check_compilation", possible)
+    monkeypatch.setattr(compiler, "check_compilation", possible)
     monkeypatch.setattr(loading, "_compiled", refuse)
     program = loading.load(options(), source=SOURCE)
     assert program.fidelity == WITHOUT_COMPILER.value

@@ -26,8 +26,10 @@ from hespas.frontend.recorded.messages import (
     exchanges,
     is_of_stages,
     pairs_of_stages,
+    sizes_of,
+    type_of,
+    type_on_host,
 )
-from hespas.frontend.recorded.tensors import sizes_of, type_of, type_on_host
 from hespas.frontend.recorded.traffic import host_copy_of, kernels_of
 from hespas.program.attrs import (
     NO_ATTRS,

@@ -13,7 +13,7 @@ from math import ceil, prod
 
 from hespas.base.frozen import frozen
 from hespas.errors import UnsupportedError
-from hespas.frontend.recorded.tensors import element_of, size_of, sizes_of
+from hespas.frontend.recorded.messages import element_of, size_of, sizes_of
 from hespas.program.attrs import KernelAttrs
 from hespas.program.recorded import Operation, RecordedTensor
 

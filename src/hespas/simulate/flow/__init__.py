@@ -10,5 +10,5 @@ A job passes through the modules in this order: `groups` finds who communicates 
 `planning` chooses an algorithm (its steps and their prices: `algorithms`; tables of links:
 `measured`; across nodes: `nccl`), `symmetry` divides devices, groups and links into classes, and
 `simulate` runs one device of each class and its `transfers`, beside which computation has fewer
-`multiprocessors`.
+multiprocessors.
 """

@@ -6,7 +6,7 @@ import pytest
 
 from compilers import needs_tpu
 from hespas.compile import job
-from hespas.compile.for_node import check_compilation, compile_for_node, layout_of
+from hespas.compile.compiler import check_compilation, compile_for_node, layout_of
 from hespas.compile.job import Layout
 from hespas.compile.options import DEFAULT_OPTIONS
 from hespas.errors import DeviceCountError, HespasError, UnsupportedError

@@ -8,7 +8,7 @@ from statistics import median
 
 import pytest
 
-from hespas.serve.expected import published_errors
+from hespas.serve.answer import published_errors
 
 POINTS = Path(__file__).resolve().parents[3] / "docs" / "data" / "serving_points.json"
 

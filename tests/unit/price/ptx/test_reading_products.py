@@ -1,7 +1,7 @@
 import pytest
 
 from hespas.price.ptx.parser import read_kernel
-from hespas.price.ptx.products import products_of
+from hespas.price.ptx.reading import products_of
 from hespas.price.ptx.terms import Product
 
 

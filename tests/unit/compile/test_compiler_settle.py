@@ -5,12 +5,12 @@ from dataclasses import replace
 import pytest
 
 from compilers import JOB, needs_gpu, needs_tpu
-from hespas.compile import settle
+from hespas.compile import compiler
 from hespas.compile.cache import job_key
+from hespas.compile.compiler import Settled, settled
 from hespas.compile.job import Layout, job_of
 from hespas.compile.options import CompileOptions
 from hespas.compile.recipe import parse_recipe
-from hespas.compile.settle import settled
 from hespas.compile.targets import find_target
 from hespas.errors import ConfigError
 from hespas.xla.compile.messages import FlagsAnswer
@@ -26,9 +26,7 @@ GPU = """
 """
 
 
-def settled_for(
-    target: str, text: str, double_buffered_loops: bool | None = None
-) -> settle.Settled:
+def settled_for(target: str, text: str, double_buffered_loops: bool | None = None) -> Settled:
     job = job_of(
         b"module {}",
         name="a.mlir",
@@ -106,7 +104,7 @@ def test_a_recipe_is_part_of_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
     def all_of_them(*_: object) -> FlagsAnswer:
         return FlagsAnswer()
 
-    monkeypatch.setattr(settle, "_ask_compiler", all_of_them)
+    monkeypatch.setattr(compiler, "_ask_compiler", all_of_them)
     made = settled(replace(JOB, recipe=first))
     assert made.job.flags == {**JOB.flags, "xla_a_b": "1"}
     assert made.job.request.overrides == made.job.flags
