@@ -105,7 +105,7 @@ def compiled(name: str, gpu: str, source: bytes) -> Compiled:
 def program_of(point: Point) -> Compiled:
     """Return the program of a step as the compiler of its GPU would run it."""
     exported = partitioned(export_model(point.name, {"mesh": f"fsdp={DEVICES}"}))
-    return compiled(point.name, point.gpu, exported.text)
+    return compiled(point.name, point.gpu, exported.content)
 
 
 Change = Callable[[Reading], float]

@@ -43,7 +43,7 @@ class Case:
         """Return the program as it is compiled."""
         if not self.model:
             return BLOCK.read_bytes()
-        return partitioned(export_model(self.model, self.options)).text
+        return partitioned(export_model(self.model, self.options)).content
 
 
 _AS_RECORDED = {"attention": "unfused", "state_dtype": "bf16"}

@@ -163,7 +163,7 @@ def lines_of(kind: str) -> Iterator[str]:
         options = {"mesh": str(mesh), **OPTIONS, **own}
         model: LanguageModel = model_named(name).with_options(options)
         made = compile_program(
-            partitioned(export_model(name, options)).text,
+            partitioned(export_model(name, options)).content,
             name=kind,
             target="H100_80GB",
             layout=Layout(devices=mesh.device_count, per_host=mesh.device_count),

@@ -107,7 +107,7 @@ def counts(name: str, axis: str) -> tuple[int, float, int]:
     options |= {"mesh": f"{axis}=1", "batch": "1"}
     state: Any = model.step(options).arguments[0]
     weights = state.get("weights", state.get("params", state))
-    program = load_source(partitioned(export_model(name, options)).text, name=name)
+    program = load_source(partitioned(export_model(name, options)).content, name=name)
     parameters = sum(prod(leaf.shape) for leaf in jax.tree.leaves(weights))
     return parameters, model_flops(model.with_options(options)) or 0.0, counted(program)
 

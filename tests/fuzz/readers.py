@@ -151,7 +151,7 @@ def _models(home: Path) -> Iterator[Reader]:
     export: Any = import_module("hespas.sources.function")
     for name, settings in _MODELS.items():
         given = dict(setting.split("=", 1) for setting in settings.split())
-        module = parse_mlir(partitioned(export.export_model(name, given)).text, name=name)
+        module = parse_mlir(partitioned(export.export_model(name, given)).content, name=name)
         text = printed(module.handle, with_locations=False)
         directory = at(home, f"model {name}", {"step.mlir": text})
         for command in (("run", "step.mlir", *SYSTEM), ("memory", "step.mlir", *NODE)):

@@ -27,6 +27,7 @@ from hespas.program.work import CustomCallCost
 from hespas.split.modules import stablehlo_text
 from hespas.split.regions import Compute
 from hespas.work.expand import expand, total
+from hespas.xla.run.worker import Answer
 
 _PLATFORMS = {
     "cpu": "cpu",
@@ -62,16 +63,6 @@ class XlaHardware(Hardware, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     translate: XlaTranslate | None = None
 
 
-class Timed(msgspec.Struct, frozen=True, kw_only=True):
-    """A worker's answer."""
-
-    durations_s: tuple[float, ...]
-    compile_s: float
-    device: str
-    error: str
-    lacks_platform: bool = False
-
-
 @dataclass(slots=True, kw_only=True, eq=False)
 class Profiler:
     """Asks a worker process, and caches its measured dispatch floor."""
@@ -81,7 +72,7 @@ class Profiler:
     floor_s: float | None = None
     module_count: int = 0
 
-    def time(self, text: str, arguments: object, repeats: Repeats, *, location: str) -> Timed:
+    def time(self, text: str, arguments: object, repeats: Repeats, *, location: str) -> Answer:
         """Compile and run a module; `ToolError` if that fails."""
         self.module_count += 1
         file = self.worker.directory / f"module_{self.module_count}.mlir"
@@ -96,7 +87,7 @@ class Profiler:
             self.floor_s = min(timed.durations_s)
         return self.floor_s
 
-    def _ask(self, question: Mapping[str, object], repeats: Repeats, *, location: str) -> Timed:
+    def _ask(self, question: Mapping[str, object], repeats: Repeats, *, location: str) -> Answer:
         runs = {key: value for key, value in asdict(repeats).items() if key != "limit_s"}
         try:
             answer = self.worker.ask({**question, **runs}, time_s=repeats.limit_s)
@@ -106,7 +97,7 @@ class Profiler:
                 location=error.location,
                 hint=error.marked_hint,
             ) from error
-        timed = msgspec.convert(answer, Timed)
+        timed = msgspec.convert(answer, Answer)
         if timed.lacks_platform:
             raise ToolError(
                 f"{self.worker.name} finds no device to run on: {timed.error}",
@@ -164,7 +155,7 @@ class XlaProfile:
         work = total(expand(region.operations, program.functions, custom_calls=self.custom_calls))
         return estimate_of(timed.durations_s, floor_s=floor_s, where=timed.device, work=work)
 
-    def _timed(self, text: str, arguments: object, program: Program, *, location: str) -> Timed:
+    def _timed(self, text: str, arguments: object, program: Program, *, location: str) -> Answer:
         try:
             return self.profiler.time(text, arguments, self.repeats, location=location)
         except ToolError as error:

@@ -90,13 +90,13 @@ def export(
     resolved = _resolve_source(source, settings, {**values, "devices": devices})
     resolved = _with_kind_options(resolved, devices=devices, module=module)
     exported = export_source(resolved)
-    text = exported.text
+    text = exported.content
     if isinstance(resolved, TorchStep):
         if unpartitioned:
             raise ConfigError("--unpartitioned has no effect on a step of PyTorch", hint="drop it")
     elif not unpartitioned and not isinstance(resolved, MaxTextStep):
         exported = partitioned(exported)
-        text = _with_whole(exported.text, text, source)
+        text = _with_whole(exported.content, text, source)
     write_file(target, text)
     source_notes = resolved.notes if isinstance(resolved, ModelSource) else ()
     notes = [f"  {note}" for note in (*source_notes, *exported.notes)]

@@ -58,8 +58,9 @@ from hespas.program.program import (
     with_kernels,
 )
 from hespas.program.scopes import merged_layers, read_scope
+from hespas.sources.exported import Workload
 from hespas.sources.source import FileSource, ModelSource, platform_of
-from hespas.sources.workload import Workload, export_cache, read_workload
+from hespas.sources.workload import export_cache, read_workload
 from hespas.work.gemm import gemms
 
 log = logging.getLogger("hespas")

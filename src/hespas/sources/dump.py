@@ -104,7 +104,7 @@ def _export_module(module: DumpedModule, *, is_partitioned: bool) -> Exported:
     devices = (hlo.replicas or 1) * (hlo.partitions or 1)
     note = f"exported from XLA's dump of {module.name} at {module.stage}"
     return Exported(
-        text=stablehlo_of_module(hlo, name=name),
+        content=stablehlo_of_module(hlo, name=name),
         name=name,
         devices=devices,
         notes=(note,),

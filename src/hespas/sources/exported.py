@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import msgspec
 
 from hespas.base.frozen import frozen
@@ -10,21 +12,29 @@ from hespas.xla.partition.partition import DEFAULT_LIMITS, partition
 
 
 @frozen
-class Exported:
-    """A program as StableHLO text.
+class Workload:
+    """A program to read or compile.
 
-    ``is_partitioned`` says that it is already the program of one of several devices. ``tokens`` are
-    those of a step, ``model_flops`` the FLOPs that the model needs for a step, over all devices;
-    None if unknown.
+    ``tokens`` are those of a step, ``model_flops`` the FLOPs that the model needs for a step, over
+    all devices; None if the exporter doesn't say.
     """
 
-    text: bytes
     name: str
-    devices: int
+    content: bytes
     notes: tuple[str, ...] = ()
-    is_partitioned: bool = False
     tokens: int | None = None
     model_flops: float | None = None
+
+
+@frozen
+class Exported(Workload):
+    """A program as StableHLO text.
+
+    ``is_partitioned`` says that it is already the program of one of several devices.
+    """
+
+    devices: int
+    is_partitioned: bool = False
 
 
 def partitioned(exported: Exported) -> Exported:
@@ -34,15 +44,13 @@ def partitioned(exported: Exported) -> Exported:
     """
     if exported.devices == 1 or exported.is_partitioned:
         return exported
-    result = partition(exported.text, name=exported.name, limits=DEFAULT_LIMITS)
-    return Exported(
-        text=result.text,
-        name=exported.name,
+    result = partition(exported.content, name=exported.name, limits=DEFAULT_LIMITS)
+    return replace(
+        exported,
+        content=result.text,
         devices=result.devices,
         notes=(*exported.notes, result.assumption),
         is_partitioned=True,
-        tokens=exported.tokens,
-        model_flops=exported.model_flops,
     )
 
 

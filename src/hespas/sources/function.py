@@ -202,7 +202,7 @@ def export_lowered(lowered: Any, *, name: str = "lowered") -> Exported:
     """Export a `jax.stages.Lowered`, the result of ``jax.jit(f).lower(...)``."""
     module = MlirModule(handle=lowered.compiler_ir(), source=name)
     text = lowered.as_text(debug_info=True).encode()
-    return Exported(text=text, name=name, devices=declared_devices(module))
+    return Exported(content=text, name=name, devices=declared_devices(module))
 
 
 def export_serialized(source: bytes, *, name: str) -> Exported:
@@ -218,4 +218,4 @@ def export_serialized(source: bytes, *, name: str) -> Exported:
     check_bytecode(source[begin : begin + length], name=name)
     module = parse_mlir(source[begin : begin + length], name=name)
     text = printed(module.handle, with_locations=True)
-    return Exported(text=text, name=name, devices=declared_devices(module))
+    return Exported(content=text, name=name, devices=declared_devices(module))

@@ -159,7 +159,7 @@ def export_maxtext(step: MaxTextStep) -> Exported:
         flops = format_quantity(answer.model_flops, "FLOP")
         counted = (f"model FLOPs are those that MaxText counts, {flops} a step on all devices",)
     return Exported(
-        text=with_device_order(text, order),
+        content=with_device_order(text, order),
         name=step.name,
         devices=answer.devices,
         notes=(note, *placed, *counted, *answer.notes),

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def _answer(request: Request, home: Path) -> Answer:
     use_cpu(request.devices)
     exported = _export(request, home)
-    (home / PROGRAM_FILE).write_bytes(exported.text)
+    (home / PROGRAM_FILE).write_bytes(exported.content)
     return Answer(devices=exported.devices, notes=list(exported.notes))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from dataclasses import replace
+from functools import partial
 from hashlib import sha256
 from importlib import import_module
 from pathlib import Path
@@ -13,7 +14,6 @@ from typing import Any, assert_never
 import msgspec
 
 from hespas.base.cache import ContentCache, code_digest, made_once
-from hespas.base.frozen import frozen
 from hespas.base.process import (
     Limits,
     is_staying,
@@ -30,6 +30,7 @@ from hespas.sources.exported import (
     Answer,
     Exported,
     Request,
+    Workload,
 )
 from hespas.sources.maxtext import MaxTextStep, export_maxtext, step_key
 from hespas.sources.source import DumpSource, FileSource, FunctionSource, ModelSource, Source
@@ -43,21 +44,6 @@ _LIMITS = Limits(time_s=1800)
 _MARK = b"hespas exported 1\n"
 _MAKERS = ("models", "sources")
 """The folders whose code decides what a model is exported as."""
-
-
-@frozen
-class Workload:
-    """A program to read or compile.
-
-    ``tokens`` are those of a step, ``model_flops`` the FLOPs that the model needs for a step, over
-    all devices; None if the exporter doesn't say.
-    """
-
-    name: str
-    content: bytes
-    notes: tuple[str, ...] = ()
-    tokens: int | None = None
-    model_flops: float | None = None
 
 
 def export_cache(directory: Path) -> ContentCache:
@@ -76,22 +62,18 @@ def read_workload(source: Source, *, cache: ContentCache | None) -> Workload:
     `ConfigError` for settings of a model that do not fit, and `ToolError` if the exporting process
     fails.
     """
-
-    def exported() -> Workload:
-        return _workload(source.name, export_source(source))
-
     match source:
         case FileSource():
             content = read_source(source.path)
             if is_hlo(content) or not is_jax_export(content):
                 return Workload(name=source.name, content=content)
-            return _workload(source.name, _artifact(content, source.name))
+            return _artifact(content, source.name)
         case DumpSource() | FunctionSource():
-            return exported()
+            return export_source(source)
         case ModelSource():
             return _model_workload(source, cache)
         case MaxTextStep():
-            return made_once(cache, step_key(source), Workload, exported)
+            return made_once(cache, step_key(source), Exported, partial(export_source, source))
         case TorchStep():
             with stage(Stage.EXPORT, source.name, kind="torch", size=1):
                 return Workload(name=source.name, content=recorded_step(source, cache))
@@ -105,15 +87,13 @@ def _model_workload(source: ModelSource, cache: ContentCache | None) -> Workload
     exported_source = with_both_axes(source)
     reduced_source = same_but_for_sizes(exported_source)
 
-    def exported() -> Workload:
-        return _workload(source.name, export_source(exported_source))
-
-    shared_workload = made_once(cache, model_key(reduced_source), Workload, exported)
-    text = shared_workload.content
+    export = partial(export_source, exported_source)
+    workload = made_once(cache, model_key(reduced_source), Exported, export)
     is_sized = source.part is None or source.part.program is PartProgram.UPDATE
     if is_sized and reduced_source is not source:
-        text = on_mesh(text, source.mesh, name=source.name)
-    return replace(shared_workload, content=text, notes=(*source.notes, *shared_workload.notes))
+        text = on_mesh(workload.content, source.mesh, name=source.name)
+        workload = replace(workload, content=text, devices=source.mesh.device_count)
+    return replace(workload, notes=(*source.notes, *workload.notes))
 
 
 def export_source(source: Source) -> Exported:
@@ -155,23 +135,13 @@ def export_source(source: Source) -> Exported:
         case TorchStep():
             workload = read_workload(source, cache=None)
             return Exported(
-                text=workload.content,
+                content=workload.content,
                 name=source.name,
                 devices=source.devices,
                 is_partitioned=True,
             )
         case _:
             assert_never(source)
-
-
-def _workload(name: str, exported: Exported) -> Workload:
-    return Workload(
-        name=name,
-        content=exported.text,
-        notes=exported.notes,
-        tokens=exported.tokens,
-        model_flops=exported.model_flops,
-    )
 
 
 def _artifact(content: bytes, name: str) -> Exported:
@@ -225,7 +195,7 @@ def _export_apart(request: Request, artifact: bytes = b"") -> Exported:
             again=request.model,
         )
         return Exported(
-            text=(home / PROGRAM_FILE).read_bytes(),
+            content=(home / PROGRAM_FILE).read_bytes(),
             name=request.name,
             devices=answer.devices,
             notes=tuple(answer.notes),

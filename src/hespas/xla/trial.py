@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from contextlib import suppress
@@ -24,6 +23,7 @@ from importlib import import_module
 from typing import Any
 
 from hespas.base.process import lasting_worker
+from hespas.base.question import answer_lines
 from hespas.errors import ProgramError, ToolError
 from hespas.xla.mlir.module import BYTECODE_MAGIC, operations_in, parse_mlir
 
@@ -93,14 +93,11 @@ def _answer_of(source: bytes, language: str) -> Mapping[str, object]:
     return worker.ask(question, time_s=_MOST_S)
 
 
-def main() -> None:
-    """Answer each line of standard input with a line."""
-    for line in sys.stdin:
-        question: dict[str, str] = json.loads(line)
-        body, language = b64decode(question["body"]), question["language"]
-        answer = _parse_hlo(body.decode()) if language == _HLO else _walk_module(body, language)
-        sys.stdout.write(json.dumps(answer) + "\n")
-        sys.stdout.flush()
+def _answered(line: bytes) -> bytes:
+    question: dict[str, str] = json.loads(line)
+    body, language = b64decode(question["body"]), question["language"]
+    answer = _parse_hlo(body.decode()) if language == _HLO else _walk_module(body, language)
+    return json.dumps(answer).encode()
 
 
 def _parse_hlo(text: str) -> dict[str, str]:
@@ -132,4 +129,4 @@ def _walk_module(source: bytes, language: str) -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    main()
+    answer_lines(_answered)

@@ -31,7 +31,7 @@ LARGE = 3 << 20
 @cache
 def program(mesh: str = "data=4") -> Program:
     """Return a step whose gradients all devices sum, each by itself, as kernels."""
-    text = partitioned(export_model("llama3-100m", OPTIONS | {"mesh": mesh})).text
+    text = partitioned(export_model("llama3-100m", OPTIONS | {"mesh": mesh})).content
     return fused(
         load_source(text, name="test.mlir"), CompileOptions(all_reduce_combine_bytes=LARGE // 8)
     )

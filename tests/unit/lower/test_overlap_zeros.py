@@ -29,7 +29,7 @@ OPTIONS = {
 @cache
 def program() -> Program:
     """Return a step of three micro-batches with its zeros where they are first needed."""
-    text = partitioned(export_model("llama3-100m", OPTIONS)).text
+    text = partitioned(export_model("llama3-100m", OPTIONS)).content
     return fused(load_source(text, name="test.mlir"))
 
 

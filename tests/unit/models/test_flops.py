@@ -24,7 +24,7 @@ def needed(name: str, **options: str) -> float:
 
 def executed(name: str, *, within: str = "", **options: str) -> int:
     """Return the FLOPs of a device's products, of those whose name stack holds ``within``."""
-    program = load_source(partitioned(export_model(name, options)).text, name=name)
+    program = load_source(partitioned(export_model(name, options)).content, name=name)
     every = nested_ops(with_calls_opened(program).body)
     ops = [op for op in every if op.kind in PRODUCTS and within in op.scope]
     assert ops

@@ -57,7 +57,7 @@ PUBLISHED = {
 
 
 def exported(name: str, **options: str) -> Program:
-    return load_source(partitioned(export_model(name, options)).text, name=name)
+    return load_source(partitioned(export_model(name, options)).content, name=name)
 
 
 def communication(program: Program) -> Counter[str]:

@@ -17,7 +17,7 @@ from hespas.stages import estimate, split
 
 def exported(name: str, **options: str) -> Program:
     made: Exported = partitioned(export_model(name, options))
-    return load_source(made.text, name=name)
+    return load_source(made.content, name=name)
 
 
 def counted(program: Program) -> Counter[str]:
@@ -81,7 +81,7 @@ def test_inference_does_not_communicate() -> None:
 def test_a_network_in_nodes_reduces_gradients_in_two_steps() -> None:
     text = partitioned(
         export_model("llama2-7b", {"layers": "1", "sequence": "256", "vocabulary": "1024"})
-    ).text.decode()
+    ).content.decode()
     assert "dense<[[0, 1, 2, 3], [4, 5, 6, 7]]>" in text  # in each node, before the slice
     assert "dense<[[0, 4], [1, 5], [2, 6], [3, 7]]>" in text  # across nodes, of each shard
 
@@ -90,7 +90,7 @@ def test_documents_of_steps_like_those_of_maxtext_may_be_short() -> None:
     options = {"mesh": "fsdp=1", "layers": "1", "sequence": "128", "vocabulary": "256"}
     text = export_model(
         "llama3-100m", {**options, "attention": "unfused", "document_length": "64"}
-    ).text.decode()
+    ).content.decode()
     assert "x64x64xbf16" in text
     assert "x128x128xbf16" not in text
 

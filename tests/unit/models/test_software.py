@@ -77,7 +77,7 @@ def test_a_step_of_inference_has_no_framework_here() -> None:
 
 def test_an_eager_step_keeps_operations_apart() -> None:
     texts = {
-        name: export_model(MODEL, {**SMALL, **settings}).text.count(b"optimization_barrier")
+        name: export_model(MODEL, {**SMALL, **settings}).content.count(b"optimization_barrier")
         for name, settings in (
             ("fused", {}),
             ("loss", {"loss": "eager"}),
@@ -132,7 +132,7 @@ def test_products_of_the_same_rows_are_as_a_framework_has_them() -> None:
     """Queries, keys and values, gate and what it multiplies: five products, or two."""
     given = {**SMALL, "attention": "unfused", "remat": "none"}
     counts = {
-        name: export_model(MODEL, {**given, **settings}).text.count(b"stablehlo.dot_general")
+        name: export_model(MODEL, {**given, **settings}).content.count(b"stablehlo.dot_general")
         for name, settings in (
             ("bf16", {}),
             ("joined", {"same_rows": "joined"}),
@@ -156,7 +156,9 @@ def test_products_that_are_apart_share_what_is_gathered() -> None:
         name: Counter(
             op.kind
             for op in communication_ops(
-                load_source(partitioned(export_model(MODEL, {**tensor, **more})).text, name=MODEL)
+                load_source(
+                    partitioned(export_model(MODEL, {**tensor, **more})).content, name=MODEL
+                )
             )
         )
         for name, more in (

@@ -103,7 +103,7 @@ def _block(*, is_constrained: bool) -> bytes:
         jax.ShapeDtypeStruct(shape, jnp.bfloat16, sharding=whole)
         for shape in ((512, 512), (512, 2048), (2048, 512))
     )
-    return export_function(step, tokens, table, square, up, down).text
+    return export_function(step, tokens, table, square, up, down).content
 
 
 @pytest.mark.parametrize("is_constrained", [True, False])

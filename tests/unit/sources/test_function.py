@@ -65,7 +65,7 @@ def factorised():
 
 
 def collectives(made: Exported) -> Counter[str]:
-    program = load_source(partitioned(made).text, name=made.name)
+    program = load_source(partitioned(made).content, name=made.name)
     return Counter(op.kind for op in program.main.body.operations if is_communication_op(op))
 
 
@@ -83,7 +83,7 @@ def test_what_is_kept_on_the_host_stays_there_through_export_and_partitioning(
     own: Callable[[str], Exported],
 ) -> None:
     made = partitioned(own("offloaded"))
-    program = load_source(made.text, name=made.name)
+    program = load_source(made.content, name=made.name)
     moved = [host_traffic(op) for op in program.main.body.operations if host_traffic(op)]
     part_bytes = 64 * 64 * 4 // 4
     assert [(each.to_host_bytes, each.from_host_bytes) for each in moved] == [
@@ -100,7 +100,7 @@ def test_donated_arguments_stay_so_when_partitioned(
     own: Callable[[str], Exported], name: str
 ) -> None:
     made = partitioned(own(name))
-    program = load_source(made.text, name=made.name)
+    program = load_source(made.content, name=made.name)
 
     assert program.aliases == (Alias(result=1, argument=1), Alias(result=2, argument=2))
     usage = memory_use(program)
@@ -118,7 +118,7 @@ def test_a_lowered_function(own: Callable[[str], Exported]) -> None:
     made = own("lowered")
     assert made.devices == 1
     assert partitioned(made) == made
-    assert b"stablehlo.sine" in made.text
+    assert b"stablehlo.sine" in made.content
 
 
 @pytest.mark.parametrize(
@@ -204,7 +204,7 @@ def test_a_function_is_lowered_for_the_libraries_of_its_platform(
     made = export_named("own_model:factorised", platform=platform)
     assert library in {
         op.attrs.target
-        for op in load_source(made.text, name=made.name).main.body.operations
+        for op in load_source(made.content, name=made.name).main.body.operations
         if isinstance(op.attrs, CustomCallAttrs)
     }
 

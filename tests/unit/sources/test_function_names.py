@@ -52,7 +52,7 @@ def scopes_of(program: Program) -> dict[str, str]:
 
 
 def test_an_exported_function_keeps_names_and_its_innermost_lines() -> None:
-    program = program_of(export_function(layer, MATRIX, MATRIX).text)
+    program = program_of(export_function(layer, MATRIX, MATRIX).content)
     (dot,) = (op for op in program.main.body.operations if op.kind == "dot_general")
     assert dot.scope == "jit(layer)/layer/dot_general"
     file, line, _ = dot.source_location.rsplit(":", 2)
@@ -62,9 +62,9 @@ def test_an_exported_function_keeps_names_and_its_innermost_lines() -> None:
 
 def test_who_exports_leaves_no_trace() -> None:
     def called_from_elsewhere() -> bytes:
-        return export_model("gemm").text
+        return export_model("gemm").content
 
-    first, second = called_from_elsewhere(), export_model("gemm").text
+    first, second = called_from_elsewhere(), export_model("gemm").content
     assert first == second
     assert str(Path.cwd()).encode() not in first
     assert b'"hespas/models/steps/alone.py"' in first
@@ -79,16 +79,16 @@ def test_jax_is_left_as_it_was() -> None:
 
 def test_lowered_and_serialized_functions_keep_names() -> None:
     lowered = export_lowered(jax.jit(layer).lower(MATRIX, MATRIX))
-    assert scopes_of(program_of(lowered.text))["tanh"] == "jit(layer)/layer/tanh"
+    assert scopes_of(program_of(lowered.content))["tanh"] == "jit(layer)/layer/tanh"
     # As jax.export writes it: a module as bytecode, its length in front.
     module: bytes = jax.export.export(jax.jit(layer))(MATRIX, MATRIX).mlir_module_serialized
     artifact = b"head" + len(module).to_bytes(4, "little") + module
     serialized = export_serialized(artifact, name="test")
-    assert scopes_of(program_of(serialized.text))["tanh"] == "jit(layer)/layer/tanh"
+    assert scopes_of(program_of(serialized.content))["tanh"] == "jit(layer)/layer/tanh"
 
 
 def test_xla_partitions_with_names() -> None:
-    program = program_of(partitioned(sharded(layer)).text)
+    program = program_of(partitioned(sharded(layer)).content)
     scopes = scopes_of(program)
     assert scopes["tanh"] == "jit(layer)/layer/tanh"
     assert scopes["dot"] == "jit(layer)/layer/dot_general"
@@ -139,7 +139,7 @@ def test_a_program_without_names_is_partitioned_without() -> None:
 def test_models_of_the_zoo_say_what_they_consist_of(
     name: str, options: dict[str, str], expected: set[str]
 ) -> None:
-    program = program_of(partitioned(export_model(name, options)).text)
+    program = program_of(partitioned(export_model(name, options)).content)
     counts: dict[str, int] = defaultdict(int)
     unnamed = 0
     for function in program.functions.values():

@@ -75,7 +75,7 @@ def stand_in(directory: Path, **versions: str | None) -> Path:
 
 def test_the_program_comes_with_what_was_done_to_it(tmp_path: Path) -> None:
     made = export_maxtext(step("model_name=x", python=stand_in(tmp_path)))
-    assert made.text == b"module {}"
+    assert made.content == b"module {}"
     assert made.devices == 8
     assert made.notes == ("lowered by MaxText for H100_SXM, 4096 tokens a step, mesh fsdp=8", "n")
     assert made.tokens == 4096
@@ -105,7 +105,7 @@ def test_maxtext_counts_for_one_device_in_tflop(monkeypatch: pytest.MonkeyPatch)
 def test_a_mesh_that_takes_devices_out_of_order_says_so(tmp_path: Path) -> None:
     swapped = step("dcn_fsdp_parallelism=2", python=stand_in(tmp_path))
     made = export_maxtext(swapped)
-    assert global_facts_of_source(made.text, name="x").device_order == SWAPPED
+    assert global_facts_of_source(made.content, name="x").device_order == SWAPPED
     assert "devices in the order [2,4]T(1,0)" in made.notes[1]
 
 
@@ -252,7 +252,7 @@ def test_frames_of_hespas_are_left_out_of_a_program() -> None:
 def test_maxtext_lowers_a_step_for_gpus_and_says_what_it_replaced() -> None:
     made = export_maxtext(step(*SMALL, "attention=cudnn_flash_te", "ici_fsdp_parallelism=8"))
     assert made.devices == 8
-    assert b"__cudnn$fmhaSoftmaxBackward" in made.text
+    assert b"__cudnn$fmhaSoftmaxBackward" in made.content
     assert "4096 tokens a step, mesh fsdp=8" in made.notes[0]
     assert any("cudnn_flash_jax" in note for note in made.notes)
 
@@ -263,7 +263,7 @@ def test_policies_keep_what_a_library_names(attention: str, calls: int) -> None:
     """MaxText names what JAX's function returns, not what its gradient reads."""
     policy = ("remat_policy=minimal_with_context", "ici_fsdp_parallelism=8")
     made = export_maxtext(step(*SMALL, f"attention={attention}", *policy))
-    assert made.text.count(b"__cudnn$fmha") == calls
+    assert made.content.count(b"__cudnn$fmha") == calls
 
 
 @needs_maxtext
@@ -275,7 +275,7 @@ def test_the_policy_none_computes_everything_again_and_says_so(scans: str) -> No
         settings = (f"remat_policy={policy}", f"scan_layers={scans}", "ici_fsdp_parallelism=8")
         made = export_maxtext(step(*SMALL, "attention=dot_product", *settings))
         assert any("everything again" in note for note in made.notes) == (policy == "none")
-        return made.text.count(b"stablehlo.dot_general")
+        return made.content.count(b"stablehlo.dot_general")
 
     assert products("none") == products("full")
 
@@ -291,7 +291,7 @@ def test_what_attention_returns_is_kept_once() -> None:
             "ici_fsdp_parallelism=8",
         )
     )
-    program = load_per_device(made.text, name="test").program
+    program = load_per_device(made.content, name="test").program
     forward, *_ = (op for op in all_ops(program) if op.kind == "while")
     # Of each of two layers: queries, and what attention returns.
     shapes = [getattr(value.type, "shape", None) for value in forward.results]
@@ -311,12 +311,12 @@ def test_a_program_does_not_say_where_hespas_is_installed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = (*SMALL, "attention=dot_product", "ici_fsdp_parallelism=8")
-    here = export_maxtext(step(*settings)).text
+    here = export_maxtext(step(*settings)).content
     elsewhere = tmp_path / "elsewhere" / "maxtext_worker.py"
     elsewhere.parent.mkdir(parents=True)
     copyfile(str(worker.__file__), elsewhere)
     monkeypatch.setattr("hespas.sources.maxtext._WORKER", elsewhere)
-    assert export_maxtext(step(*settings)).text == here
+    assert export_maxtext(step(*settings)).content == here
     assert b"maxtext_worker.py" not in here
     assert b"maxtext/layers" in here or b"maxtext/models" in here
 
@@ -325,7 +325,7 @@ def test_a_program_does_not_say_where_hespas_is_installed(
 def test_fused_attention_over_a_divided_sequence_does_its_part_of_a_causal_mask() -> None:
     axes = ("attention=cudnn_flash_te", "ici_fsdp_parallelism=2", "ici_context_parallelism=4")
     made = export_maxtext(step(*SMALL, *axes))
-    program = load_per_device(made.text, name="test").program
+    program = load_per_device(made.content, name="test").program
     found = {each for op in all_ops(program) for each in attentions(op)}
     # Each four devices have four sequences of 512 tokens, with eight heads.
     assert {each.scores for each in found} == {4 * 8 * (512 * 512 // 2) // 4}
@@ -359,7 +359,7 @@ def test_an_axis_between_slices_behind_one_inside() -> None:
     """Axis data stands before fsdp in MaxText's mesh, and here only fsdp is between slices."""
     axes = ("ici_data_parallelism=4", "ici_fsdp_parallelism=1", "dcn_fsdp_parallelism=2")
     made = export_maxtext(step(*SMALL, "attention=cudnn_flash_te", "dcn_data_parallelism=1", *axes))
-    whole = global_facts_of_source(made.text, name="x")
+    whole = global_facts_of_source(made.content, name="x")
     assert [axis for axis in whole.mesh if axis[1] > 1] == [("data", 4), ("fsdp", 2)]
     assert whole.device_order == SWAPPED
 

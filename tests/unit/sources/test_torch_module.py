@@ -154,7 +154,7 @@ def arrays(module: Any, *data: Any, seed: int = 0) -> list[Any]:
 
 
 def run(made: Exported, arguments: list[Any]) -> list[Any]:
-    executable = compile_module(made.text.decode(), name=made.name)
+    executable = compile_module(made.content.decode(), name=made.name)
     return [result[0] for result in run_module(executable, [[one] for one in arguments])]
 
 
@@ -166,7 +166,7 @@ def test_the_program_computes_what_the_module_does(own: Own, name: str, products
     (found,) = run(made, arrays(module, *inputs))
     expected = module(*inputs).detach().numpy()
     assert numpy.abs(found - expected).max() < 1e-6 * numpy.abs(expected).max()
-    text = made.text.decode()
+    text = made.content.decode()
     assert text.count("stablehlo.dot_general") + text.count("stablehlo.convolution(") == products
     assert any("int64 of the PyTorch module" in note for note in made.notes)
 
@@ -176,7 +176,7 @@ def test_the_program_computes_what_the_module_does(own: Own, name: str, products
 def test_a_step_learns_as_pytorch_does(own: Own, name: str) -> None:
     module, inputs, loss, targets = own(name)
     made = export_named(f"own_torch:{name}")
-    assert made.text.count(b"tf.aliasing_output") == len(state(module))
+    assert made.content.count(b"tf.aliasing_output") == len(state(module))
     found, *after = run(made, arrays(module, *inputs, *targets))
     expected = loss(module(*inputs), *targets)
     expected.backward()
@@ -201,8 +201,8 @@ def test_the_same_bytes_again_whatever_the_types_elsewhere(own: Own) -> None:
 @needs_torch
 def test_weights_are_neither_read_nor_there(own: Own) -> None:
     made = export_torch(*own("large"))
-    assert b"tensor<196608x65536xbf16>" in made.text
-    assert len(made.text) < 100_000
+    assert b"tensor<196608x65536xbf16>" in made.content
+    assert len(made.content) < 100_000
     assert made.notes == ()
 
 
@@ -210,7 +210,7 @@ def test_weights_are_neither_read_nor_there(own: Own) -> None:
 def test_what_is_random_comes_from_the_seed(own: Own) -> None:
     module, inputs = own("dropout")
     made = export_torch(module, inputs)
-    assert made.text.count(b"stablehlo.rng_bit_generator") == 1
+    assert made.content.count(b"stablehlo.rng_bit_generator") == 1
     first, again, other = (run(made, arrays(module, *inputs, seed=n))[0] for n in (1, 1, 2))
     assert sorted(set(first)) == [0, 2]
     assert (first == again).all()
@@ -222,7 +222,7 @@ def test_a_step_is_predicted(own: Own) -> None:
     module, inputs, loss, targets = own("net_step")
     made = export_torch(module, inputs, loss=loss, targets=targets)
     assert any("learning rate of 0.01" in note for note in made.notes)
-    program = load_source(made.text, name=made.name)
+    program = load_source(made.content, name=made.name)
     assert predict(program, "H100_SXM_80GB").step_time_s > 0
 
 

@@ -35,7 +35,7 @@ def refuse(command: Sequence[str], **settings: object) -> None:
 
 def test_a_model_is_exported_once(kept: ContentCache, monkeypatch: pytest.MonkeyPatch) -> None:
     first = read_workload(source(), cache=kept)
-    assert first.content == export_model("gemm-contracting", source().texts).text
+    assert first.content == export_model("gemm-contracting", source().texts).content
     assert "the mesh is x=4, since none is given" in first.notes
     monkeypatch.setattr("hespas.base.question.run_program", refuse)
     assert read_workload(source(), cache=kept) == first

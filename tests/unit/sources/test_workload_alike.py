@@ -61,7 +61,7 @@ def test_a_program_of_one_mesh_is_that_of_another(
 ) -> None:
     first, second = source(model, one, more), source(model, other, more)
     assert same_but_for_sizes(first).texts == same_but_for_sizes(second).texts
-    exported = [export_model(model, each.texts).text for each in (first, second)]
+    exported = [export_model(model, each.texts).content for each in (first, second)]
     assert exported[0] != exported[1]
     assert on_mesh(exported[0], second.mesh, name=model) == exported[1]
     assert on_mesh(exported[1], first.mesh, name=model) == exported[0]
@@ -89,7 +89,7 @@ def test_a_program_of_both_axes_is_that_of_one(model: str, mesh: str, more: dict
     both = with_both_axes(own)
     assert set(both.mesh.names) == {"data", "fsdp", *own.mesh.names}
     assert both.mesh.device_count == own.mesh.device_count
-    exported = [export_model(model, each.texts).text for each in (both, own)]
+    exported = [export_model(model, each.texts).content for each in (both, own)]
     assert on_mesh(exported[0], own.mesh, name=model) == exported[1]
 
 
@@ -175,7 +175,7 @@ def test_a_part_of_one_mesh_is_that_of_another(
     reduced = [same_but_for_sizes(each) for each in (first, second)]
     assert reduced[0].texts == reduced[1].texts
     assert reduced[0].part == reduced[1].part
-    exported = [export_model(model, each.texts, part=each.part).text for each in (first, second)]
+    exported = [export_model(model, each.texts, part=each.part).content for each in (first, second)]
     if first.part != second.part:
         assert exported[0] != exported[1]
         exported[0] = on_mesh(exported[0], second.mesh, name=model)

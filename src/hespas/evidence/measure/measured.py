@@ -17,7 +17,8 @@ from hespas.prediction import machines
 from hespas.prediction.options import PredictOptions
 from hespas.prediction.result import Prediction
 from hespas.prediction.workload import source_of
-from hespas.sources.workload import Workload, export_cache, read_workload
+from hespas.sources.exported import Workload
+from hespas.sources.workload import export_cache, read_workload
 from hespas.xla.compile.messages import MemoryAnalysis
 from hespas.xla.hlo.forms import is_hlo
 from hespas.xla.run import messages

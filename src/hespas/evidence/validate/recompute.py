@@ -61,7 +61,7 @@ class Sources:
         key = (step.workload, repr(sorted(step.options.items())))
         if key not in self.exported:
             exported = export_model(step.workload, step.options)
-            self.exported[key] = partitioned(exported).text
+            self.exported[key] = partitioned(exported).content
         return self.exported[key]
 
 

@@ -210,7 +210,7 @@ def _predict(options: PredictOptions, request: RowRequest) -> Prediction:
     if find_model(request.workload) is not None:
         # As in `hespas validate`: layers written out, and divided before they are compiled.
         program = replace(options.program, model=ModelOptions())
-        source = partitioned(export_model(request.workload, request.options)).text
+        source = partitioned(export_model(request.workload, request.options)).content
         return composition.predict(replace(options, program=program), source=source)
     return composition.predict(options)
 

@@ -6,8 +6,6 @@ times in seconds, or an error. Run as ``python -m hespas.xla.run.worker PLATFORM
 
 from __future__ import annotations
 
-import json
-import os
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -15,6 +13,8 @@ from time import perf_counter
 from typing import Any
 
 import msgspec
+
+from hespas.base.question import answer_lines
 
 EMPTY_MODULE = "func.func @main() { return }"
 
@@ -48,16 +48,9 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     lacks_platform: bool = False
 
 
-def main() -> None:
-    """Answer questions until standard input ends."""
-    platform = sys.argv[1]
-    # Libraries that print must not print into the answers.
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
-    for line in sys.stdin:
-        answer = _answer(platform, msgspec.json.decode(line, type=Question))
-        answers.write(json.dumps(msgspec.to_builtins(answer)) + "\n")
-        answers.flush()
+def _answered(line: bytes) -> bytes:
+    question = msgspec.json.decode(line, type=Question)
+    return msgspec.json.encode(_answer(sys.argv[1], question))
 
 
 def _answer(platform: str, question: Question) -> Answer:
@@ -126,4 +119,4 @@ def _run(executable: Any, arguments: list[Any]) -> float:
 
 
 if __name__ == "__main__":
-    main()
+    answer_lines(_answered)

@@ -125,7 +125,7 @@ def test_products_of_a_device_are_its_share_of_those_counted() -> None:
     name = "openai/whisper-tiny"
     given["sequence"] = "7"
     settings: Any = model_named(name).with_options(given)
-    program = load_source(partitioned(export_model(name, given)).text, name=name)
+    program = load_source(partitioned(export_model(name, given)).content, name=name)
     ops = [op for op in all_ops(program) if op.kind in {"dot", "dot_general", "convolution"}]
     executed = sum(count for _, count in total(expand(ops)).flops)
     # The first convolution has no gradient of what goes in, and padding is not multiplied.

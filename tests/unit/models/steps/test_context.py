@@ -86,7 +86,7 @@ def test_values_and_gradients_are_those_of_whole_sequences(devices: int, rotates
 
 def exported(**options: str) -> Program:
     made = partitioned(export_model("llama3-8b", SMALL | options))
-    return load_source(made.text, name="context")
+    return load_source(made.content, name="context")
 
 
 def counts(program: Program) -> Counter[str]:

@@ -72,7 +72,7 @@ LATENT = {
 
 
 def _products(model: str, settings: dict[str, str], remat: str) -> int:
-    text = export_model(model, {**settings, "attention": "unfused", "remat": remat}).text
+    text = export_model(model, {**settings, "attention": "unfused", "remat": remat}).content
     return text.count(b"stablehlo.dot_general")
 
 

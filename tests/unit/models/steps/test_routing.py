@@ -64,7 +64,7 @@ def test_values_and_gradients_are_those_of_one_device() -> None:
 def _exchanged(**more: str) -> Counter[tuple[tuple[int, ...], str]]:
     """Return the bytes of all-to-alls by their first group and the type of what they send."""
     exported = export_model("deepseek-v3", ROUTED | more)
-    program = load_source(partitioned(exported).text, name="deepseek-v3")
+    program = load_source(partitioned(exported).content, name="deepseek-v3")
     found: Counter[tuple[tuple[int, ...], str]] = Counter()
     for op in communication_ops(program):
         if op.kind == "all_to_all":
@@ -89,7 +89,9 @@ def test_a_token_crosses_once_to_each_group() -> None:
 def test_a_dispatcher_with_all_to_alls_sorts_rows_in_kernels_of_its_own() -> None:
     """Behind the first of two all-to-alls, and before the second: forward and backward."""
     counts = [
-        export_model("deepseek-v3", ROUTED | {"dispatcher": name}).text.count(b'"stablehlo.gather"')
+        export_model("deepseek-v3", ROUTED | {"dispatcher": name}).content.count(
+            b'"stablehlo.gather"'
+        )
         for name in ("fused", "alltoall")
     ]
     assert counts[1] == counts[0] + 4
@@ -119,7 +121,7 @@ def _decoding(**more: str) -> Program:
         "dropless": "true",
     }
     exported = export_model("mixtral-8x7b-decode", small | more)
-    return load_source(partitioned(exported).text, name="decode")
+    return load_source(partitioned(exported).content, name="decode")
 
 
 def test_experts_of_inference_over_tp_are_whole_and_their_results_summed() -> None:

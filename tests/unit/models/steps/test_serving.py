@@ -107,7 +107,7 @@ def test_a_window_is_cached_as_a_ring() -> None:
 def test_sinks_over_a_cache_are_of_a_fused_kernel() -> None:
     options = {"context": "256", "batch": "4", "layers": "2", "attention": "cudnn"}
     name = "openai/gpt-oss-20b:decode"
-    program = load_source(partitioned(export_model(name, options)).text, name=name)
+    program = load_source(partitioned(export_model(name, options)).content, name=name)
     lengths = [each.key_length for op in all_ops(program) for each in attentions(op)]
     assert lengths == [128, 256]
 
@@ -233,7 +233,7 @@ def test_short_prompts_and_those_without_an_index_see_all_tokens() -> None:
 
 
 def exported(name: str, **options: str) -> Program:
-    return load_source(partitioned(export_model(name, SERVED | options)).text, name=name)
+    return load_source(partitioned(export_model(name, SERVED | options)).content, name=name)
 
 
 INDEX = {"indexed_tokens": "64", "index_heads": "2", "index_size": "16"}
@@ -242,7 +242,7 @@ INDEX = {"indexed_tokens": "64", "index_heads": "2", "index_size": "16"}
 @pytest.mark.parametrize("page_size", ["0", "16"])
 def test_caches_are_donated(page_size: str) -> None:
     options = SERVED | {"context": "64", "page_size": page_size}
-    text = partitioned(export_model("llama3-8b-decode", options)).text
+    text = partitioned(export_model("llama3-8b-decode", options)).content
     assert text.count(b"tf.aliasing_output") == 2 * int(SERVED["layers"])
 
 

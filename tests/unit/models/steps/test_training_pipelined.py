@@ -116,7 +116,7 @@ def kinds(part: Part, **changed: str) -> set[tuple[str, int]]:
     """Return the collectives of a part's program, with the size of their groups."""
     settings = {**SMALL, "mesh": "data=2,fsdp=2,tp=2", "batch": "4", "accumulation": "2"}
     exported = export_model("llama3-100m", settings | changed, part=part)
-    program = load_source(partitioned(exported).text, name="part")
+    program = load_source(partitioned(exported).content, name="part")
     return {(op.kind, len(device_group_table(op, program)[0])) for op in communication_ops(program)}
 
 
@@ -193,7 +193,7 @@ def test_equal_parts_have_equal_programs() -> None:
     mesh = parse_mesh("pipe=4,fsdp=2")
     settings = {**SMALL, "mesh": "fsdp=2"}
     texts = {
-        export_model("llama3-100m", settings, part=replace(MIDDLE, mesh=mesh)).text
+        export_model("llama3-100m", settings, part=replace(MIDDLE, mesh=mesh)).content
         for _ in range(2)
     }
     assert len(texts) == 1

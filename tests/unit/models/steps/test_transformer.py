@@ -36,7 +36,7 @@ SMALL = {"layers": "2", "sequence": "256", "vocabulary": "1024", "mesh": "fsdp=2
 
 @pytest.fixture(scope="module")
 def program(llama3_100m: Exported) -> Program:
-    return load_source(llama3_100m.text, name="llama3-100m")
+    return load_source(llama3_100m.content, name="llama3-100m")
 
 
 def test_operations_are_those_published(program: Program) -> None:
@@ -52,7 +52,7 @@ def test_regions_are_those_published(program: Program) -> None:
 
 def test_exporting_again_gives_the_same_bytes(llama3_100m: Exported) -> None:
     settings = {"attention": "unfused", "state_dtype": "bf16"}
-    assert partitioned(export_model("llama3-100m", settings)).text == llama3_100m.text
+    assert partitioned(export_model("llama3-100m", settings)).content == llama3_100m.content
 
 
 def test_the_program_tells_its_devices(program: Program, llama3_100m: Exported) -> None:
@@ -92,7 +92,7 @@ def test_types_are_known_by_all_their_names() -> None:
 @pytest.mark.parametrize("remat", ["full", "none"])
 def test_rematerialisation_decides_how_many_products_there_are(remat: str) -> None:
     texts = {
-        name: export_model("llama3-8b", SMALL | {"remat": name}).text.count(b"dot_general")
+        name: export_model("llama3-8b", SMALL | {"remat": name}).content.count(b"dot_general")
         for name in ("minimal_with_context", remat)
     }
     computed_again = texts["full"] if remat == "full" else texts["minimal_with_context"]
@@ -102,7 +102,7 @@ def test_rematerialisation_decides_how_many_products_there_are(remat: str) -> No
 
 def test_what_libraries_keep_leaves_no_product_to_compute_again() -> None:
     counts = {
-        name: export_model("llama3-8b", SMALL | {"remat": name}).text.count(b"dot_general")
+        name: export_model("llama3-8b", SMALL | {"remat": name}).content.count(b"dot_general")
         for name in (
             *("none", "elementwise", "core_attention", "alternate_products", "full", "whole"),
         )
@@ -114,7 +114,7 @@ def test_what_libraries_keep_leaves_no_product_to_compute_again() -> None:
 
 def test_a_loop_over_the_layers_has_a_known_count() -> None:
     options = SMALL | {"scan": "true", "layers": "3"}
-    program = load_source(partitioned(export_model("llama3-8b", options)).text, name="scan")
+    program = load_source(partitioned(export_model("llama3-8b", options)).content, name="scan")
     loops = [op for op in program.main.body.operations if op.kind == "while"]
     assert [getattr(op.attrs, "trip_count", None) for op in loops] == [3, 3]
 
@@ -128,7 +128,7 @@ def test_a_loop_over_the_layers_does_the_same_arithmetic(remat: str) -> None:
     works: list[Work] = []
     for scan in ("true", "false"):
         options = SMALL | {"scan": scan, "layers": "3", "remat": remat}
-        program = load_source(partitioned(export_model("llama3-8b", options)).text, name=scan)
+        program = load_source(partitioned(export_model("llama3-8b", options)).content, name=scan)
         works.append(total(expand(program.main.body.operations, program.functions)))
     looped, unrolled = (dict(work.flops) for work in works)
     assert looped.pop("i32") - unrolled.pop("i32") == 3 * 5
@@ -142,7 +142,7 @@ def test_gradients_are_accumulated_over_rounds() -> None:
     works: list[Work] = []
     for rounds in ("1", "2"):
         options = SMALL | {"scan": "true", "layers": "2", "batch": "2", "accumulation": rounds}
-        program = load_source(partitioned(export_model("llama3-8b", options)).text, name=rounds)
+        program = load_source(partitioned(export_model("llama3-8b", options)).content, name=rounds)
         works.append(total(expand(program.main.body.operations, program.functions)))
     whole, in_rounds = (dict(work.flops)["bf16"] for work in works)
     assert whole < in_rounds < 1.01 * whole
@@ -152,7 +152,7 @@ def test_gradients_are_accumulated_over_rounds() -> None:
 
 def test_fused_attention_is_one_call_forward_and_one_backward() -> None:
     exported = export_model("llama3-8b", SMALL | {"attention": "cudnn"})
-    program = load_source(partitioned(exported).text, name="llama3-8b")
+    program = load_source(partitioned(exported).content, name="llama3-8b")
     targets = [op.attrs.target for op in all_ops(program) if isinstance(op.attrs, CustomCallAttrs)]
     fused = [op for op in all_ops(program) if "cudnn" in str(op.attrs)]
     # Two layers, and nothing is computed again: what the forward pass makes is kept.
@@ -170,7 +170,7 @@ def test_fused_attention_is_one_call_forward_and_one_backward() -> None:
 def test_flash_attention_is_cudnns_by_other_calls() -> None:
     def calls(attention: str) -> dict[str, tuple[Attention, ...]]:
         exported = export_model("llama3-8b", SMALL | {"attention": attention})
-        program = load_source(partitioned(exported).text, name="llama3-8b")
+        program = load_source(partitioned(exported).content, name="llama3-8b")
         fused = [op for op in all_ops(program) if attentions(op)]
         return {
             str(each.is_backward): tuple(attentions(op)) for op in fused for each in attentions(op)
@@ -182,7 +182,7 @@ def test_flash_attention_is_cudnns_by_other_calls() -> None:
 def test_fused_attention_takes_the_products_away() -> None:
     def products(attention: str) -> int:
         exported = export_model("llama3-8b", SMALL | {"attention": attention})
-        program = load_source(partitioned(exported).text, name="llama3-8b")
+        program = load_source(partitioned(exported).content, name="llama3-8b")
         return sum(op.kind == "dot_general" for op in all_ops(program))
 
     # Of each layer: forward two, backward four, and two that are computed again.
@@ -192,10 +192,10 @@ def test_fused_attention_takes_the_products_away() -> None:
 
 def test_attention_that_nothing_settles_is_unfused() -> None:
     texts = {
-        attention: export_model("llama3-8b", SMALL | {"attention": attention}).text
+        attention: export_model("llama3-8b", SMALL | {"attention": attention}).content
         for attention in ("auto", "unfused")
     }
-    assert texts["auto"] == texts["unfused"] == export_model("llama3-8b", SMALL).text
+    assert texts["auto"] == texts["unfused"] == export_model("llama3-8b", SMALL).content
 
 
 def test_attention_is_one_of_a_few() -> None:
@@ -253,7 +253,7 @@ def test_a_partitioned_step_takes_states_of_the_type_asked_for(dtype: str, size:
     step = model_named("llama3-8b").step(settings)
     weights = jax.tree.leaves(step.arguments[0]["weights"])
     elements = sum(prod(leaf.sharding.shard_shape(leaf.shape)) for leaf in weights)
-    program = load_source(partitioned(export_model("llama3-8b", settings)).text, name=dtype)
+    program = load_source(partitioned(export_model("llama3-8b", settings)).content, name=dtype)
     held = sum(size_bytes(value.type) for value in program.main.body.arguments)
     assert held == 3 * size * elements + COUNTERS + 5 * 256 * 4
 

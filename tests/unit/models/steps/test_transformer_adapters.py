@@ -102,7 +102,7 @@ def test_frozen_weights_have_no_gradients(name: str, options: dict[str, str]) ->
     """Products are those of the closed form, nearly; with those of gradients a third more."""
     needed = model_flops(settings(name, **options))
     assert needed is not None
-    text = partitioned(export_model(name, {**ADAPTED, **options})).text
+    text = partitioned(export_model(name, {**ADAPTED, **options})).content
     assert products(load_source(text, name=name)) == pytest.approx(needed, rel=0.05)
 
 
@@ -111,7 +111,7 @@ def test_rows_of_the_first_layer_have_no_gradient() -> None:
     needed = model_flops(settings("llama3-8b", same_rows="joined"))
     assert needed is not None
     options = {**ADAPTED, "same_rows": "joined"}
-    text = partitioned(export_model("llama3-8b", options)).text
+    text = partitioned(export_model("llama3-8b", options)).content
     looked_up, of_rows = 2 * 64 * 64 * 256, 2 * 64 * 64 * (QKV + 8)
     assert products(load_source(text, name="lora")) == needed + looked_up - of_rows
 
@@ -167,7 +167,7 @@ def test_parts_of_a_pipeline_train_adapters_alone(product_dtype: str) -> None:
 def test_gradients_of_adapters_alone_are_summed(mesh: str) -> None:
     """A step has no collective of a whole weight's gradient."""
     options = {**ADAPTED, "mesh": mesh, "layers": "1"}
-    text = partitioned(export_model("llama3-8b", options)).text
+    text = partitioned(export_model("llama3-8b", options)).content
     program = load_source(text, name="lora")
     summed = [
         prod(result.type.shape)

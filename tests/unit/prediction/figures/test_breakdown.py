@@ -56,7 +56,7 @@ def predicted(
 
 
 def exported(function: Callable[..., Any], *arguments: Any) -> bytes:
-    return export_function(function, *arguments).text
+    return export_function(function, *arguments).content
 
 
 def layer(weights, x):

@@ -41,7 +41,7 @@ def test_a_compiled_step_keeps_phases_and_layers(tmp_path: Path) -> None:
     stacked = jax.ShapeDtypeStruct((2, 512, 512), jnp.float32)
     x = jax.ShapeDtypeStruct((1024, 512), jnp.float32)
     file = tmp_path / "step.mlir"
-    file.write_bytes(export_function(step, stacked, stacked, x).text)
+    file.write_bytes(export_function(step, stacked, stacked, x).content)
     options = PredictOptions(
         program=ProgramOptions(file=file),
         estimate=EstimateOptions(node="H100_80GB", cache_dir=tmp_path / "cache"),
