@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import atexit
-import shutil
-import sys
-import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from importlib import metadata
-from pathlib import Path
+from functools import cache
 
 import msgspec
 
 from hespas.backends.profiling import SAMPLED, Repeats, argument_arrays, estimate_of, machine_name
 from hespas.base.figures import Text
 from hespas.base.files import write_file
-from hespas.base.process import Worker
+from hespas.base.process import Worker, lasting_worker
 from hespas.base.suggest import suggestion
+from hespas.base.version import installed_version
 from hespas.errors import ConfigError, ToolError
 from hespas.hardware.device import Hardware
 from hespas.price.estimate import Estimate
@@ -132,7 +128,7 @@ class XlaProfile:
         return {
             "platform": self.platform,
             "machine": self.machine,
-            "jaxlib": metadata.version("jaxlib"),
+            "jaxlib": installed_version("jaxlib"),
             "repeats": asdict(self.repeats),
         }
 
@@ -170,23 +166,21 @@ class XlaProfile:
 def make(spec: EstimatorSpec) -> XlaProfile:
     """Return the profiler of a configuration of ``xla``."""
     platform = device_of(spec.hardware)
-    directory = Path(tempfile.mkdtemp(prefix="hespas-xla-"))
-    worker = Worker(
-        command=[sys.executable, "-m", "hespas.xla.run.worker", platform],
-        name=f"XLA's profiler for {platform}",
-        directory=directory,
-        environment={"TF_CPP_MIN_LOG_LEVEL": "2"},
-    )
-    profiler = Profiler(worker=worker, platform=platform)
-    atexit.register(_finish, worker)
     is_sample = isinstance(spec.hardware, XlaHardware) and spec.hardware.sample
     return XlaProfile(
         platform=platform,
         repeats=SAMPLED if is_sample else Repeats(),
-        profiler=profiler,
+        profiler=_profiler(platform),
         custom_calls=spec.custom_calls,
         machine=machine_name(),
     )
+
+
+@cache
+def _profiler(platform: str) -> Profiler:
+    name = f"XLA's profiler for {platform}"
+    worker = lasting_worker("hespas.xla.run.worker", name, platform)
+    return Profiler(worker=worker, platform=platform)
 
 
 def device_of(hardware: object | None) -> str:
@@ -214,10 +208,5 @@ def _platform_hint(platform: str) -> str:
     needs = _NEEDS.get(platform)
     if needs is None:
         return ""
-    package = needs.format(jaxlib=metadata.version("jaxlib"))
+    package = needs.format(jaxlib=installed_version("jaxlib"))
     return f"it needs {package}; or profile on cpu (hardware.type, translate.target-backends)"
-
-
-def _finish(worker: Worker) -> None:
-    worker.close()
-    shutil.rmtree(worker.directory, ignore_errors=True)

@@ -55,17 +55,18 @@ def _note_use(path: Path) -> None:
 def code_digest(*folders: str) -> str:
     """Return a digest of code and tables in hespas' folders.
 
-    It is a part of a key where that code decides the content. Raises `FileNotFoundError` for a
-    folder without code.
+    It is a part of a key where these decide the content. Raises `FileNotFoundError` for a folder
+    without files.
     """
     digest = sha256()
     home = Path(__file__).resolve().parents[1]
     for folder in folders:
-        files = sorted((home / folder).rglob("*.py")) + sorted((home / folder).rglob("*.json"))
+        files = [file for file in sorted((home / folder).rglob("*")) if file.is_file()]
         if not files:
             raise FileNotFoundError(f"hespas has no code in {folder}")
         for file in files:
-            digest.update(file.read_bytes())
+            if "__pycache__" not in file.parts:
+                digest.update(file.read_bytes())
     return digest.hexdigest()
 
 

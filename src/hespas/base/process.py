@@ -464,13 +464,14 @@ class Worker:
 
 
 @lru_cache
-def lasting_worker(module: str, name: str) -> Worker:
-    """Return a hespas module's worker, ended with this process.
+def lasting_worker(module: str, name: str, *arguments: str) -> Worker:
+    """Return the worker of a hespas module with arguments, ended with this process.
 
     ``name`` is its name in messages.
     """
     directory = Path(tempfile.mkdtemp(prefix="hespas-worker-"))
-    worker = Worker(command=(sys.executable, "-P", "-m", module), name=name, directory=directory)
+    command = (sys.executable, "-P", "-m", module, *arguments)
+    worker = Worker(command=command, name=name, directory=directory)
     atexit.register(rmtree, directory, ignore_errors=True)
     atexit.register(worker.close)
     return worker

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -32,6 +32,15 @@ def installed_version(package: str) -> str:
     from importlib.metadata import version as other_version  # noqa: PLC0415 - as above
 
     return other_version(package)
+
+
+def installed_versions(packages: Iterable[str]) -> dict[str, str]:
+    """Return the versions of those packages that are installed."""
+    versions: dict[str, str] = {}
+    for package in packages:
+        with suppress(ModuleNotFoundError):
+            versions[package] = installed_version(package)
+    return versions
 
 
 @cache

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from contextlib import closing, suppress
 from dataclasses import field
-from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -17,7 +16,6 @@ from hespas.base.cache import ContentCache, code_digest
 from hespas.base.frozen import frozen
 from hespas.errors import CacheError, option
 from hespas.price.estimate import Estimate
-from hespas.price.tables import TABLES_DIRECTORY
 
 if TYPE_CHECKING:
     import sqlite3
@@ -201,21 +199,13 @@ class KeptStore:
         )
 
 
-_MAKERS = ("hardware", "lower", "price", "program", "work")
-"""The folders whose code decides what a region costs."""
+_MAKERS = ("configs/measured", "hardware", "lower", "price", "program", "work")
+"""The folders whose tables and code decide what a region costs."""
 
 
 def _name(keys: Iterable[str]) -> str:
-    listed = "\n".join((code_digest(*_MAKERS), _tables_digest(), *sorted(set(keys))))
+    listed = "\n".join((code_digest(*_MAKERS), *sorted(set(keys))))
     return sha256(listed.encode()).hexdigest()
-
-
-@cache
-def _tables_digest() -> str:
-    digest = sha256()
-    for file in sorted(TABLES_DIRECTORY.iterdir()):
-        digest.update(file.read_bytes())
-    return digest.hexdigest()
 
 
 def encode_estimate(estimate: Estimate) -> str:

@@ -25,7 +25,7 @@ from hespas.base.frozen import frozen
 from hespas.base.process import Limits, scratch_directory
 from hespas.base.question import ask
 from hespas.base.suggest import suggestion
-from hespas.base.version import __version__, installed_version
+from hespas.base.version import __version__, installed_version, installed_versions
 from hespas.compile.targets import GpuTarget, Target
 from hespas.errors import (
     ConfigError,
@@ -321,7 +321,7 @@ def step_digest(step: TorchStep) -> str:
 
 def _step_key(step: TorchStep) -> str:
     """Return a step's key, from all inputs except files' contents."""
-    versions = tuple(installed_version(name) for name in _DECIDING if find_spec(name) is not None)
+    versions = installed_versions(_DECIDING)
     request = msgspec.json.encode(_request(step))
     parts = (request, __version__, sys.version, versions, code_digest(*_MAKERS))
     return sha256(msgspec.msgpack.encode(parts)).hexdigest()

@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from hashlib import sha256
-from importlib import metadata
 
 from hespas.base.frozen import frozen
-from hespas.base.version import __version__
+from hespas.base.version import __version__, installed_versions
 from hespas.hardware.device import Device
 from hespas.hardware.system import System
 from hespas.models.language import LanguageModel
@@ -168,7 +167,7 @@ def _inputs(
 @cache
 def versions() -> dict[str, str]:
     """Return the versions of the packages that predict."""
-    return {"hespas": __version__} | {name: metadata.version(name) for name in ("jax", "jaxlib")}
+    return {"hespas": __version__} | installed_versions(("jax", "jaxlib"))
 
 
 @cache

@@ -12,18 +12,17 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import replace
-from functools import cache
 from hashlib import sha256
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from threading import Event
 
 import msgspec
 
-from hespas.base.cache import ContentCache
+from hespas.base.cache import ContentCache, code_digest
 from hespas.base.frozen import frozen
 from hespas.base.process import Limits, end_programs_on, scratch_directory
 from hespas.base.question import ask
+from hespas.base.version import installed_versions
 from hespas.errors import ToolError
 from hespas.evidence.validate.measurements import Row
 from hespas.prediction.options import Fidelity
@@ -74,7 +73,6 @@ class RowAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 _MARK = b"hespas row 1\n"
 _PACKAGES = ("jax", "jaxlib", "jax-cuda12-pjrt", "libtpu")
-_HOME = Path(__file__).resolve().parents[2]
 _TOO_LONG = ("SIGXCPU", "SIGKILL", "took longer than")
 _TOO_LARGE = ("ran out of memory", "MemoryError", "bad_alloc", "Cannot allocate memory")
 _LIMIT_REASONS = ("predicting takes more than ", "compiling takes more than ")
@@ -322,7 +320,7 @@ def _key(row: Row, options: RowOptions) -> str:
             options.memory_limit_bytes,
         ],
         "versions": _versions(),
-        "code": _code(),
+        "code": code_digest(""),
     }
     return _digest(parts)
 
@@ -332,24 +330,5 @@ def _digest(value: Mapping[str, object]) -> str:
 
 
 def _versions() -> dict[str, str]:
-    return {name: _version(name) for name in _PACKAGES} | {
-        PYTHON_VARIABLE: os.environ.get(PYTHON_VARIABLE, "")
-    }
-
-
-def _version(name: str) -> str:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return ""
-
-
-@cache
-def _code() -> str:
-    """Return a digest of hespas' code and presets."""
-    digest = sha256()
-    for file in sorted(_HOME.rglob("*")):
-        if file.is_file() and "__pycache__" not in file.parts:
-            digest.update(str(file.relative_to(_HOME)).encode())
-            digest.update(file.read_bytes())
-    return digest.hexdigest()
+    maxtext = {PYTHON_VARIABLE: os.environ.get(PYTHON_VARIABLE, "")}
+    return installed_versions(_PACKAGES) | maxtext

@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
-from importlib import import_module, metadata
+from importlib import import_module
 from math import prod
 from pathlib import Path
 from time import perf_counter
@@ -20,6 +20,7 @@ from typing import Any
 from hespas.base.frozen import frozen
 from hespas.base.question import PROGRAM_FILE, answer_question, end_process
 from hespas.base.units import format_bytes_binary
+from hespas.base.version import installed_versions
 from hespas.errors import DeviceCountError, HardwareError, HespasError, ToolError, option
 from hespas.xla.compile.messages import MemoryAnalysis
 from hespas.xla.compile.prepare import Prepared, prepare
@@ -230,13 +231,8 @@ def _no_devices(request: messages.StepRequest, why: str) -> HardwareError:
 
 def _versions(device: Any) -> dict[str, str]:
     """Return the versions of JAX and everything below it."""
-    versions: dict[str, str] = {}
-    names = ("jax", *_PLUGINS.get(device.client.platform, ("jaxlib",)))
-    for name in names:
-        try:
-            versions[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
+    plugins = _PLUGINS.get(device.client.platform, ("jaxlib",))
+    versions = installed_versions(("jax", *plugins))
     described = " ".join(str(device.client.platform_version).split())
     if described not in {"", device.platform}:
         versions["platform"] = described

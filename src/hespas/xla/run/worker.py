@@ -6,6 +6,7 @@ times in seconds, or an error. Run as ``python -m hespas.xla.run.worker PLATFORM
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -89,6 +90,7 @@ def _time_module(client: tuple[Any, Any, Any], question: Question) -> Answer:
 
 def _client(platform: str) -> tuple[Any, Any, Any]:
     """Return the backend, its first device and compile options."""
+    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
     jax = import_module("jax")
     jax.config.update("jax_platforms", platform)
     # JAX narrows 64-bit arguments otherwise.
