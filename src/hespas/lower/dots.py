@@ -58,6 +58,19 @@ class Side:
         """Return the sizes of some dimensions."""
         return tuple([self.shape[axis] for axis in dimensions])
 
+    def without_units(self) -> Side:
+        """Return it without free dimensions of size 1."""
+        kept = [axis for axis, size in enumerate(self.shape) if size != 1 or axis not in self.free]
+
+        def moved(dimensions: tuple[int, ...]) -> tuple[int, ...]:
+            return tuple([kept.index(axis) for axis in dimensions if axis in kept])
+
+        return Side(
+            shape=self.sizes(kept),
+            batching=moved(self.batching),
+            contracting=moved(self.contracting),
+        )
+
     def merged(self, multiple: int) -> Side:
         """Return it with merged free dimensions if padding requires that."""
         free = self.free
@@ -162,6 +175,39 @@ def _opened_small(op: Op, uses: Uses) -> Sequence[Op] | None:
 
 
 OPENED_SMALL = Pattern(kinds=("dot_general",), change=_opened_small)
+
+
+def _without_units(op: Op, _uses: Uses) -> Sequence[Op] | None:
+    """Return a batched product without free dimensions of size 1 beside others.
+
+    With them it would turn its other operand, such as a cache that one new token is compared with.
+    Source: openxla/xla, ``AlgebraicSimplifier`` (RemoveDegenerateDimensionFromDot, Apache License
+    2.0).
+    """
+    if not isinstance(op.attrs, DotAttrs) or not op.attrs.lhs_batching:
+        return None
+    sides = sides_of(op, op.attrs)
+    if not any(len(side.free) > 1 and 1 in side.sizes(side.free) for side in sides):
+        return None
+    lhs, rhs = (side.without_units() for side in sides)
+    attrs = replace(
+        op.attrs,
+        lhs_batching=lhs.batching,
+        lhs_contracting=lhs.contracting,
+        rhs_batching=rhs.batching,
+        rhs_contracting=rhs.contracting,
+    )
+    build = Builder(op)
+    operands = [
+        build.reshape(value, side.shape)
+        for value, side in zip(op.operands, (lhs, rhs), strict=True)
+    ]
+    kind = TensorType(element=tensor_of(op.results[0]).element, shape=_result_shape((lhs, rhs)))
+    value = build.add("dot_general", operands, kind, attrs)
+    return build.making(op.results[0], build.reshape(value, shape_of(op.results[0])))
+
+
+WITHOUT_UNITS = Pattern(kinds=("dot_general",), change=_without_units)
 
 
 def _rounded(op: Op, _uses: Uses) -> Sequence[Op] | None:

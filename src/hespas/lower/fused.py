@@ -129,6 +129,7 @@ _OF_CUDA = Writer.GPU | Writer.LIBRARY
 
 RULES: tuple[tuple[Writer, Pattern | Callable[[Block], Block]], ...] = (
     (Writer.GPU, dots.OPENED_VECTORS),
+    (Writer.GPU | Writer.TPU, dots.WITHOUT_UNITS),
     (Writer.LIBRARY, KEPT_AS_THEY_ARE),
     (Writer.LIBRARY, with_empty_stacks),
     (Writer.LIBRARY, RECURRENCES),
