@@ -118,6 +118,17 @@ def held_back(route: Route, text: str, waiting: list[Route]) -> None:
         route.continue_()
 
 
+def drag(page: Page, slider: str, share: float) -> None:
+    """Press the mouse on a slider, where it is not pressed yet, and move it to a share of it."""
+    box = page.locator(f"#{slider}").bounding_box()
+    assert box is not None
+    y = box["y"] + box["height"] / 2
+    if not page.evaluate("name => document.getElementById(name).matches(':active')", slider):
+        page.mouse.move(box["x"] + 5, y)
+        page.mouse.down()
+    page.mouse.move(box["x"] + share * box["width"], y, steps=3)
+
+
 def copied(page: Page, view: str, name: str) -> str:
     """Return what a button of a view copies."""
     page.locator(f"#{view}").get_by_role("button", name=re.compile(f"^Copy (as )?{name}$")).click()

@@ -10,6 +10,7 @@ from app_pages import (
     Server,
     answered,
     copied,
+    drag,
     held_back,
     needs_the_app,
     of_kind,
@@ -51,6 +52,19 @@ def test_an_axis_by_keyboard_goes_through_legal_meshes_alone(page: Page) -> None
     assert page.evaluate("() => document.activeElement.id") == "axis-data"
     page.keyboard.press("End")
     expect(page.locator("#predict-command")).to_contain_text("--mesh data=4")
+
+
+def test_an_axis_is_dragged_by_mouse_and_taken_back_at_once(page: Page, server: Server) -> None:
+    show(page, server, "#predict?model=llama3-100m&cluster=16xA100_SXM_40GB&set.layers=2")
+    step(page)
+    for share, mesh in ((0.25, "--mesh data=2,fsdp=8"), (0.5, "--mesh data=4,fsdp=4")):
+        drag(page, "axis-data", share)
+        expect(page.locator("#predict-command")).to_contain_text(mesh)
+    page.mouse.up()
+    expect(page.locator("#axis-fsdp + output")).to_have_text("4")
+    page.click("#predict-undo")
+    expect(page.locator("#predict-command")).to_contain_text("--mesh fsdp=16")
+    expect(page.locator("#axis-data + output")).to_have_text("1")
 
 
 def test_a_knob_is_reached_and_moved_by_keys_alone(page: Page) -> None:

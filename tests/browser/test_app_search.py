@@ -34,6 +34,15 @@ def test_a_search_is_made_and_opened_by_keys_alone(page: Page) -> None:
     expect(page.locator("#predict-command")).to_contain_text("vocabulary=1024")
 
 
+def test_a_click_right_behind_what_is_typed_counts(page: Page, server: Server) -> None:
+    show(page, server, "#search?model=llama3-8b&cluster=2xA100_SXM_40GB")
+    page.fill("#search-model", "no-such-model")
+    with page.expect_request(lambda request: '"start"' in (request.post_data or "")) as asked:
+        page.click("#search-start")
+    assert json.loads(asked.value.post_data or "")["keys"]["model"] == "no-such-model"
+    expect(page.locator("#search [role=alert]")).to_be_visible()
+
+
 def test_the_goal_of_a_search_stays_where_its_form_is_drawn_again(
     page: Page, server: Server
 ) -> None:

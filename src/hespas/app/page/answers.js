@@ -36,15 +36,22 @@ export function leave(place) {
   place.replaceChildren();
 }
 
-// The states that a view had: its button, or Ctrl-Z, shows the last one again.
+// The states that a view had: its button, or Ctrl-Z, shows the last one again. A slider that is dragged is one step.
 export function past(home, show) {
   const states = [];
+  let isHeld = false, isAdded = false;
+  home.addEventListener("pointerdown", () => { isHeld = true; isAdded = false; });
+  for (const name of ["pointerup", "pointercancel"]) addEventListener(name, () => { isHeld = false; });
   const undo = () => { if (states.length) show(states.pop()); };
   addEventListener("keydown", (event) => {
     if (home.hidden || !(event.ctrlKey || event.metaKey) || event.key !== "z" || event.target.matches?.("input:not([type=range])")) return;
     event.preventDefault(); undo();
   });
-  return { add: (state) => { states.push(clone(state)); }, button: () => h("button", { type: "button", id: `${home.id}-undo`, disabled: !states.length, onclick: undo }, "Undo") };
+  function add(state) {
+    if (isHeld && isAdded) return;
+    isAdded = true; states.push(clone(state));
+  }
+  return { add, button: () => h("button", { type: "button", id: `${home.id}-undo`, disabled: !states.length, onclick: undo }, "Undo") };
 }
 
 // An answer that later ones are compared with, and the way back to its state.

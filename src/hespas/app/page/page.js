@@ -55,6 +55,15 @@ export function select(values, chosen, change) {
   }
   return element;
 }
+// A slider through values. Its own figure moves with it; the form is drawn when the mouse lets go.
+export function slider(id, label, values, value, change, { text = String, title = "" } = {}) {
+  const place = Math.max(0, Math.min(values.length - 1, values.filter((each) => each < value).length)), figure = h("output", {}, text(value));
+  const input = h("input", { type: "range", id, min: 0, max: Math.max(0, values.length - 1), step: 1, value: String(place), disabled: values.length < 2, title, "aria-valuetext": text(value), oninput: () => {
+    const chosen = values[Number(input.value)];
+    figure.textContent = text(chosen); input.setAttribute("aria-valuetext", text(chosen)); change(chosen);
+  } });
+  return h("div.slider", {}, h("label", { for: id, title }, label), input, figure);
+}
 // A cluster's part and count, and with `own` a system of the user's; `move` gets the new cluster, and the part of an own one.
 export function clusterFields(id, { cluster, node }, move, { own = false } = {}) {
   const sized = /^(\d+)x(.+)$/.exec(cluster || ""), [count, part] = sized?.slice(1) ?? ["", ""], names = SHARED.names.parts;
@@ -75,6 +84,7 @@ export function replaced(place, content) {
   for (const details of place.querySelectorAll("details")) if (open.has(titleOf(details))) details.open = true;
 }
 // Let answers draw a form again: the focus stays, and what is typed and not entered yet.
+// What the mouse holds stays too: a slider that is dragged, a button between press and click.
 // Returns the function that draws its new content.
 export function redrawn(form) {
   const isTyped = (element) => element?.dataset.typed === "yes";
@@ -85,7 +95,13 @@ export function redrawn(form) {
   form.addEventListener("keydown", (event) => { if (event.key === "Enter") enter(event.target); });
   form.addEventListener("focusout", (event) => enter(event.target));
   const nameOf = (element) => element.labels?.[0]?.textContent || element.ariaLabel || element.id || element.textContent;
-  return (...content) => {
+  let isHeld = false, later = null;
+  const release = () => setTimeout(() => { const content = later; isHeld = false; later = null; if (content) draw(...content); });
+  form.addEventListener("pointerdown", () => { isHeld = true; });
+  for (const name of ["pointerup", "pointercancel", "keydown"]) addEventListener(name, () => { if (isHeld) release(); });
+  addEventListener("pointermove", (event) => { if (isHeld && !event.buttons) release(); }); // The list of a select takes what ends its press.
+  function draw(...content) {
+    if (isHeld) { later = content; return; }
     const before = form.contains(document.activeElement) ? document.activeElement : null;
     const typed = isTyped(before) ? before.value : null, name = before && nameOf(before);
     if (typed !== null) { before.value = before.defaultValue; delete before.dataset.typed; } // Else the browser enters it as the element goes.
@@ -93,7 +109,8 @@ export function redrawn(form) {
     const now = before && [...form.elements].find((element) => nameOf(element) === name);
     now?.focus({ preventScroll: true });
     if (now && typed !== null) { now.value = typed; now.dataset.typed = "yes"; }
-  };
+  }
+  return draw;
 }
 export const SHARED = { names: { models: [], parts: [] } };
 

@@ -1,5 +1,5 @@
 // One step: knobs on the left, the answer on the right, as the knobs move.
-import { addressOf, ask, clusterFields, field, go, h, post, redrawn, replaced, select } from "/files/page.js";
+import { addressOf, ask, clusterFields, field, go, h, post, redrawn, replaced, select, slider } from "/files/page.js";
 import { REST_MS, clone, complete, copies, leave, past, pin, same } from "/files/answers.js";
 import { bars, stack } from "/files/draw.js";
 
@@ -98,11 +98,8 @@ export function setUp(home) {
     if (known?.axes.length) {
       const now = sizesNow();
       rows.push(h("fieldset", { id: "mesh" }, h("legend", {}, `Mesh of ${known.devices} device${known.devices === 1 ? "" : "s"}`), known.axes.map((axis, number) => {
-        const values = stops(number), place = Math.max(0, values.indexOf(now[number]));
-        const text = h("output", {}, `${now[number]}`);
-        const slider = h("input", { type: "range", id: `axis-${axis.name}`, min: 0, max: Math.max(0, values.length - 1), step: 1, value: place, disabled: values.length < 2, title: axis.help, "aria-valuetext": `${axis.name} = ${now[number]}`,
-          oninput: () => { const mesh = moved(number, values[Number(slider.value)]); if (mesh) set({ mesh: meshOf(mesh) }); } });
-        return h("div.slider", {}, h("label", { for: slider.id, title: axis.help }, axis.name), slider, text);
+        const turned = (size) => { const mesh = moved(number, size); if (mesh) set({ mesh: meshOf(mesh) }); };
+        return slider(`axis-${axis.name}`, axis.name, stops(number), now[number], turned, { title: axis.help });
       }), h("details.note", {}, h("summary", {}, "What each axis divides"), h("dl.words", {}, known.axes.filter((axis) => axis.help).map((axis) => [h("dt", {}, axis.name), h("dd", {}, axis.help)]).flat()))));
     }
     if (known && Object.keys(known.settings).length) rows.push(...modelKnobs());

@@ -1,10 +1,10 @@
 // A served load: sliders for the load and the objectives, latency against rate.
-import { addressOf, ask, clusterFields, copy, field, h, redrawn, select } from "/files/page.js";
+import { addressOf, ask, clusterFields, copy, field, h, redrawn, select, slider } from "/files/page.js";
 import { cancel, clone, copies, past, pin, same, waiting } from "/files/answers.js";
 import { lines, short } from "/files/draw.js";
 
 const FIRST = { model: "Qwen/Qwen3-8B", cluster: "8xH100_80GB", mesh: "tp=2", rate: 20, isl: 1024, osl: 256, slo: "ttft=500ms,tpot=40ms", engine: "vllm" };
-const STEPS = [1, 2, 4, 8, 16, 32];
+const STEPS = [1, 2, 4, 8, 16, 32], MS = { text: (value) => `${value} ms` };
 
 export function setUp(home) {
   let state = { ...FIRST }, timer = 0, turn = 0, answer = null;
@@ -23,11 +23,6 @@ export function setUp(home) {
     clearTimeout(timer);
     timer = setTimeout(predict, 500);
   }
-  function slider(id, label, values, value, text, change) {
-    const place = Math.max(0, values.findIndex((each) => each >= value));
-    const input = h("input", { type: "range", id, min: 0, max: values.length - 1, value: place, "aria-valuetext": text(value), oninput: () => change(values[Number(input.value)]) });
-    return h("div.slider", {}, h("label", { for: id }, label), input, h("output", {}, text(value)));
-  }
   function drawForm() {
     const count = Number(/^\d+/.exec(state.cluster)?.[0] ?? 8);
     const model = h("input", { id: "serve-model", list: "models", value: state.model, onchange: () => set({ model: model.value.trim() }) });
@@ -35,11 +30,11 @@ export function setUp(home) {
     const tp = Number(/tp=(\d+)/.exec(state.mesh || "")?.[1] ?? 1);
     drawn(
       h("fieldset", {}, h("legend", {}, "What is served"), field("Model", model), ...clusterFields("serve-", state, (cluster) => set({ cluster, ...(parseInt(cluster) % tp ? { mesh: "tp=1" } : {}) })), field("Engine", select(["vllm", "sglang", "trtllm"], state.engine, (value) => set({ engine: value })))),
-      h("fieldset", {}, h("legend", {}, "A replica"), slider("serve-tp", "tp", STEPS.filter((step) => count % step === 0), tp, (value) => `${value}`, (value) => set({ mesh: `tp=${value}` }))),
-      h("fieldset", {}, h("legend", {}, "Load"), slider("serve-rate", "requests/s", rates, Number(state.rate), (value) => `${value}`, (value) => set({ rate: value })),
-        slider("serve-isl", "tokens in", [128, 256, 512, 1024, 2048, 4096, 8192], state.isl, (value) => `${value}`, (value) => set({ isl: value })), slider("serve-osl", "tokens out", [32, 64, 128, 256, 512, 1024, 2048], state.osl, (value) => `${value}`, (value) => set({ osl: value }))),
-      h("fieldset", {}, h("legend", {}, "Objectives"), slider("serve-ttft", "first token", [100, 200, 300, 500, 800, 1000, 2000, 5000], objective("ttft", 500), (value) => `${value} ms`, (value) => set({ slo: `ttft=${value}ms,tpot=${objective("tpot", 40)}ms` })),
-        slider("serve-tpot", "each token", [5, 10, 20, 30, 40, 60, 80, 100, 200], objective("tpot", 40), (value) => `${value} ms`, (value) => set({ slo: `ttft=${objective("ttft", 500)}ms,tpot=${value}ms` }))),
+      h("fieldset", {}, h("legend", {}, "A replica"), slider("serve-tp", "tp", STEPS.filter((step) => count % step === 0), tp, (value) => set({ mesh: `tp=${value}` }))),
+      h("fieldset", {}, h("legend", {}, "Load"), slider("serve-rate", "requests/s", rates, Number(state.rate), (value) => set({ rate: value })),
+        slider("serve-isl", "tokens in", [128, 256, 512, 1024, 2048, 4096, 8192], state.isl, (value) => set({ isl: value })), slider("serve-osl", "tokens out", [32, 64, 128, 256, 512, 1024, 2048], state.osl, (value) => set({ osl: value }))),
+      h("fieldset", {}, h("legend", {}, "Objectives"), slider("serve-ttft", "first token", [100, 200, 300, 500, 800, 1000, 2000, 5000], objective("ttft", 500), (value) => set({ slo: `ttft=${value}ms,tpot=${objective("tpot", 40)}ms` }), MS),
+        slider("serve-tpot", "each token", [5, 10, 20, 30, 40, 60, 80, 100, 200], objective("tpot", 40), (value) => set({ slo: `ttft=${objective("ttft", 500)}ms,tpot=${value}ms` }), MS)),
       h("div.row.last", {}, h("button.main", { type: "submit" }, "Predict"), before.button()));
   }
   async function predict() {
