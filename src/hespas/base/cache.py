@@ -104,7 +104,8 @@ class ContentCache:
     ``suffix`` ends the files' names, ``mark`` begins their contents, and ``content_name`` names
     them in messages. Files are written atomically; a damaged one counts as missing, with a warning.
     If all files with this suffix, and with those of ``also``, together exceed ``limit_bytes`` when
-    a write looks at them, the least recently used ones are removed.
+    a write looks at them, the least recently used ones are removed. Of an ``optional`` cache that
+    cannot be used all contents are missing, and nothing is stored; another one raises `CacheError`.
     """
 
     directory: Path
@@ -113,6 +114,7 @@ class ContentCache:
     content_name: str
     also: tuple[str, ...] = ()
     limit_bytes: int = 2 * 2**30
+    optional: bool = False
 
     def read(self, key: str) -> bytes | None:
         """Return a stored content, None if missing or damaged."""
@@ -122,6 +124,8 @@ class ContentCache:
         except FileNotFoundError:
             return None
         except OSError as error:
+            if self.optional:
+                return None
             raise self._unusable_error(error) from error
         result = self._unpacked(content)
         if result is None:
@@ -169,7 +173,8 @@ class ContentCache:
             if self._is_crowded(key, len(file)):
                 self._evict()
         except (OSError, OutputError) as error:
-            raise self._unusable_error(error) from error
+            if not self.optional:
+                raise self._unusable_error(error) from error
 
     def check(self) -> None:
         """Raise `CacheError` if the directory cannot be made or written."""

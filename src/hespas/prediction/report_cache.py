@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import fields, is_dataclass, replace
 from hashlib import sha256
 from pathlib import Path
@@ -19,7 +18,6 @@ from typing import Any, cast
 from hespas.base.cache import ContentCache, installed_state
 from hespas.base.frozen import frozen
 from hespas.base.home import cache_home
-from hespas.errors import CacheError
 from hespas.prediction.figures.schema import RunReport
 from hespas.prediction.options import PredictOptions
 
@@ -40,14 +38,11 @@ class ReportCache:
 
     def read(self) -> RunReport | None:
         """Return the report, if it is cached."""
-        with suppress(CacheError):
-            return self._files.value(self.key, RunReport)
-        return None
+        return self._files.value(self.key, RunReport)
 
     def write(self, report: RunReport) -> None:
         """Store the report."""
-        with suppress(CacheError):
-            self._files.keep(self.key, report)
+        self._files.keep(self.key, report)
 
     @property
     def _files(self) -> ContentCache:
@@ -57,6 +52,7 @@ class ReportCache:
             mark=b"hespas reports 1\n",
             content_name="reports",
             limit_bytes=_MOST_BYTES,
+            optional=True,
         )
 
 

@@ -7,7 +7,6 @@ contexts of one batch, and what a prompt attends to from two ways to cut the sam
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import sha256
@@ -19,7 +18,7 @@ import msgspec
 from hespas.base.cache import ContentCache, installed_state
 from hespas.base.frozen import frozen
 from hespas.base.home import cache_home
-from hespas.errors import CacheError, ConfigError
+from hespas.errors import ConfigError
 from hespas.models.language import LanguageModel
 from hespas.prediction.figures.schema import EnergyParts, RunReport
 from hespas.prediction.workload import source_of
@@ -442,21 +441,23 @@ def _predicted(
 ) -> list[RunReport]:
     """Return the candidates' reports in order, cached or predicted."""
     cache = ContentCache(
-        directory=cache_home() / "serving", suffix=".step", mark=_MARK, content_name="serving steps"
+        directory=cache_home() / "serving",
+        suffix=".step",
+        mark=_MARK,
+        content_name="serving steps",
+        optional=True,
     )
     tasks = [_task(candidate, phase, number) for number, candidate in enumerate(candidates)]
     reports: dict[str, RunReport] = {}
     for task in tasks:
-        with suppress(CacheError):
-            report = cache.value(task.key, RunReport)
-            if report is not None:
-                reports[task.key] = report
+        report = cache.value(task.key, RunReport)
+        if report is not None:
+            reports[task.key] = report
     missing = [task for task in tasks if task.key not in reports]
     if missing:
         for key, report in _run(missing, executor):
             reports[key] = report
-            with suppress(CacheError):
-                cache.keep(key, report)
+            cache.keep(key, report)
     return [reports[task.key] for task in tasks]
 
 

@@ -28,7 +28,7 @@ import msgspec
 from hespas.base.cache import ContentCache, installed_state
 from hespas.base.frozen import frozen
 from hespas.base.home import cache_home
-from hespas.errors import CacheError, OutputError
+from hespas.errors import OutputError
 from hespas.study.entry import Entry
 from hespas.study.executor import Ending, Outcome, Task
 from hespas.study.keys import WORKLOAD, canonical
@@ -389,9 +389,9 @@ def keep_files(contents: Mapping[str, bytes]) -> None:
             suffix=match["suffix"],
             mark=mark + line_end,
             content_name="programs of studies",
+            optional=True,
         )
-        with suppress(CacheError):
-            cache.adopt(match["key"], content)
+        cache.adopt(match["key"], content)
 
 
 _MOST_BYTES = 2**28
@@ -407,17 +407,14 @@ class OutcomeCache:
         """Return the outcome of an evaluation, if it is cached."""
         if not _is_decided(entry):
             return None
-        with suppress(CacheError):
-            return self._cache.value(_key(task), Outcome)
-        return None
+        return self._cache.value(_key(task), Outcome)
 
     def write(self, entry: Entry, task: Task, outcome: Outcome) -> None:
         """Store an outcome that is done."""
         if outcome.ending is not Ending.DONE or not _is_decided(entry):
             return
         stored = msgspec.structs.replace(outcome, elapsed_s=0.0, cpu_s=0.0, peak_memory_bytes=0)
-        with suppress(CacheError):
-            self._cache.keep(_key(task), stored)
+        self._cache.keep(_key(task), stored)
 
     @property
     def _cache(self) -> ContentCache:
@@ -427,6 +424,7 @@ class OutcomeCache:
             mark=b"hespas outcomes 1\n",
             content_name="predictions of studies",
             limit_bytes=_MOST_BYTES,
+            optional=True,
         )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import sha256
@@ -13,11 +12,10 @@ from pathlib import Path
 
 import msgspec
 
-from hespas.base.cache import code_digest
-from hespas.base.files import write_file
+from hespas.base.cache import ContentCache, code_digest, made_once
 from hespas.base.frozen import frozen
 from hespas.base.version import __version__
-from hespas.errors import OutputError, ProgramError
+from hespas.errors import ProgramError
 from hespas.hardware.device import Device
 from hespas.hardware.microarchitecture import (
     Microarchitecture,
@@ -44,10 +42,6 @@ from hespas.program.program import Program
 from hespas.split.regions import Compute
 from hespas.work.expand import Leaf
 
-_MARK = b"hespas kernel 1\n"
-_DIGEST_BYTES = 32
-_SUFFIX = ".kernel"
-
 
 @frozen
 class AnalysisCache:
@@ -66,48 +60,37 @@ class AnalysisCache:
 
         Raises `ProgramError` as `hespas.price.ptx.reading.walk_middle` does.
         """
-        path = self.path_of(text, launch, neighbours=neighbours)
-        cached = None if path is None else _read(path)
-        if cached is not None:
-            return cached
-        # Walking needs numpy, whose import takes longer than everything else if nothing is walked.
-        from hespas.price.ptx.reading import (  # noqa: PLC0415
-            analysis_of,
-            walk_middle,
-            with_neighbour,
-        )
 
-        walked = walk_middle(text, launch)
-        analysis = analysis_of(walked, launch)
-        if neighbours:
-            analysis = with_neighbour(analysis, walked, launch)
-        if path is not None:
-            packed = msgspec.msgpack.encode(analysis)
-            with suppress(OSError, OutputError):
-                path.parent.mkdir(parents=True, exist_ok=True)
-                write_file(path, _MARK + sha256(packed).digest() + packed)
-        return analysis
+        def analysed() -> KernelAnalysis:
+            # Walking needs numpy, whose import takes longer than all else if nothing is walked.
+            from hespas.price.ptx.reading import (  # noqa: PLC0415
+                analysis_of,
+                walk_middle,
+                with_neighbour,
+            )
 
-    def path_of(self, text: str, launch: KernelLaunch, *, neighbours: bool = False) -> Path | None:
-        """Return the file of an analysis."""
+            walked = walk_middle(text, launch)
+            analysis = analysis_of(walked, launch)
+            return with_neighbour(analysis, walked, launch) if neighbours else analysis
+
         if self.directory is None:
-            return None
-        shape = (launch.grid, launch.block, launch.shared_memory_bytes)
-        reader = (__version__, code_digest("price/ptx"))
-        key = msgspec.msgpack.encode((*reader, text, shape, neighbours))
-        return self.directory / f"{sha256(key).hexdigest()}{_SUFFIX}"
+            return analysed()
+        files = ContentCache(
+            directory=self.directory,
+            suffix=".kernel",
+            mark=b"hespas kernel 2\n",
+            content_name="analyses of kernels",
+            optional=True,
+        )
+        key = analysis_key(text, launch, neighbours=neighbours)
+        return made_once(files, key, KernelAnalysis, analysed)
 
 
-def _read(path: Path) -> KernelAnalysis | None:
-    start = len(_MARK) + _DIGEST_BYTES
-    try:
-        content = path.read_bytes()
-        digest, packed = content[len(_MARK) : start], content[start:]
-        if not content.startswith(_MARK) or sha256(packed).digest() != digest:
-            return None
-        return msgspec.msgpack.decode(packed, type=KernelAnalysis)
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
-        return None
+def analysis_key(text: str, launch: KernelLaunch, *, neighbours: bool = False) -> str:
+    """Return the name of an analysis in its directory."""
+    shape = (launch.grid, launch.block, launch.shared_memory_bytes)
+    reader = (__version__, code_digest("price/ptx"))
+    return sha256(msgspec.msgpack.encode((*reader, text, shape, neighbours))).hexdigest()
 
 
 _SMALL_BLOCK_BYTES = 16 * 1024

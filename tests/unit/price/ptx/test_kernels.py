@@ -9,7 +9,7 @@ from hespas.compile.cache import CompiledCache
 from hespas.errors import ProgramError
 from hespas.frontend.load import load_source
 from hespas.hardware.presets import load_device
-from hespas.price.ptx.kernels import AnalysisCache, kernel_pricer
+from hespas.price.ptx.kernels import AnalysisCache, analysis_key, kernel_pricer
 from hespas.price.ptx.reading import walk_middle, with_neighbour
 from hespas.program.kernels import CompiledKernels, KernelLaunch
 from hespas.work.expand import Leaf, expand
@@ -22,9 +22,8 @@ STREAM_LAUNCH = launch("stream", blocks=1000, threads=128)
 
 
 def path_of(kept: AnalysisCache, text: str, one: KernelLaunch) -> Path:
-    path = kept.path_of(text, one)
-    assert path is not None
-    return path
+    assert kept.directory is not None
+    return kept.directory / f"{analysis_key(text, one)}.kernel"
 
 
 def test_what_is_kept_is_what_is_read(tmp_path: Path) -> None:
@@ -55,22 +54,20 @@ def test_neighbours_are_kept_beside_the_kernel_alone(tmp_path: Path) -> None:
         assert kept.analysis(text, STREAM_LAUNCH, neighbours=True) == with_others
 
 
-def test_all_that_decides_an_analysis_is_in_its_key(tmp_path: Path) -> None:
-    kept = AnalysisCache(directory=tmp_path)
+def test_all_that_decides_an_analysis_is_in_its_key() -> None:
     launches = [
         STREAM_LAUNCH,
         replace(STREAM_LAUNCH, grid=(1, 1000, 1)),
         replace(STREAM_LAUNCH, block=(64, 2, 1)),
         replace(STREAM_LAUNCH, shared_memory_bytes=64),
     ]
-    paths = {kept.path_of(text, one) for text in (STREAM, COLUMNS) for one in launches}
-    assert len(paths | {kept.path_of(STREAM, STREAM_LAUNCH, neighbours=True)}) == 9
+    keys = {analysis_key(text, one) for text in (STREAM, COLUMNS) for one in launches}
+    assert len(keys | {analysis_key(STREAM, STREAM_LAUNCH, neighbours=True)}) == 9
 
 
-def test_the_instruction_that_launches_it_is_not_in_its_key(tmp_path: Path) -> None:
-    kept = AnalysisCache(directory=tmp_path)
+def test_the_instruction_that_launches_it_is_not_in_its_key() -> None:
     other = replace(STREAM_LAUNCH, instruction="fusion.7")
-    assert kept.path_of(STREAM, STREAM_LAUNCH) == kept.path_of(STREAM, other)
+    assert analysis_key(STREAM, STREAM_LAUNCH) == analysis_key(STREAM, other)
 
 
 @pytest.mark.parametrize("cut", [0, 5, 40, 80])
