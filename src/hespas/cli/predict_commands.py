@@ -32,7 +32,7 @@ from hespas.prediction.options import (
     StepOptions,
 )
 from hespas.price.measured import Measured
-from hespas.price.ptx.kernels import AnalysisCache, KernelEstimator, kernel_pricer
+from hespas.price.ptx.kernels import KernelEstimator, kernel_pricer
 from hespas.report.stages import (
     explain_text,
     kernels_json,
@@ -156,8 +156,8 @@ def kernels(top: int, **values: Any) -> Answer:
             location=program.source,
             hint=f"give {option('fidelity')} {Fidelity.COMPILED.value}",
         )
-    cache = AnalysisCache(directory=machines.compiled_directory(options.estimate))
-    pricer = kernel_pricer(device, program.kernels, cache=cache)
+    directory = machines.compiled_directory(options.estimate)
+    pricer = kernel_pricer(device, program.kernels, directory=directory)
     if pricer is None:
         raise ConfigError(
             f"the microarchitecture of {device.name} is not described",

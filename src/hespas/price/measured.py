@@ -25,7 +25,7 @@ from hespas.price.gemm import (
 from hespas.price.graph import no_power
 from hespas.price.kernel import Kernel, Writer, kernel_of
 from hespas.price.methods import EstimatorSpec
-from hespas.price.ptx.kernels import AnalysisCache, KernelPricer, kernel_pricer
+from hespas.price.ptx.kernels import KernelPricer, kernel_pricer
 from hespas.price.roofline import Rates, Roofline, device_at
 from hespas.price.tables import FORMAT, PartWire
 from hespas.program.program import Program
@@ -389,9 +389,12 @@ def make(spec: EstimatorSpec) -> Measured:
     Raises `ConfigError` without a device, `HardwareError` for a device that no tables serve.
     """
     device = spec.needed_device("measured")
-    cache = AnalysisCache(directory=spec.kernels_directory)
-    in_graphs = spec.in_graphs or spec.is_served
-    pricer = kernel_pricer(device, spec.kernels, cache=cache, in_graphs=in_graphs)
+    pricer = kernel_pricer(
+        device,
+        spec.kernels,
+        directory=spec.kernels_directory,
+        in_graphs=spec.in_graphs or spec.is_served,
+    )
     return measured(spec, kernels=pricer)
 
 

@@ -43,52 +43,43 @@ from hespas.split.regions import Compute
 from hespas.work.expand import Leaf
 
 
-@frozen
-class AnalysisCache:
-    """A directory of kernel analyses, one small file each; None keeps nothing.
+def kept_analysis(
+    directory: Path | None, text: str, launch: KernelLaunch, *, neighbours: bool = False
+) -> KernelAnalysis:
+    """Return the analysis of a kernel, with ``neighbours``' sectors if asked for.
 
-    A file is moved into place whole. A damaged file is written again; if none can be written, every
-    call analyses the kernel again.
+    It is kept in a file of the directory, if there is one and it can be written. Raises
+    `ProgramError` as `hespas.price.ptx.reading.walk_middle` does.
     """
 
-    directory: Path | None = None
-
-    def analysis(
-        self, text: str, launch: KernelLaunch, *, neighbours: bool = False
-    ) -> KernelAnalysis:
-        """Return the analysis of a kernel, with ``neighbours``' sectors if asked for.
-
-        Raises `ProgramError` as `hespas.price.ptx.reading.walk_middle` does.
-        """
-
-        def analysed() -> KernelAnalysis:
-            # Walking needs numpy, whose import takes longer than all else if nothing is walked.
-            from hespas.price.ptx.reading import (  # noqa: PLC0415
-                analysis_of,
-                walk_middle,
-                with_neighbour,
-            )
-
-            walked = walk_middle(text, launch)
-            analysis = analysis_of(walked, launch)
-            return with_neighbour(analysis, walked, launch) if neighbours else analysis
-
-        if self.directory is None:
-            return analysed()
-        files = ContentCache(
-            directory=self.directory,
-            suffix=".kernel",
-            mark=b"hespas kernel 2\n",
-            content_name="analyses of kernels",
-            optional=True,
+    def analysed() -> KernelAnalysis:
+        # Walking needs numpy, whose import takes longer than all else if nothing is walked.
+        from hespas.price.ptx.reading import (  # noqa: PLC0415
+            analysis_of,
+            walk_middle,
+            with_neighbour,
         )
-        key = analysis_key(text, launch, neighbours=neighbours)
-        return made_once(files, key, KernelAnalysis, analysed)
+
+        walked = walk_middle(text, launch)
+        analysis = analysis_of(walked, launch)
+        return with_neighbour(analysis, walked, launch) if neighbours else analysis
+
+    if directory is None:
+        return analysed()
+    files = ContentCache(
+        directory=directory,
+        suffix=".kernel",
+        mark=b"hespas kernel 2\n",
+        content_name="analyses of kernels",
+        optional=True,
+    )
+    key = analysis_key(text, launch, neighbours=neighbours)
+    return made_once(files, key, KernelAnalysis, analysed)
 
 
 def analysis_key(text: str, launch: KernelLaunch, *, neighbours: bool = False) -> str:
     """Return the name of an analysis in its directory."""
-    shape = (launch.grid, launch.block, launch.shared_memory_bytes)
+    shape = (launch.grid, launch.block, launch.shared_memory_bytes, launch.integers)
     reader = (__version__, code_digest("price/ptx"))
     return sha256(msgspec.msgpack.encode((*reader, text, shape, neighbours))).hexdigest()
 
@@ -107,7 +98,6 @@ _READ = (
 )
 _BY_CATEGORY = "no kernel's PTX is known: each is priced by its category and its bytes"
 _NO_KERNELS = CompiledKernels(launches=(), ptx={})
-_NO_CACHE = AnalysisCache()
 
 
 @frozen
@@ -133,7 +123,7 @@ class KernelPricer:
     gpu: Microarchitecture
     kernels: CompiledKernels
     tensor_flops_per_cycle: Mapping[str, float] = field(compare=False, repr=False)
-    cache: AnalysisCache = field(default=_NO_CACHE, compare=False, repr=False)
+    directory: Path | None = field(default=None, compare=False, repr=False)
     analyses: dict[tuple[object, ...], KernelAnalysis] = field(
         default_factory=dict[tuple[object, ...], KernelAnalysis], compare=False, repr=False
     )
@@ -293,11 +283,11 @@ class KernelPricer:
         if key in self.analyses:
             return self.analyses[key]
         text = self.kernels.ptx[launch.kernel]
-        analysis = self.cache.analysis(text, launch)
+        analysis = kept_analysis(self.directory, text, launch)
         through_l2 = l2_sectors(analysis, self.gpu) * analysis.blocks * SECTOR_BYTES
         is_much = through_l2 > max(_MUCH_MORE * bytes_moved, _LARGE_BYTES)
         if is_much and not analysis.loop_sectors and not analysis.barriers:
-            analysis = self.cache.analysis(text, launch, neighbours=True)
+            analysis = kept_analysis(self.directory, text, launch, neighbours=True)
         self.analyses[key] = analysis
         return analysis
 
@@ -336,12 +326,13 @@ def kernel_pricer(
     device: Device,
     kernels: CompiledKernels | None,
     *,
-    cache: AnalysisCache = _NO_CACHE,
+    directory: Path | None = None,
     in_graphs: bool = False,
 ) -> KernelPricer | None:
     """Return a device's pricer; None without its microarchitecture.
 
-    ``in_graphs`` says that CUDA graphs launch the kernels.
+    ``in_graphs`` says that CUDA graphs launch the kernels. Their analyses are kept in a
+    ``directory``.
 
     >>> from hespas.hardware.presets import load_device
     >>> kernel_pricer(load_device("TPUv3"), None) is None
@@ -349,11 +340,11 @@ def kernel_pricer(
     """
     if device.microarchitecture is None:
         return None
-    return _pricer(device, kernels, cache=cache, in_graphs=in_graphs)
+    return _pricer(device, kernels, directory=directory, in_graphs=in_graphs)
 
 
 def _pricer(
-    device: Device, kernels: CompiledKernels | None, *, cache: AnalysisCache, in_graphs: bool
+    device: Device, kernels: CompiledKernels | None, *, directory: Path | None, in_graphs: bool
 ) -> KernelPricer:
     gpu = load_microarchitecture(device)
     return KernelPricer(
@@ -361,7 +352,7 @@ def _pricer(
         gpu=launching_in_graphs(gpu) if in_graphs else gpu,
         kernels=kernels or _NO_KERNELS,
         tensor_flops_per_cycle=_tensor_flops_per_cycle(device, gpu),
-        cache=cache,
+        directory=directory,
     )
 
 
@@ -437,6 +428,10 @@ def make(spec: EstimatorSpec) -> KernelEstimator:
     Raises `ConfigError` without a device, `HardwareError` without a described microarchitecture.
     """
     roofline = Roofline.of(spec, "kernel")
-    cache = AnalysisCache(directory=spec.kernels_directory)
-    kernels = _pricer(roofline.device, spec.kernels, cache=cache, in_graphs=spec.in_graphs)
+    kernels = _pricer(
+        roofline.device,
+        spec.kernels,
+        directory=spec.kernels_directory,
+        in_graphs=spec.in_graphs,
+    )
     return KernelEstimator(kernels=kernels, roofline=roofline)
