@@ -16,10 +16,12 @@ from hespas.program.attrs import MOSAIC
 from hespas.program.program import Program
 from hespas.program.recorded import is_recorded
 from hespas.xla.hlo.forms import is_hlo
+from hespas.xla.mlir.heads import cut_head
 from hespas.xla.mlir.module import MlirModule, operation_names, parse_mlir
 from hespas.xla.trial import check_bytecode
 
 if TYPE_CHECKING:
+    from hespas.frontend.stablehlo.tail import Tail
     from hespas.xla.hlo.module import HloModule
     from hespas.xla.partition.partition import Partitioned
 
@@ -93,6 +95,10 @@ def load_per_device(
         return replace(
             loaded, program=msgspec.structs.replace(loaded.program, global_facts=global_facts)
         )
+    tail = loaded.tail
+    head = None if tail is None else _head(parsed, source, tail, name)
+    if head is not None:
+        parsed, source = head
     partitioned = _partition(parsed, source, name, cache_dir)
     name = f"{name}{PARTITIONED}"
     content = partitioned.content
@@ -100,10 +106,21 @@ def load_per_device(
     if isinstance(local, Unpartitioned):
         raise local.error()
     assumptions = (partitioned.assumption, *local.program.assumptions)
-    program = msgspec.structs.replace(
-        local.program, assumptions=assumptions, global_facts=global_facts
-    )
+    divided = tail.joined(local.program) if tail and head else local.program
+    program = msgspec.structs.replace(divided, assumptions=assumptions, global_facts=global_facts)
     return replace(local, program=program, undivided=loaded.undivided)
+
+
+def _head(
+    parsed: MlirModule | HloModule, source: bytes, tail: Tail, name: str
+) -> tuple[MlirModule, bytes] | None:
+    """Return what a partitioner has to divide of a program, None if that is all of it."""
+    if not isinstance(parsed, MlirModule):
+        return None
+    # What was read has no operations of CHLO any more, which the partitioner knows.
+    module = parse_mlir(source, name=name) if b"chlo" in source else parsed
+    content = cut_head(module, tail.count, tail.head_results)
+    return None if content is None else (module, content)
 
 
 def load_undivided(source: bytes, *, name: str) -> Program | None:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from math import isclose
+from typing import TYPE_CHECKING
 
 from hespas.base.fields import parse_pairs
 from hespas.base.figures import amount
@@ -13,6 +14,9 @@ from hespas.base.frozen import frozen
 from hespas.errors import ConfigError, ProgramError, UnpartitionedError, option
 from hespas.program.attrs import CaseAttrs, WhileAttrs
 from hespas.program.program import Program
+
+if TYPE_CHECKING:
+    from hespas.frontend.stablehlo.tail import Tail
 
 _WEIGHT_TOLERANCE = 1e-6
 _WHOLE = re.compile(r"[0-9]+")
@@ -201,7 +205,7 @@ class Unpartitioned:
     """The reason why a source is not partitioned yet.
 
     ``undivided`` is the undivided program, if it was read, and ``divided`` one device's, where that
-    takes no partitioner.
+    takes no partitioner. ``tail`` is the end of a program that takes none.
     """
 
     message: str
@@ -209,6 +213,7 @@ class Unpartitioned:
     hint: str
     undivided: Program | None = None
     divided: Loaded | None = None
+    tail: Tail | None = None
 
     def error(self) -> UnpartitionedError:
         """Return the error for a caller that cannot partition."""

@@ -183,6 +183,8 @@ class _Walk:
         value, after = op.operands[0], op.results[0].type
         if op.kind == "copy" or (value.type == after and _keeps(op)):
             return value
+        if op.kind == "add" and self.outer.number(value) == 0:
+            return op.operands[1]
         before = self.outer.producer.get(value)
         if op.kind != "convert" or before is None or before.kind != "convert":
             return None

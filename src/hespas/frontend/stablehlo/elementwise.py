@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from hespas.frontend.mesh import AxisPart, Mesh, axis_groups
 from hespas.frontend.stablehlo.sharding import argument_shardings, divided_dimensions
 from hespas.program.attrs import CollectiveAttrs, DimensionsAttrs
-from hespas.program.groups import GroupMode
+from hespas.program.groups import GroupMode, ListedGroups
 from hespas.program.program import (
     Block,
     Function,
@@ -27,7 +27,7 @@ from hespas.program.program import (
     applied_ops,
     shape_of,
 )
-from hespas.program.rewrite import Renaming, with_calls_opened
+from hespas.program.rewrite import Builder, Renaming, with_calls_opened
 from hespas.program.types import TensorType
 from hespas.xla.mlir.text import split_list
 
@@ -47,36 +47,37 @@ def divided_alike(
     None for other programs, and where arrays would have to be moved between devices. ``meshes`` are
     the module's by name, and the attributes of the main function MLIR text.
     """
-    if len(meshes) != 1 or not all(map(_is_divisible, all_ops(program))):
+    if len(meshes) != 1 or not all(map(is_divisible, all_ops(program))):
         return None
     (mesh,) = meshes.values()
     if mesh.device_ids is not None or mesh.device_count != program.declared_devices:
         return None
-    main, dividing = with_calls_opened(program), _Dividing(mesh=mesh)
+    main, dividing = with_calls_opened(program), Dividing(mesh=mesh)
     arguments, results = (
         argument_shardings(main_attributes, name) for name in ("arg_attrs", "res_attrs")
     )
-    if not dividing.function(main, arguments, results):
+    values = main.body.arguments
+    axes = [axes_of(text, value) for text, value in zip(arguments, values, strict=False)]
+    if len(axes) != len(values) or not dividing.function(main, axes, results):
         return None
-    local = tuple(dividing.local[value] for value in main.body.arguments)
-    body = Block(arguments=local, operations=tuple(dividing.operations))
     assumption = (
         "the program came sharded, not partitioned: its operations are elementwise or sums, and "
         f"are divided over {mesh.device_count} devices as its arguments are"
     )
     return replace(
         program,
-        functions={main.name: Function(name=main.name, body=body)},
+        functions={main.name: Function(name=main.name, body=dividing.body(main))},
         assumptions=(assumption, *program.assumptions),
     )
 
 
-def _is_divisible(op: Op) -> bool:
+def is_divisible(op: Op) -> bool:
+    """Return whether an operation is elementwise, or may stand beside those that are."""
     is_known = op.dialect in {"stablehlo", "func"}
     return is_known and (op.kind in _KINDS or (op.traits.is_elementwise and not op.regions))
 
 
-def _axes(text: str, value: Value) -> Axes | None:
+def axes_of(text: str, value: Value) -> Axes | None:
     """Return the axes of a sharding, None where it leaves some open or divides them."""
     if not text:
         return None if shape_of(value) else ()
@@ -88,7 +89,7 @@ def _axes(text: str, value: Value) -> Axes | None:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Dividing:
+class Dividing:
     """The main function while it is rebuilt per device.
 
     ``local`` maps global values to a device's, ``axes`` to what divides them. Broadcast numbers
@@ -99,22 +100,35 @@ class _Dividing:
     axes: dict[Value, Axes] = field(default_factory=dict[Value, Axes])
     local: Renaming = field(default_factory=dict[Value, Value])
     operations: list[Op] = field(default_factory=list[Op])
+    _groups: dict[Sequence[str], ListedGroups] = field(
+        default_factory=dict[Sequence[str], ListedGroups]
+    )
     _waiting: dict[Value, Op] = field(default_factory=dict[Value, Op])
+    _equal: dict[object, tuple[Value, ...]] = field(default_factory=dict[object, tuple[Value, ...]])
 
-    def function(self, main: Function, arguments: Sequence[str], results: Sequence[str]) -> bool:
-        """Add a device's part of a function, if its operations have one."""
-        values = main.body.arguments
-        axes = [_axes(text, value) for text, value in zip(arguments, values, strict=False)]
-        is_placed = len(axes) == len(values) and all(
+    def function(
+        self, main: Function, arguments: Sequence[Axes | None], results: Sequence[str]
+    ) -> bool:
+        """Add a device's part of a function, if its operations have one.
+
+        ``arguments`` are the axes that divide its arguments, ``results`` the shardings that its
+        results must have.
+        """
+        is_placed = all(
             found is not None and self.place(value, found)
-            for value, found in zip(values, axes, strict=True)
+            for value, found in zip(main.body.arguments, arguments, strict=True)
         )
         if not is_placed or not all(map(self.add, main.body.operations)):
             return False
         return all(
-            not text or self.axes[value] == _axes(text, value)
+            not text or self.axes[value] == axes_of(text, value)
             for value, text in zip(main.results, results, strict=False)
         )
+
+    def body(self, main: Function) -> Block:
+        """Return a device's part of the function that was added."""
+        arguments = tuple([self.local[value] for value in main.body.arguments])
+        return Block(arguments=arguments, operations=tuple(self.operations))
 
     def place(self, value: Value, axes: Axes) -> bool:
         """Divide a value, if its sizes can be."""
@@ -143,6 +157,9 @@ class _Dividing:
         if op.kind == "broadcast_in_dim" and not arrays:
             self._waiting[op.results[0]] = op
             return True
+        if arrays and len(arrays) < len(op.operands):
+            op = self._with_numbers_broadcast(op, shape_of(arrays[0]))
+            arrays = list(op.operands)
         axes = {self.axes[value] for value in arrays if value in self.axes}
         if not arrays and not any(map(shape_of, op.results)):
             axes = {()}
@@ -153,12 +170,28 @@ class _Dividing:
         waiting = [self._waiting[value] for value in arrays if value not in self.axes]
         return all(self._copy(each, found) for each in (*waiting, op))
 
+    def _with_numbers_broadcast(self, op: Op, shape: tuple[int, ...]) -> Op:
+        """Have an operation read arrays alone, as XLA does: predicates may be numbers."""
+        builder = Builder(op)
+        operands = [
+            value if shape_of(value) else builder.broadcast(value, shape, ())
+            for value in op.operands
+        ]
+        self._waiting.update((each.results[0], each) for each in builder.operations)
+        return replace(op, operands=tuple(operands))
+
     def _copy(self, op: Op, axes: Axes) -> bool:
         if not all(self.place(value, axes) for value in op.results if value not in self.axes):
             return False
-        self.operations.append(
-            replace(op, operands=self._local(op.operands), results=self._local(op.results))
-        )
+        operands, results = self._local(op.operands), self._local(op.results)
+        applied = tuple([each.kind for each in applied_ops(op)])
+        types = tuple([value.type for value in results])
+        key = (op.kind, operands, op.attributes or op.attrs, applied, types)
+        equal = self._equal.setdefault(key, results)
+        if equal is results:
+            self.operations.append(replace(op, operands=operands, results=results))
+        else:
+            self.local.update(zip(op.results, equal, strict=True))
         return True
 
     def _local(self, values: Sequence[Value]) -> tuple[Value, ...]:
@@ -181,10 +214,16 @@ class _Dividing:
 
     def _sum_along(self, names: Sequence[str], op: Op) -> None:
         sizes = dict(self.mesh.axes)
-        used = [AxisPart(name=name, before=1, size=sizes[name]) for name in names]
-        used = [part for part in used if part.size > 1]
+        used = tuple([name for name in names if sizes[name] > 1])
         if not used:
             return
+        groups = self._groups.get(used)
+        if groups is None:
+            parts = [AxisPart(name=name, before=1, size=sizes[name]) for name in used]
+            # As XLA has them: sums over the same devices are put together.
+            groups = self._groups[used] = ListedGroups(
+                groups=axis_groups(self.mesh, parts).listed()
+            )
         channel = len(self.operations)
         handle = f"#stablehlo.channel_handle<handle = {channel}, type = 0>"
         total, part = Value(type=op.results[0].type), self.local[op.results[0]]
@@ -194,7 +233,7 @@ class _Dividing:
             operands=(part,),
             results=(total,),
             attrs=CollectiveAttrs(
-                groups=axis_groups(self.mesh, used),
+                groups=groups,
                 mode=GroupMode.FLATTENED_IDS,
                 channel=channel,
             ),

@@ -30,6 +30,7 @@ from hespas.xla.mlir.module import (
 )
 from hespas.xla.mlir.text import read_integer, read_type, split_list
 
+_LISTED_ALIASES = "mhlo.input_output_alias"
 _DIALECTS = frozenset({"stablehlo", "mhlo", "func", "sdy"})
 
 
@@ -71,7 +72,7 @@ def read_stablehlo(
         local = replace(local, undivided=program)
         divided = divided_alike(program, meshes, main_attributes)
         if divided is None:
-            return local
+            return _with_tail(local, program, meshes, symbols["main"].attributes, attributes)
         used = overrides.used(module.source)
         return replace(local, divided=Loaded(program=divided, used=used, undivided=program))
     arguments, results = (
@@ -82,6 +83,21 @@ def read_stablehlo(
         program=with_host_memory(local, arguments=arguments, results=results),
         used=overrides.used(module.source),
     )
+
+
+def _with_tail(
+    local: Unpartitioned,
+    program: Program,
+    meshes: Mapping[str, Mesh],
+    main_attributes: Mapping[str, str],
+    attributes: Mapping[str, str],
+) -> Unpartitioned:
+    """Add the end of a program that takes no partitioner."""
+    from hespas.frontend.stablehlo.tail import tail_of  # noqa: PLC0415 - as above
+
+    if _LISTED_ALIASES in attributes:
+        return local
+    return replace(local, tail=tail_of(program, meshes, main_attributes))
 
 
 _MEMORY_KIND = re.compile(r'mhlo\.memory_kind = "([^"]*)"')
@@ -195,7 +211,7 @@ def _read_aliases(
     (``jax.buffer_donor``). As in XLA, the first result of equal type without an argument takes such
     a donated argument.
     """
-    listed = attributes.get("mhlo.input_output_alias", "")
+    listed = attributes.get(_LISTED_ALIASES, "")
     entries = split_list(main_attributes.get("arg_attrs", "[]")[1:-1])
     argument_of = {
         int(result or 0): int(number) for number, result in _LISTED_ALIAS.findall(listed)
