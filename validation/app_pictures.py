@@ -36,7 +36,7 @@ def _search(page: Page, address: str) -> None:
 
 def _serve(page: Page, address: str) -> None:
     page.goto(f"{address}#serve?model=Qwen/Qwen3-8B&cluster=8xH100_80GB&mesh=tp%3D2&rate=20")
-    page.wait_for_selector("#serve-command")
+    page.wait_for_selector("#serve-json:enabled")
 
 
 def _cluster(page: Page, address: str) -> None:
@@ -45,7 +45,7 @@ def _cluster(page: Page, address: str) -> None:
         page.get_by_role("button", name=name, exact=True).focus()
         page.keyboard.press("Enter")
     page.wait_for_selector("#cluster-change")
-    page.wait_for_selector("#cluster .stale", state="detached")
+    page.wait_for_selector("#cluster-json:enabled")
 
 
 VIEWS: Mapping[str, Callable[[Page, str], None]] = {

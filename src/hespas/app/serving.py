@@ -145,14 +145,14 @@ def _expected(report: ServingReport) -> str:
 def _cards(report: ServingReport) -> Iterator[Card]:
     rate, of_device = report.output_tokens_per_s, report.output_tokens_per_s_per_device
     yield Card(
-        name="Output",
-        text=f"{format_amount(rate)}tokens/s",
+        name="Tokens/s",
+        text=format_amount(rate).strip(),
         note=f"{format_amount(of_device)}a device",
         value=rate,
     )
     yield Card(
-        name="Largest rate",
-        text="not known" if report.max_rate is None else f"{report.max_rate:.3g} requests/s",
+        name="Requests/s at most",
+        text="not known" if report.max_rate is None else f"{report.max_rate:.3g}",
         note=f"the load is {report.load}",
         value=report.max_rate,
     )
@@ -163,8 +163,8 @@ def _cards(report: ServingReport) -> Iterator[Card]:
         share = report.goodput / report.requests_per_s
         yield Card(name="Meet all objectives", text=f"{100 * share:.1f} %", value=share)
     yield Card(
-        name="Batch of a replica",
-        text=f"{report.mean_batch:.1f} sequences",
+        name="Sequences of a batch",
+        text=f"{report.mean_batch:.1f}",
         note=f"decoding is bound by {report.bound.decode}",
     )
 
