@@ -72,7 +72,14 @@ def test_what_is_not_served_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ProgramError, match="has no loss of input_ids, pixel_values, input_f"):
         _recorded(tmp_path, step="train", model_type="vit", architectures=["ViTModel"], **_LAYERS)
     with pytest.raises(ConfigError, match="is 64, and BertForMaskedLM has 32 positions"):
-        _recorded(tmp_path, step="train", **_BERT, max_position_embeddings=32)
+        _recorded(
+            tmp_path,
+            step="train",
+            model_type="bert",
+            architectures=["BertForMaskedLM"],
+            max_position_embeddings=32,
+            **_LAYERS,
+        )
 
 
 _LAYERS = {
@@ -81,9 +88,12 @@ _LAYERS = {
     "num_hidden_layers": 2,
     "num_attention_heads": 2,
 }
-_BERT = {"model_type": "bert", "architectures": ["BertForMaskedLM"], **_LAYERS}
 _OTHERS: dict[str, dict[str, object]] = {
-    "weights that two modules share": {**_BERT},
+    "weights that two modules share": {
+        "model_type": "bert",
+        "architectures": ["BertForMaskedLM"],
+        **_LAYERS,
+    },
     "an encoder and a decoder": {
         "model_type": "t5",
         "architectures": ["T5ForConditionalGeneration"],
