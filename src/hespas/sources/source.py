@@ -171,6 +171,12 @@ def find_source(
     if path.is_dir():
         refuse_unused(options, {MODEL: "a dump"})
         return DumpSource(path=path)
+    if path.suffix == ".py" and path.exists():
+        raise ConfigError(
+            "a script is no program",
+            location=text,
+            hint=f"write {PREFIX}{text} for one of PyTorch, or PACKAGE.MODULE:FUNCTION for JAX's",
+        )
     if path.exists():
         refuse_unused(options, {MODEL: "a file"})
         return FileSource(path=path)

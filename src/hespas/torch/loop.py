@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import runpy
 import sys
+from argparse import ArgumentParser
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import multiprocessing
@@ -17,6 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import DataLoader
 
+from hespas.errors import ConfigError
 from hespas.torch.places import BACKWARD, Places
 from hespas.torch.tape import Tape
 from hespas.torch.unknown import UnknownNumber, ValueUnknownError
@@ -76,11 +78,18 @@ class Loop:
 
 
 def run_script(file: str, words: Sequence[str]) -> None:
-    """Run a file as ``python FILE WORDS`` does."""
+    """Run a file as ``python FILE WORDS`` does; `ConfigError` for words that it refuses."""
     path = Path(file).resolve()
     sys.argv[:] = [file, *words]
     sys.path.insert(0, str(path.parent))
-    runpy.run_path(str(path), run_name="__main__")
+
+    def refuse(_parser: ArgumentParser, message: str) -> NoReturn:
+        raise ConfigError(
+            f"the script refuses its words: {message}", location=file, hint="see its --help"
+        )
+
+    with _replaced(ArgumentParser, {"error": refuse}):
+        runpy.run_path(str(path), run_name="__main__")
 
 
 def run_in_one_process(local_rank: int) -> None:

@@ -191,8 +191,9 @@ def in_words(error: BaseException, line: str, *, location: str) -> HespasError:
             hint=f"install it where hespas is, for {sys.executable}",
         )
     if isinstance(error, SystemExit):
+        reason = f": {error.code}" if isinstance(error.code, str) else ""
         return ProgramError(
-            "the program ends the process", location=where, hint="let the function return a step"
+            f"the program ends the process before its second step{reason}", location=where
         )
     text = " ".join(str(error).split()) or "no message"
     for fragment, (message, hint) in _KNOWN.items():

@@ -304,3 +304,9 @@ def test_fused_attention_computes_in_16_bits() -> None:
         on_target("llama3-8b", "H100_80GB", dtype="f32", attention="cudnn")
     with pytest.raises(ConfigError, match="resnet18 has no option 'attention'"):
         on_target("resnet18", "H100_80GB", attention="auto")
+
+
+def test_a_script_without_its_prefix_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import torch\n")
+    with pytest.raises(ConfigError, match=r"is no program; write torch:\S*train.py for one of Py"):
+        find_source(str(tmp_path / "train.py"))

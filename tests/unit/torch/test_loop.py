@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from hespas.errors import ProgramError
+from hespas.errors import ConfigError, ProgramError
 from hespas.program.recorded import HostWait
 from torch_steps import NET, TRAIN, collectives, needs_torch, operations, peak_bytes, record
 
@@ -55,6 +55,11 @@ def test_a_loop_launches_what_its_step_does() -> None:
 
 def test_a_script_gets_its_words() -> None:
     assert peak_bytes(record(_LOOP, "", width=512)) > 1.5 * peak_bytes(record(_LOOP, ""))
+
+
+def test_words_that_a_script_refuses_are_said() -> None:
+    with pytest.raises(ConfigError, match=r"its words: unrecognized arguments: --depth=3"):
+        record(_LOOP, "", depth=3)
 
 
 def test_a_function_may_be_a_loop() -> None:
