@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from hespas.errors import ConfigError, SimulationError, UnsupportedError, option
-from hespas.hardware.variation import EQUAL
 from hespas.prediction.machines import model_of
 from hespas.prediction.options import PredictOptions
 from hespas.prediction.result import Prediction, RecordedStage
@@ -63,15 +62,9 @@ def _rank(prediction: Prediction) -> int:
 
 def check_options(options: PredictOptions, location: str) -> None:
     """Raise `ConfigError` for options that one program alone has."""
-    refused = {
-        "goodput": options.long_run.goodput,
-        "variation": options.network.variation != EQUAL,
-        "output": options.output.directory is not None,
-    }
-    for name, is_given in refused.items():
-        if is_given:
-            raise ConfigError(
-                f"{option(name)} has no effect on recorded stages of a pipeline",
-                location=location,
-                hint="drop it",
-            )
+    if options.output.directory is not None:
+        raise ConfigError(
+            f"{option('output')} has no effect on recorded stages of a pipeline",
+            location=location,
+            hint="drop it",
+        )

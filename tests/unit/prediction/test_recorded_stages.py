@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from hespas import predict
 from hespas.errors import ConfigError, UnsupportedError
 from hespas.frontend.load import load_per_device
+from hespas.prediction.figures.long_run import goodput_report
+from hespas.prediction.figures.variation import variation_report
 from hespas.prediction.recorded_stages import check_options
 from hespas.prediction.result import Prediction
 from hespas.program.recorded import RecordedStep, encode_recorded
 from recorded_stages import joined, recorded_pipeline, waiting_stages, without_first
 
 
-def predicted(step: RecordedStep) -> Prediction:
+def predicted(step: RecordedStep, **options: object) -> Prediction:
     """Predict a step on as many H100s as it has ranks."""
     program = load_per_device(encode_recorded(step), name="step.json").program
-    return predict(program, cluster=f"{step.world_size}xH100_80GB", model="hespas")
+    cluster = f"{step.world_size}xH100_80GB"
+    return predict(program, cluster=cluster, model="hespas", **options)  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
@@ -70,10 +74,25 @@ def test_stages_that_wait_for_each_other_are_an_error() -> None:
         predicted(waiting_stages())
 
 
-def test_options_of_one_program_are_refused() -> None:
+def test_options_of_one_program_are_refused(tmp_path: Path) -> None:
     prediction = predicted(recorded_pipeline(stages=2))
     options = replace(
-        prediction.options, long_run=replace(prediction.options.long_run, goodput=True)
+        prediction.options, output=replace(prediction.options.output, directory=tmp_path)
     )
-    with pytest.raises(ConfigError, match="goodput has no effect on recorded stages"):
+    with pytest.raises(ConfigError, match="output has no effect on recorded stages"):
         check_options(options, "step.json")
+
+
+def test_a_checkpoint_has_the_weights_and_states_of_all_stages() -> None:
+    two, four = (predicted(recorded_pipeline(stages=stages), goodput=True) for stages in (2, 4))
+    saved = [goodput_report(prediction).checkpoint_bytes for prediction in (two, four)]
+    assert saved[1] == 2 * saved[0] > 0
+
+
+def test_unequal_devices_make_stages_wait() -> None:
+    step = recorded_pipeline(stages=4, copies=2)
+    equal_s = predicted(step).step_time_s
+    reports = [variation_report(predicted(step, variation=name)) for name in ("none", "GPU_SC22")]
+    assert [report.equal_step_s for report in reports] == [equal_s] * 2
+    assert equal_s == reports[0].expected_step_s < reports[1].expected_step_s < 1.5 * equal_s
+    assert set(reports[1].waiting_by_axis_s) == {"dp", "pipe"}

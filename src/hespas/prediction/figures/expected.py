@@ -12,6 +12,7 @@ from hespas.hardware.presets import PRESETS_DIRECTORY, device_names
 from hespas.prediction.figures.schema import ExpectedError, PublishedErrors
 from hespas.prediction.result import Prediction, StepKind
 from hespas.sources.source import platform_of
+from hespas.work.attention import attentions
 
 if TYPE_CHECKING:
     from hespas.prediction.answer import PipelinePrediction
@@ -132,6 +133,17 @@ def _of_engines() -> str:
     )
 
 
+def _is_compiled_decoder(prediction: Prediction | PipelinePrediction) -> bool:
+    """Return whether a recorded step is as the published ones: compiled, with attention.
+
+    Steps of recorded stages are not among them.
+    """
+    if not isinstance(prediction, Prediction) or prediction.stages:
+        return False
+    program = prediction.graph.program
+    return bool(program.kernels) and any(map(attentions, program.main.body.operations))
+
+
 def _group_name(prediction: Prediction | PipelinePrediction) -> str | None:
     """Return the comparable group of published steps, if any."""
     part, kind = prediction.device_name, prediction.work.kind
@@ -140,8 +152,7 @@ def _group_name(prediction: Prediction | PipelinePrediction) -> str | None:
     is_compared = prediction.options.estimate.method is None and kind is not StepKind.INFERENCE
     # On TPUs, modelled kernels of other programs than models are several times too short or long.
     is_other = name == "xla_tpu" and prediction.fidelity == "fused" and kind is StepKind.UNKNOWN
-    # Steps of recorded stages are not among the published ones.
-    is_staged = prediction.fidelity == "recorded" and bool(prediction.stages)
-    if name is None or not is_compared or is_other or is_staged:
+    is_unlike = prediction.fidelity == "recorded" and not _is_compiled_decoder(prediction)
+    if name is None or not is_compared or is_other or is_unlike:
         return None
     return _WITH_EXPERTS if name == "library" and kind is StepKind.TRAINING_WITH_EXPERTS else name

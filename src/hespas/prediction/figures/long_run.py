@@ -28,6 +28,7 @@ from hespas.prediction.goodput import (
 from hespas.prediction.hazards import Cause, Hazards, hazards_of
 from hespas.prediction.machines import host_bandwidth
 from hespas.prediction.result import Prediction
+from hespas.program.program import Program
 from hespas.program.types import size_bytes
 
 if TYPE_CHECKING:
@@ -38,6 +39,10 @@ if TYPE_CHECKING:
 
 _SEARCH_SEEDS = 100
 """Seeds with which the number of spares is searched for."""
+
+
+_WITH_COPIES = "every device's part is in the checkpoint, copies of it too"
+_SAVED_ROLES = ("parameter", "optimizer_state")
 
 
 def goodput_report(
@@ -303,6 +308,14 @@ def _quantiles(values: Floats) -> Quantiles:
 def _checkpoint_bytes(prediction: Prediction, assumed: list[str]) -> int:
     """Return the bytes that a step hands to the next."""
     program = prediction.graph.program
+    if program.recorded is not None:
+        assumed.append(_WITH_COPIES)
+        if not prediction.stages:
+            return _saved_bytes(program) * prediction.devices
+        return sum(
+            _saved_bytes(stage.prediction.graph.program) * len(stage.devices)
+            for stage in prediction.stages
+        )
     arguments = {alias.argument for alias in program.aliases}
     inputs = program.global_facts.inputs
     if not arguments:
@@ -313,8 +326,21 @@ def _checkpoint_bytes(prediction: Prediction, assumed: list[str]) -> int:
         )
     if len(inputs) > max(arguments):
         return sum(size_bytes(inputs[argument]) for argument in arguments)
-    assumed.append("every device's part is in the checkpoint, copies of it too")
+    assumed.append(_WITH_COPIES)
     return prediction.memory.alias_bytes * prediction.devices
+
+
+def _saved_bytes(program: Program) -> int:
+    """Return the weights and states of a device of a recorded step; `ConfigError` without any."""
+    storages = () if program.recorded is None else program.recorded.storages
+    saved = sum(storage.size_bytes for storage in storages if storage.role in _SAVED_ROLES)
+    if saved == 0:
+        raise ConfigError(
+            "the step has no parameters that a checkpoint would hold",
+            location=program.source,
+            hint=f"drop {option('goodput')}",
+        )
+    return saved
 
 
 def _interval_s(

@@ -84,8 +84,7 @@ def _stages(prediction: Prediction, timeline: Timeline) -> Iterator[_Stage]:
         recorded = stage.prediction.graph.program.recorded
         if recorded is None or recorded.pipeline is None:
             continue
-        own = [item for item in timeline.classes if not set(stage.devices).isdisjoint(item.devices)]
-        of_class = max(own, key=lambda item: (item.finish_ps, -item.waited_ps))
+        of_class = slowest_of(stage, timeline)
         passes_ps, last_ps = Counter[str](), 0
         regions = regions_of_tasks(stage.prediction.graph, stage.prediction.tasks)
         for task in stage.prediction.tasks.tasks:
@@ -104,6 +103,12 @@ def _stages(prediction: Prediction, timeline: Timeline) -> Iterator[_Stage]:
             passes_ps=passes_ps,
             last_pass_ps=last_ps,
         )
+
+
+def slowest_of(stage: RecordedStage, timeline: Timeline) -> ClassTimeline:
+    """Return the timeline of a stage's device that ends last, and waits least."""
+    own = [item for item in timeline.classes if not set(stage.devices).isdisjoint(item.devices)]
+    return max(own, key=lambda item: (item.finish_ps, -item.waited_ps))
 
 
 def _sends(timeline: ClassTimeline) -> Iterator[tuple[int, int]]:

@@ -8,7 +8,7 @@ follows its slowest stage, and the step its slowest copy.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import hypot, prod, sqrt
 from typing import TYPE_CHECKING
 
@@ -18,8 +18,11 @@ from hespas.base.frozen import frozen
 from hespas.base.units import PS_PER_S
 from hespas.hardware.variation import Slowest, Variation, latest_of
 from hespas.models.part import PIPE, SHARED
+from hespas.prediction.figures.recorded_stages import slowest_of
 from hespas.prediction.figures.schema import VariationReport
 from hespas.prediction.result import Prediction
+from hespas.program.recorded import Pipeline
+from hespas.simulate.timeline import Timeline
 from hespas.tasks.graph import CollectiveTask, ComputeTask
 
 if TYPE_CHECKING:
@@ -93,6 +96,9 @@ def variation_report(prediction: AnyPrediction) -> VariationReport:
 
 def _stages(prediction: AnyPrediction, variation: Variation) -> Stages:
     if isinstance(prediction, Prediction):
+        recorded, timeline = prediction.graph.program.recorded, prediction.timeline
+        if recorded is not None and recorded.pipeline is not None and timeline is not None:
+            return _recorded_stages(prediction, timeline, recorded.pipeline, variation)
         compute_s = prediction.compute_s
         bound = prediction.estimates.total.total.bound
         mesh = prediction.mesh
@@ -126,6 +132,43 @@ def _stages(prediction: AnyPrediction, variation: Variation) -> Stages:
         inner=tuple(axis for axis in prediction.mesh if axis[0] not in {PIPE, *SHARED}),
         copies=tuple(axis for axis in prediction.mesh if axis[0] in SHARED),
     )
+
+
+def _recorded_stages(
+    prediction: Prediction, timeline: Timeline, pipeline: Pipeline, variation: Variation
+) -> Stages:
+    """Return the stages of a recorded pipeline; all axes but theirs synchronise all the time."""
+    own = [slowest_of(stage, timeline) for stage in prediction.stages]
+    bounds = [stage.prediction.estimates.total.total.bound for stage in prediction.stages]
+    computed = tuple(item.compute_ps / PS_PER_S for item in own)
+    return Stages(
+        compute_s=computed,
+        busy_s=tuple((item.finish_ps - item.without_collectives_ps) / PS_PER_S for item in own),
+        ramp=1.0 / (pipeline.micro_batches * pipeline.chunks),
+        deviation=_deviation(
+            variation,
+            sum(computed),
+            sum(bound.compute_s for bound in bounds),
+            sum(bound.memory_s for bound in bounds),
+        ),
+        inner=_axes_beside(prediction.mesh, pipeline.ranks, prediction.devices),
+        copies=(),
+    )
+
+
+def _axes_beside(
+    mesh: Sequence[tuple[str, int]], ranks: Sequence[int], devices: int
+) -> tuple[tuple[str, int], ...]:
+    """Return the axes along which a pipeline's ranks do not go."""
+    stride, beside = devices, list[tuple[str, int]]()
+    for name, size in mesh:
+        stride //= size
+        if len({rank // stride % size for rank in ranks}) == 1:
+            beside.append((name, size))
+    count = devices // len(ranks)
+    if prod(size for _, size in beside) == count:
+        return tuple(beside)
+    return (("devices", count),)
 
 
 def _deviation(

@@ -9,8 +9,11 @@ from pathlib import Path
 import pytest
 
 import hespas
+from hespas.frontend.load import load_per_device
 from hespas.prediction.figures.expected import expected_error
 from hespas.prediction.figures.schema import ExpectedError
+from hespas.program.recorded import KernelConfiguration, encode_recorded
+from recorded_steps import Recorder
 
 ROOT = Path(__file__).resolve().parents[4]
 STEP_S = 2.0
@@ -87,3 +90,32 @@ def test_errors_are_those_of_the_recorded_tables(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT / "validation")
     kept = ROOT / "src" / "hespas" / "configs" / "published" / "errors.json"
     assert (tmp_path / "made").read_bytes() == kept.read_bytes()
+
+
+@pytest.mark.parametrize(("has_attention", "is_compiled"), [(False, True), (True, False)])
+def test_a_recorded_step_unlike_the_published_ones_has_no_error(
+    has_attention: bool, is_compiled: bool
+) -> None:
+    expected = recorded(has_attention=has_attention, is_compiled=is_compiled)
+    assert expected.text.startswith("not known")
+
+
+def test_a_compiled_step_with_attention_has_the_error_of_recorded_ones() -> None:
+    assert "recorded for 8 to 64 GPUs" in recorded(has_attention=True, is_compiled=True).text
+
+
+def recorded(*, has_attention: bool, is_compiled: bool) -> ExpectedError:
+    """Return what is stated of a recorded step."""
+    step = Recorder(world_size=1)
+    query = step.tensor(2, 8, 1024, 128)
+    if has_attention:
+        name = "aten::_scaled_dot_product_flash_attention.default"
+        statistics = step.tensor(2, 8, 1024, dtype="float32")
+        step.operation(name, (query, query, query), query, statistics, is_causal=True)
+    step.phase = "backward"
+    step.product(step.tensor(512, 512), step.tensor(512, 512))
+    if is_compiled:
+        empty = KernelConfiguration(ptx=".visible .entry empty()\n{\n    ret;\n}\n", threads=128)
+        step.kernel("empty", (query,), (step.tensor(2, 8, 1024, 128),), (empty,))
+    program = load_per_device(encode_recorded(step.step()), name="step.json").program
+    return expected_error(hespas.predict(program, cluster="1xH100_80GB"), STEP_S)
