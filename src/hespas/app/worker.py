@@ -29,16 +29,15 @@ from hespas.base.process import stay, within_inherited
 from hespas.base.question import answer_lines
 from hespas.errors import ConfigError, HespasError, option
 from hespas.hardware.presets import part_of
-from hespas.memory.usage import MemoryUse
 from hespas.prediction import checks, composition, staged
 from hespas.prediction.answer import PipelinePrediction
 from hespas.prediction.fidelity import why_not_compiled
-from hespas.prediction.figures.schema import MemoryDetails, RunReport
+from hespas.prediction.figures.schema import RunReport
 from hespas.prediction.figures.step import run_report
 from hespas.prediction.machines import node_of
 from hespas.prediction.options import CompileChoice, Fidelity, PredictOptions
 from hespas.prediction.result import Prediction
-from hespas.report.answers import with_chart_data
+from hespas.report.answers import memory_details, with_chart_data
 from hespas.split.flatten import MOST_OPERATIONS
 
 Answer = dict[str, Any]
@@ -100,17 +99,7 @@ def _with_memory(report: RunReport, prediction: Prediction | PipelinePrediction)
     """Return a report with at least the memory breakdown."""
     if report.memory is not None or not isinstance(prediction, Prediction):
         return report
-    use: MemoryUse = prediction.memory
-    details = MemoryDetails(
-        argument_bytes=use.argument_bytes,
-        output_bytes=use.output_bytes,
-        alias_bytes=use.alias_bytes,
-        temporary_bytes=use.temporary_bytes,
-        peak_place="",
-        points=[],
-        held=[],
-    )
-    return msgspec.structs.replace(report, memory=details)
+    return msgspec.structs.replace(report, memory=memory_details(prediction, ()))
 
 
 _QUESTIONS: Mapping[str, Callable[[Any], Answer]] = {

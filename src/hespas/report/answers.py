@@ -212,7 +212,7 @@ def with_chart_data(report: RunReport, prediction: Predicted) -> RunReport:
     return msgspec.structs.replace(
         report,
         kernels=kernel_rows(prediction),
-        memory=_memory(prediction, process.counters),
+        memory=memory_details(prediction, process.counters),
         timeline=list(_timeline_rows(process, _end_ps(process) // FINEST)),
         peaks=_peaks(prediction),
     )
@@ -283,7 +283,8 @@ def _join_rows(rows: list[KernelTimeRow]) -> KernelTimeRow:
     )
 
 
-def _memory(prediction: Prediction, counters: tuple[Counter, ...]) -> MemoryDetails:
+def memory_details(prediction: Prediction, counters: tuple[Counter, ...]) -> MemoryDetails:
+    """Return the memory of a device over the ``counters`` of a step."""
     use, source = prediction.memory, prediction.graph.program.source
     points = counters[0].points if counters else ()
     return MemoryDetails(
