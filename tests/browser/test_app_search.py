@@ -11,7 +11,7 @@ from time import monotonic, sleep
 import pytest
 from playwright.sync_api import Page, Route, expect
 
-from app_pages import Server, held_back, needs_the_app, reach, show, step, write
+from app_pages import Server, copied, held_back, needs_the_app, reach, show, step, write
 
 pytestmark = needs_the_app
 
@@ -28,6 +28,9 @@ def test_a_search_is_made_and_opened_by_keys_alone(page: Page) -> None:
     page.get_by_text("finished").wait_for()
     expect(page.locator("#search .note").last).to_contain_text("global batch=8")
     expect(page.locator("#search form")).not_to_contain_text("running")
+    assert "llama3-100m" in copied(page, "search", "study file")
+    assert "hespas.run_study(" in copied(page, "search", "Python")
+    page.locator("#search-text").click()
     reach(page, "open micro batch")
     page.keyboard.press("Enter")
     expect(page.locator("#predict-command")).to_contain_text("--global-batch 8")

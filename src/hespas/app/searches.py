@@ -140,7 +140,7 @@ class Searches:
             "pinned": _in_words(pinned_text([_as_shown(row) for row in rows])),
             "capacity_bytes": max(map(_capacity_bytes, rows), default=0.0) or None,
             "rows": [_row(number, row, varying) for number, row in enumerate(shown, start=1)],
-            "command": shlex.join(["hespas", "study", "resume", str(directory)]),
+            "copies": _copies(directory),
         }
 
     def _directory(self, name: str) -> Path:
@@ -148,6 +148,17 @@ class Searches:
         if not _NAME.fullmatch(name) or not (directory / STUDY_FILE).is_file():
             raise ConfigError(f"there is no search {name!r}", hint="choose one of the list")
         return directory
+
+
+def _copies(directory: Path) -> dict[str, str]:
+    """Return a search as command line, Python and study."""
+    file = directory / STUDY_FILE
+    python = f"study = hespas.run_study({str(file)!r}, {str(directory)!r})\nprint(study)"
+    return {
+        "command": shlex.join(["hespas", "study", "resume", str(directory)]),
+        "python": f"import hespas\n\n{python}\n",
+        "study": file.read_text(),
+    }
 
 
 def _as_shown(row: Row) -> Row:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
+from hespas.api import run_study
 from hespas.app.searches import Searches, _in_words, _row  # pyright: ignore[reportPrivateUsage]
 from hespas.errors import ConfigError
 from hespas.study.rows import Row, Status
-from hespas.study.search import axes_named
+from hespas.study.search import STUDY_FILE, axes_named
 
 WHERE = {"model": "llama3-100m", "cluster": "2xA100_SXM_40GB"}
 
@@ -75,3 +79,18 @@ def test_options_are_named_as_the_page_names_them() -> None:
     assert shown["text"] == "micro batches=4"
     assert shown["reason"] == "micro batches does not divide global batch of H100_80GB"
     assert shown["candidate"]["micro_batches"] == 4
+
+
+def test_a_search_is_copied_as_it_lies_on_disk(tmp_path: Path) -> None:
+    keys = {"model": "gemm", "node": ["A100_SXM_40GB", "H100_80GB"], "fidelity": "exported"}
+    (tmp_path / "x").mkdir()
+    file = tmp_path / "x" / STUDY_FILE
+    file.write_text(yaml.safe_dump(keys))
+    run_study(file, tmp_path / "x", workers=1)
+    copies = Searches(home=tmp_path, workers=1).show("x")["copies"]
+    found: dict[str, Any] = {}
+    exec(copies["python"], found)  # noqa: S102 - what a person pastes
+    nodes = [row["candidate.node"] for row in found["study"].table()]
+    assert nodes == ["H100_80GB", "A100_SXM_40GB"]
+    assert yaml.safe_load(copies["study"])["node"] == keys["node"]
+    assert shlex.split(copies["command"])[-1] == str(tmp_path / "x")

@@ -78,20 +78,24 @@ export function pin(home, { state, show, redraw }) {
 }
 
 // The texts of a state to copy: what its command prints as JSON is what the page shows.
-export function copies(home, { question = "copies", json, more = () => [] }) {
+export function copies(home, { question = "copies", json = null, more = () => [] }) {
   const place = h("div.box", { hidden: true });
-  let turn = 0;
+  let turn = 0, shown = null;
   const button = (name, text) => h("button", { type: "button", onclick: () => copy(text, name) }, `Copy as ${name}`);
-  function ready() { const element = document.getElementById(`${home.id}-json`); if (element) element.disabled = !json(); }
+  function ready() { if (!json) return; const element = document.getElementById(`${home.id}-json`); if (element) element.disabled = !json(); }
   async function draw(about) {
     const mine = ++turn, texts = await ask(question, about);
-    if (mine !== turn) return;
+    if (mine === turn) put(texts);
+  }
+  function put(texts) {
     place.hidden = Boolean(texts.error || texts.code);
     if (place.hidden) return;
     place.replaceChildren(h("h2", {}, "The same from the command line"), h("pre", { id: `${home.id}-command`, tabindex: "0" }, texts.command), h("p", {}),
       h("div.row", {}, button("command line", texts.command), button("Python", texts.python), texts.study ? button("study file", texts.study) : null,
-        h("button", { type: "button", id: `${home.id}-json`, onclick: () => copy(json(), "JSON") }, "Copy JSON"), h("button", { type: "button", onclick: () => copy(location.href, "link") }, "Copy link"), more()));
+        json ? h("button", { type: "button", id: `${home.id}-json`, onclick: () => copy(json(), "JSON") }, "Copy JSON") : null, h("button", { type: "button", onclick: () => copy(location.href, "link") }, "Copy link"), more()));
     ready();
   }
-  return { place, draw, ready, hide: () => { turn++; place.hidden = true; } };
+  // Texts that come again, as those of a search that runs, leave the buttons as they are.
+  function keep(texts) { if (!place.hidden && same(texts, shown)) return; shown = texts; put(texts); }
+  return { place, draw, keep, ready, hide: () => { turn++; place.hidden = true; } };
 }

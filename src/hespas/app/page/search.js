@@ -1,5 +1,6 @@
 // Searches: studies on disk, with their candidates as points while they run.
 import { addressOf, clusterFields, field, go, h, post, redrawn, replaced, say, select } from "/files/page.js";
+import { copies } from "/files/answers.js";
 import { scatter } from "/files/draw.js";
 
 const LOOK_MS = 1500, MOST_ROWS = 40;
@@ -10,7 +11,8 @@ export function setUp(home) {
   let name = "", keys = { model: "llama3-8b", cluster: "8xH100_80GB" }, timer = 0;
   const form = h("form.panel.knobs", { "aria-label": "A new search", onsubmit: (event) => { event.preventDefault(); start(); } });
   const drawn = redrawn(form), found = h("div.answer");
-  home.append(h("div.split", {}, form, found));
+  const copied = copies(home, {});
+  home.append(h("div.split", {}, form, h("div.answer", {}, found, copied.place)));
   const address = () => { if (!name && !home.hidden) history.replaceState(null, "", addressOf("search", keys)); };
   form.addEventListener("change", address);
 
@@ -74,8 +76,8 @@ export function setUp(home) {
       rows.length ? h("div.box", {}, h("h2", {}, "Best first"), rows.length === MOST_ROWS ? h("p.note", {}, `The first ${MOST_ROWS}; the file of the search has all.`) : null, h("div.scroll", {}, h("table", {}, h("thead", {}, h("tr", {}, ["", "candidate", "step", KEYS[metric], "MFU", "memory", ""].map((text, number) => h(number > 1 && number < 6 ? "th.number" : "th", { scope: "col" }, text)))),
         h("tbody", {}, rows.map((row) => h(row.fits === false ? "tr.out" : row.number === 1 ? "tr.chosen" : "tr", {}, h("td.number", {}, String(row.number)), h("td.candidate", {}, row.text.replaceAll(/[,_]/g, "$&\u200b")), h("td.number", {}, row.texts.step_time_s || ""), h("td.number", {}, row.texts[metric] || ""), h("td.number", {}, row.texts.mfu || ""), h("td.number", {}, row.texts.peak_memory_bytes || ""),
           h("td.number", {}, h("button.small", { type: "button", "data-row": String(row.number), "aria-label": `open ${row.text}`, onclick: () => open(row) }, "Open")))))))) : null,
-      pruned.length ? h("details.box", { open: !rows.length && !answer.is_running }, h("summary", {}, `Left out (${pruned.length})`), h("ul", {}, pruned.slice(0, 60).map((row) => h("li", {}, `${row.text}: ${row.reason || row.status}`)))) : null,
-      answer.command ? h("div.box", {}, h("h2", {}, "The same from the command line"), h("pre", { tabindex: "0" }, answer.command)) : null]);
+      pruned.length ? h("details.box", { open: !rows.length && !answer.is_running }, h("summary", {}, `Left out (${pruned.length})`), h("ul", {}, pruned.slice(0, 60).map((row) => h("li", {}, `${row.text}: ${row.reason || row.status}`)))) : null]);
+    if (answer.copies) copied.keep(answer.copies); else copied.hide();
     if (held) found.querySelector(`[data-row="${held}"]`)?.focus({ preventScroll: true });
   }
   return {
@@ -84,7 +86,9 @@ export function setUp(home) {
       if (asked.model) keys = { cluster: keys.cluster, ...asked };
       name = chosen || "";
       drawForm(); drawList(); address();
-      if (name) look(); else found.replaceChildren(h("div.box", {}, h("h2", {}, "Every mesh that a model can be divided by"), h("p", {}, "A search bounds each candidate from its sizes, predicts those that can fit, and keeps all of it on disk. It can be stopped and resumed, here or with hespas study.")));
+      if (name) { look(); return; }
+      copied.hide();
+      found.replaceChildren(h("div.box", {}, h("h2", {}, "Every mesh that a model can be divided by"), h("p", {}, "A search bounds each candidate from its sizes, predicts those that can fit, and keeps all of it on disk. It can be stopped and resumed, here or with hespas study.")));
     },
     leave() { clearTimeout(timer); clearTimeout(listing); },
   };
