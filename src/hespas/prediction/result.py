@@ -110,8 +110,9 @@ class Prediction:
 
     @property
     def name(self) -> str:
-        """The program's name, without where it lies."""
-        return Path(self.graph.program.source).name.removesuffix(PARTITIONED)
+        """The program's name, without where it lies; a script's has its words."""
+        file, ending, words = self.graph.program.source.partition(".py ")
+        return Path(file).name.removesuffix(PARTITIONED) + ending + words
 
     @property
     def peak_memory_bytes(self) -> int:

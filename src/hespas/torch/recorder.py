@@ -17,7 +17,11 @@ from torch._higher_order_ops.flex_attention import (
     sdpa_dense,
     sdpa_dense_backward,
 )
-from torch._prims.rng_prims import run_and_save_rng_state, run_with_rng_state
+from torch._prims.rng_prims import (
+    run_and_save_rng_state,
+    run_dtensor_rng_op,
+    run_with_rng_state,
+)
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -65,8 +69,9 @@ _DENSE = {
 _RANDOM = {
     run_and_save_rng_state: run_and_save_rng_state.py_kernels[DispatchKey.BackendSelect],
     run_with_rng_state: lambda state, called, *args, **kwargs: called(*args, **kwargs),
+    run_dtensor_rng_op: lambda start, end, called, *args, **kwargs: called(*args, **kwargs),
 }
-"""What compiled code calls for operations with random numbers that it computes again."""
+"""What calls operations with random numbers: compiled code twice, and a DTensor for its part."""
 _NOT_OF_DEVICE = ("prim", "profiler", "prims")
 
 

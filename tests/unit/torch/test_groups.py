@@ -255,3 +255,17 @@ def train():
 
 def test_objects_are_exchanged_at_once() -> None:
     assert [call.kind for call in collectives(record(OBJECTS, devices=8))] == ["all_reduce"]
+
+
+def test_shards_of_weights_are_drawn() -> None:
+    script = FSDP.replace(
+        """net.to_empty(device="cuda")
+""",
+        """net.to_empty(device="cuda")
+    for module in net.modules():
+        if hasattr(module, "reset_parameters"):
+            module.reset_parameters()
+""",
+    )
+    assert script != FSDP
+    assert len(collectives(record(script, devices=8))) == len(collectives(record(FSDP, devices=8)))
