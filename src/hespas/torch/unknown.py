@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from dis import get_instructions
+from inspect import currentframe
+from math import nan
 from numbers import Number
+from types import FrameType
 from typing import Any, NoReturn, Self
 
 from hespas.errors import UnsupportedError
@@ -16,10 +20,12 @@ class ValueUnknownError(UnsupportedError):
 class UnknownNumber:
     """A number that may be computed with and shown, and decides nothing.
 
-    Whatever needs its value raises `ValueUnknownError` with the ``line`` that read it.
+    Whatever needs its value raises `ValueUnknownError` with the ``line`` that read it. A form that
+    asks for a ``float`` shows ``nan``.
 
-    >>> f"{UnknownNumber('train.py:3') / 2:.3f}"
-    'unknown'
+    >>> number = UnknownNumber("train.py:3") / 2
+    >>> f"{number:.3f}", "%.3f" % number
+    ('unknown', 'nan')
     """
 
     __slots__ = ("_line",)
@@ -55,8 +61,24 @@ class UnknownNumber:
             hint=NO_DATA,
         )
 
-    __bool__ = __float__ = __int__ = __index__ = __hash__ = _needed
+    def __float__(self) -> float:
+        """Return no number for ``%.3f`` to show."""
+        return nan if _is_shown(currentframe()) else self._needed()
+
+    __bool__ = __int__ = __index__ = __hash__ = _needed
     __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _needed
 
 
+def _is_shown(frame: FrameType | None) -> bool:
+    """Return whether the code that called a frame formats a text (``%``)."""
+    caller = None if frame is None else frame.f_back
+    if caller is None:
+        return False
+    return any(
+        instruction.offset == caller.f_lasti and instruction.argrepr in _FORMATS
+        for instruction in get_instructions(caller.f_code)
+    )
+
+
+_FORMATS = ("%", "%=")
 Number.register(UnknownNumber)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import logging
 import operator
 from collections.abc import Callable
 from numbers import Number
@@ -27,6 +28,11 @@ def _is_less(number: UnknownNumber) -> bool:
 
 def _is_three(number: UnknownNumber) -> bool:
     return number == 3
+
+
+def test_the_older_form_shows_no_number() -> None:
+    record = logging.LogRecord("", 0, "", 0, "loss %.3f", (_UNKNOWN,), None)
+    assert record.getMessage() == "loss nan"
 
 
 @pytest.mark.parametrize("decide", [bool, int, float, hash, operator.index, _is_less, _is_three])
