@@ -181,6 +181,10 @@ def _grouped_weights(model: LanguageModel, kind: LayerKind) -> Shapes:
     )
 
 
+RATING = ("index_query", "index_share")
+"""The weights that rate tokens; the others of an index make keys for the cache."""
+
+
 def _latent_weights(model: LanguageModel, _: LayerKind) -> Shapes:
     latent = model.latent
     has_rank = latent is not None and latent.query_rank

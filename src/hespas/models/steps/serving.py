@@ -17,7 +17,7 @@ from hespas.models.steps.cache import F8, Cache, cache_shapes
 from hespas.models.steps.products import ABSORBED, SMALL, STORED_TYPES, Grouped, stored_order
 from hespas.models.steps.sharding import Divided, dtype_named
 from hespas.models.steps.transformer import Transformer
-from hespas.models.weights import part_of
+from hespas.models.weights import RATING, part_of
 
 _MATRIX = 2
 """Weights of as many dimensions are products' own; others are norms' and biases'."""
@@ -125,10 +125,21 @@ def _stored_weight(decoder: Transformer, name: str, leaf: Any, dtype: str) -> An
     )
 
 
+def _beside_unread(model: LanguageModel, tokens: jax.Array, layers: Any) -> jax.Array:
+    """Hold the weights that would rate tokens in a step over too few to choose from."""
+    latent = model.latent
+    if latent is None or not latent.indexed_tokens or model.selects_tokens or model.masks_tokens:
+        return tokens
+    unread = [layer[name] for layer in layers for name in RATING if name in layer]
+    held, _ = jax.lax.optimization_barrier((tokens, unread))
+    return held
+
+
 def _step(
     decoder: Transformer, weights: Any, caches: Any, inputs: Any
 ) -> tuple[jax.Array, list[Any]]:
-    tokens, position, table = inputs["tokens"], inputs["position"], inputs.get("pages")
+    position, table = inputs["position"], inputs.get("pages")
+    tokens = _beside_unread(decoder.model, inputs["tokens"], weights["layers_first"])
     places = position + jnp.arange(tokens.shape[1])
     positions = jnp.broadcast_to(places, tokens.shape)
     batch = {"inputs": tokens, "positions": positions}

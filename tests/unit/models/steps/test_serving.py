@@ -343,6 +343,16 @@ def test_prompts_no_longer_than_what_an_index_chooses_are_not_rated() -> None:
     assert sorts(64) == 0
 
 
+@pytest.mark.parametrize("step", ["prefill", "decode"])
+def test_weights_of_an_index_that_is_not_asked_are_held(step: str) -> None:
+    def arguments(tokens: int) -> int:
+        length = {"sequence" if step == "prefill" else "context": str(tokens)}
+        program = exported(f"deepseek-v3-{step}", **{**SELECTED, "batch": "4"}, **length)
+        return len(program.main.body.arguments)
+
+    assert arguments(64) == arguments(LONG)
+
+
 def test_devices_multiply_the_tokens_that_chose_their_experts() -> None:
     options = {**FAMILIES["mixtral-8x7b"], "capacity_percent": "100", "mesh": "expert=2"}
     program = exported("mixtral-8x7b-decode", **options, context="64", batch="8", dropless="true")
