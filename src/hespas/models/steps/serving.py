@@ -130,9 +130,9 @@ def _beside_unread(model: LanguageModel, tokens: jax.Array, layers: Any) -> jax.
     latent = model.latent
     if latent is None or not latent.indexed_tokens or model.selects_tokens or model.masks_tokens:
         return tokens
-    unread = [layer[name] for layer in layers for name in RATING if name in layer]
-    held, _ = jax.lax.optimization_barrier((tokens, unread))
-    return held
+    weights = [layer[name] for layer in layers for name in RATING if name in layer]
+    tokens, _ = jax.lax.optimization_barrier((tokens, weights))
+    return tokens
 
 
 def _step(
