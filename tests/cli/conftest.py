@@ -10,8 +10,8 @@ import pytest
 
 from hespas.cli import progress
 from hespas.cli.commands import command_named, commands, run
+from hespas.cli.documented import COMMANDS
 from hespas.cli.flags import start_logging
-from hespas.cli.main import COMMANDS
 from hespas.cli.progress import Durations
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NoReturn
 
 from hespas.cli.resident import answered
@@ -51,32 +51,3 @@ def start(name: str, stage: str | None = None, flags: Sequence[str] = ()) -> NoR
 def _terminate(number: int, frame: object) -> NoReturn:  # noqa: ARG001 - the handler's signature
     """End as by Ctrl-C, so that half-written files are removed."""
     sys.exit(_SIGNAL_CODE + number)
-
-
-COMMANDS: Mapping[str, tuple[str, tuple[str, ...]]] = {
-    "hespas_chakra_gen": ("trace", ("--estimator-times",)),
-    "hespas_mlir_splitter": ("split", ()),
-    "hespas_mlir_analyzer": ("analyze", ()),
-}
-"""The stage of a documented command, and flags for its documented output."""
-
-
-def chakra_gen() -> None:
-    """Run ``hespas_chakra_gen`` as ``hespas trace``."""
-    start("hespas_chakra_gen", *COMMANDS["hespas_chakra_gen"])
-
-
-def mlir_splitter() -> None:
-    """Run ``hespas_mlir_splitter`` as ``hespas split``."""
-    start("hespas_mlir_splitter", *COMMANDS["hespas_mlir_splitter"])
-
-
-def mlir_analyzer() -> None:
-    """Run ``hespas_mlir_analyzer`` as ``hespas analyze``."""
-    start("hespas_mlir_analyzer", *COMMANDS["hespas_mlir_analyzer"])
-
-
-def estimator(method: str) -> None:
-    """Run ``python -m hespas.estimator.METHOD`` as ``hespas estimate --method METHOD``."""
-    name = f"python -m hespas.estimator.{method}"
-    start(name, "estimate", ("--estimator-times", "--method", method))

@@ -1,6 +1,6 @@
 """``python -m hespas.estimator.roofline`` is ``hespas estimate --method roofline``."""
 
-from hespas.cli.main import estimator
+from hespas.cli.documented import estimator
 
 if __name__ == "__main__":
     estimator("roofline")
