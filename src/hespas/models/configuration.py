@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache, partial
+from math import log
 from pathlib import Path
 from typing import Any, cast
 
@@ -259,6 +260,10 @@ def _network(fields: Fields, name: str) -> Configuration:
     )
 
 
+_NEAR = 0.5
+"""The part of what an unknown family's fields say that a near one must have, too."""
+
+
 def _unknown_family(family: str, values: Mapping[str, Any], location: str) -> ConfigError:
     if not family:
         return ConfigError(
@@ -268,21 +273,38 @@ def _unknown_family(family: str, values: Mapping[str, Any], location: str) -> Co
         )
 
     plain = family.removesuffix("_text")
-    shipped, own_fields = _shipped_fields(), _structural(set(values))
-    alike = {
-        name: len(own_fields & shipped_fields) / len(own_fields | shipped_fields)
-        for name, shipped_fields in shipped.items()
-    }
     close = [name for name in nearest(plain, (*DECODERS, *NETWORKS)) if _is_one_letter(name, plain)]
-    likest = close[0] if close else max(alike, key=lambda name: alike[name])
-    extra = sorted(own_fields - shipped.get(likest, own_fields))
-    differs = f", which has no {', '.join(extra[:5])}" if extra else ""
+    shipped, own_fields = _shipped_fields(), _structural(set(values))
+    likest = close[0] if close else _likest(own_fields, shipped)
+    near = "no family that is known is near"
+    if likest is not None:
+        extra = sorted(own_fields - shipped.get(likest, own_fields))
+        differs = f", which has no {', '.join(extra[:5])}" if extra else ""
+        near = f"the nearest that is known is {likest}{differs}"
     return ConfigError(
         f"model_type {family!r} is not known{_UNLIKE.get(plain, '')}",
         location=location,
-        hint=f"the nearest that is known is {likest}{differs}; torch:hf:DIRECTORY runs what the "
-        "library computes",
+        hint=f"{near}; torch:hf:DIRECTORY runs what the library computes",
     )
+
+
+def _likest(own_fields: set[str], shipped: Mapping[str, set[str]]) -> str | None:
+    """Return the family with most of the fields, None if none has the half of what they say.
+
+    A field says the more the fewer families have it.
+    """
+    families = Counter(name for fields in shipped.values() for name in fields)
+
+    def weight(fields: set[str]) -> float:
+        return sum(log((1 + len(shipped)) / max(1, families[name])) for name in fields)
+
+    def likeness(family: str) -> tuple[float, float]:
+        fields = shipped[family]
+        return weight(own_fields & fields), -weight(fields - own_fields)
+
+    likest = max(shipped, key=likeness)
+    is_near = weight(own_fields & shipped[likest]) >= _NEAR * weight(own_fields)
+    return likest if own_fields and is_near else None
 
 
 def _is_one_letter(first: str, second: str) -> bool:
