@@ -11,9 +11,17 @@ import pytest
 from hespas.errors import ConfigError
 from hespas.models.configuration import read_configuration
 
-DENSE = {"hidden_size": 2048, "num_hidden_layers": 24, "vocab_size": 65536}
-HEADS = {"num_attention_heads": 32, "num_key_value_heads": 8, "rms_norm_eps": 1e-5}
-EXPERTS = {"num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 1536}
+DENSE: dict[str, object] = {"hidden_size": 2048, "num_hidden_layers": 24, "vocab_size": 65536}
+HEADS: dict[str, object] = {
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "rms_norm_eps": 1e-5,
+}
+EXPERTS: dict[str, object] = {
+    "num_experts": 128,
+    "num_experts_per_tok": 8,
+    "moe_intermediate_size": 1536,
+}
 
 
 def hint(tmp_path: Path, fields: Mapping[str, object]) -> str:
