@@ -44,4 +44,4 @@ def test_experts_are_nearest_to_a_family_with_their_fields(tmp_path: Path) -> No
     ],
 )
 def test_states_of_rwkv_are_near_no_family(tmp_path: Path, fields: Mapping[str, object]) -> None:
-    assert hint(tmp_path, DENSE | fields).startswith("no family that is known is near")
+    assert hint(tmp_path, {**DENSE, **fields}).startswith("no family that is known is near")
