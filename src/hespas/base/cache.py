@@ -56,17 +56,13 @@ def code_digest(*folders: str) -> str:
     """Return a digest of code and tables in hespas' folders.
 
     It is a part of a key where these decide the content. Raises `FileNotFoundError` for a folder
-    without files.
+    that hespas lacks.
     """
     digest = sha256()
     home = Path(__file__).resolve().parents[1]
     for folder in folders:
-        files = [file for file in sorted((home / folder).rglob("*")) if file.is_file()]
-        if not files:
-            raise FileNotFoundError(f"hespas has no code in {folder}")
-        for file in files:
-            if "__pycache__" not in file.parts:
-                digest.update(file.read_bytes())
+        for path in sorted(path for path, *_ in _files_in(str(home / folder))):
+            digest.update(Path(path).read_bytes())
     return digest.hexdigest()
 
 
