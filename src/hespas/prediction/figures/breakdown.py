@@ -16,6 +16,7 @@ from typing import TypeVar
 
 from hespas.base.frozen import frozen
 from hespas.base.units import PS_PER_S
+from hespas.prediction.figures.communication import Communication, exposed_by_task
 from hespas.prediction.figures.schema import NO_NAME_ROW, KindRow, LayerRow, PhaseRow
 from hespas.prediction.result import Prediction
 from hespas.price.driver import Priced, Step
@@ -27,7 +28,7 @@ from hespas.program.types import size_bytes
 from hespas.split.names import carried, operation_names
 from hespas.split.regions import Collective, Compute
 from hespas.tasks.build import regions_of_tasks
-from hespas.tasks.graph import ReceiveTask, SendTask
+from hespas.tasks.graph import CollectiveTask
 
 K = TypeVar("K", bound=Hashable)
 
@@ -218,11 +219,10 @@ def _exposed(prediction: Prediction) -> Iterator[tuple[Op, float]]:
         return
     specified = timeline.as_specified or timeline.slowest
     regions = regions_of_tasks(prediction.graph, prediction.tasks)
-    of_stages = specified.graph.tasks if prediction.stages else ()
-    messages = {task.id for task in of_stages if isinstance(task, SendTask | ReceiveTask)}
-    for task, exposed_ps in specified.exposed_ps.items():
+    kinds = CollectiveTask if prediction.stages else Communication
+    for task, exposed_ps in exposed_by_task(specified, kinds).items():
         region = regions.get(task)
-        if exposed_ps and isinstance(region, Collective) and task not in messages:
+        if exposed_ps and isinstance(region, Collective):
             yield region.operation, exposed_ps / PS_PER_S
 
 

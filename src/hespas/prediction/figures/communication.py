@@ -226,8 +226,8 @@ def communication_rows(prediction: Prediction) -> list[CommunicationRow]:
     # A message between stages that nothing hides is a wait for another one, not communication.
     waited_ps: Mapping[int, int] = {}
     if prediction.stages:
-        waited_ps = _exposed_ps(device, SendTask | ReceiveTask)
-    exposed = _exposed_ps(device, CollectiveTask if prediction.stages else Communication)
+        waited_ps = exposed_by_task(device, SendTask | ReceiveTask)
+    exposed = exposed_by_task(device, CollectiveTask if prediction.stages else Communication)
     for task in _communication(device):
         kind = task.kind if isinstance(task, CollectiveTask) else None
         place = names.place(task)
@@ -264,7 +264,7 @@ def _communication(device: ClassTimeline) -> Iterator[Communication]:
             yield task
 
 
-def _exposed_ps(device: ClassTimeline, kinds: type | UnionType) -> Mapping[int, int]:
+def exposed_by_task(device: ClassTimeline, kinds: type | UnionType) -> Mapping[int, int]:
     """Return the time of each communication of some kinds that no computation hides."""
     exposed: Counter[int] = Counter()
     for task, (start, end) in exposed_communication(device, kinds):

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import msgspec
 import pytest
 
+from hespas import predict
 from hespas.frontend.load import load_per_device
 from hespas.prediction import composition
 from hespas.prediction.figures.breakdown import (
@@ -25,7 +26,7 @@ from hespas.prediction.figures.breakdown import (
     layer_rows,
     phase_rows,
 )
-from hespas.prediction.figures.schema import KindRow
+from hespas.prediction.figures.schema import IDLE, SLOWED, KindRow
 from hespas.prediction.figures.step import run_report
 from hespas.prediction.options import (
     EstimateOptions,
@@ -34,6 +35,7 @@ from hespas.prediction.options import (
     ReportOptions,
 )
 from hespas.prediction.result import Prediction
+from hespas.report.answers import full_report
 from hespas.report.run import kind_lines, layer_lines, phase_lines, run_text
 from hespas.sources.function import export_function
 from hespas.split.options import SplitOptions, SplitStrategy
@@ -214,6 +216,25 @@ def test_exposed_communication_has_its_layer() -> None:
     }
     (forward,) = phase_rows(found)
     assert forward.exposed_s == pytest.approx(prediction.exposed_communication_s)
+
+
+def test_a_moment_in_which_several_collectives_run_counts_once() -> None:
+    report = full_report(
+        predict(
+            "llama3-8b",
+            cluster="8xH100_80GB",
+            mesh="fsdp=4,tp=2",
+            software="megatron",
+            batch=1,
+            sequence=1024,
+            settings={"layers": "4", "vocabulary": "4096"},
+        )
+    )
+    others_s = sum(row.exposed_s for row in report.communication if row.kind in {IDLE, SLOWED})
+    assert others_s > 0
+    for rows in (report.phases, report.layers):
+        exposed_s = sum(row.exposed_s for row in rows)
+        assert exposed_s + others_s == pytest.approx(report.exposed_communication_s, rel=1e-6)
 
 
 COMPILED = ["llama3_100m_h100_4.hlo", "llama8b_h100_64.scan.hlo"]
