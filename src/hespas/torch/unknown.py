@@ -12,6 +12,8 @@ from typing import Any, NoReturn, Self
 from hespas.errors import UnsupportedError
 from hespas.torch.script import NO_DATA
 
+_FORMATS = ("%", "%=")
+
 
 class ValueUnknownError(UnsupportedError):
     """A program reads a value of a tensor without data."""
@@ -80,5 +82,4 @@ def _is_shown(frame: FrameType | None) -> bool:
     )
 
 
-_FORMATS = ("%", "%=")
 Number.register(UnknownNumber)
