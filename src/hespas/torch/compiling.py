@@ -9,8 +9,9 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import wraps
+from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +19,7 @@ from typing import Any
 import torch
 from torch._dynamo import device_interface
 from torch._dynamo.utils import counters
+from torch._dynamo.variables.optimizer import OptimizerVariable
 from torch._inductor import compile_fx, config, constant_folding, ir, output_code, select_algorithm
 from torch._inductor import utils as inductor_utils
 from torch._inductor.codegen import triton as triton_codegen
@@ -29,6 +31,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
 from hespas.torch.places import FORWARD, OPTIMIZER, RECOMPUTE, Place, Places, clean_name
+from hespas.torch.tape import local_tensor
 
 _guards: Any = torch._C._dynamo.guards
 _MARK = "_hespas_at"
@@ -79,6 +82,22 @@ def install_compilation(places: Places, properties: SimpleNamespace, *, count: i
     _fold_on_host()
     _decide_without_timing()
     _mark_origins(places)
+    _make_states_fake()
+
+
+def _make_states_fake() -> None:
+    """Let Dynamo make the states of an optimiser without data, as it does before it traces."""
+    original = OptimizerVariable.call_method
+
+    def call(variable: Any, translator: Any, name: str, *arguments: Any) -> Any:
+        parameters = chain.from_iterable(
+            group["params"] for group in variable.value.param_groups if name == "_init_group"
+        )
+        modes = (local_tensor(each).fake_mode for each in parameters)
+        with next(modes, nullcontext()):
+            return original(variable, translator, name, *arguments)
+
+    OptimizerVariable.call_method = call
 
 
 def _describe_device(properties: SimpleNamespace, count: int) -> None:

@@ -15,6 +15,7 @@ from torch_steps import (
     NET,
     TRAIN,
     bytes_after,
+    kernel_calls,
     needs_torch,
     operations,
     peak_bytes,
@@ -333,3 +334,17 @@ def train():
 """
     with pytest.raises(UnsupportedError, match="computes nothing on the device; move the model"):
         record(script)
+
+
+def test_a_compiled_optimizer_has_its_states() -> None:
+    script = COMPILED.replace(
+        "    optimizer = torch.optim.AdamW(net.parameters(), fused=True)\n",
+        "    optimizer = torch.optim.AdamW(net.parameters())\n"
+        "    update = torch.compile(optimizer.step)\n",
+    ).replace("        optimizer.step()\n", "        update()\n")
+    step = record(script)
+    updates = [call for call in kernel_calls(step) if call.phase == "optimizer"]
+    assert updates
+    # A compiled update counts its steps on the device, in f32.
+    states = bytes_after(step)["optimizer_state"]
+    assert states == 2 * bytes_after(step)["parameter"] + 4 * _TENSORS
