@@ -7,7 +7,7 @@ wait for it. A synchronous collective runs on the current stream.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any
@@ -68,6 +68,7 @@ _FACTORS = {
     dist.ReduceOp.MAX: lambda ranks: 1,
 }
 """By what a reduction over ranks with equal values multiplies them."""
+_GATHERS = ("all_gather", "all_gather_into_tensor", "all_gather_single")
 _SPLITS = ("input_split_sizes", "output_split_sizes")
 _PEERS = ("dst", "src")
 
@@ -277,6 +278,12 @@ class Groups:
             dist.init_process_group("fake")
 
 
+def received(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+    """Return what a collective writes: its outputs, or else all of its tensors."""
+    given = named_arguments(func, args, kwargs)
+    return [given[name] for name in _OUTPUTS if name in given] or list(given.values())
+
+
 def follow_values(values: DeviceValues) -> None:
     """Let what is known of a tensor be known after messages: all ranks have the same."""
     reduce, broadcast = dist.all_reduce, dist.broadcast
@@ -301,6 +308,23 @@ def follow_values(values: DeviceValues) -> None:
 
     distributed_c10d.all_reduce = dist.all_reduce = reduced
     distributed_c10d.broadcast = dist.broadcast = sent
+    for name in _GATHERS:
+        gathered = _gathering(getattr(dist, name), values)
+        setattr(dist, name, gathered)
+        setattr(distributed_c10d, name, gathered)
+
+
+def _gathering(gather: Callable[..., Any], values: DeviceValues) -> Callable[..., Any]:
+    @wraps(gather)
+    def gathered(output: Any, tensor: Any, *arguments: Any, **options: Any) -> Any:
+        known = values.known(tensor)
+        work = gather(output, tensor, *arguments, **options)
+        if known is not None:
+            for part in output if isinstance(output, list) else [output]:
+                values.repeat(part, known)
+        return work
+
+    return gathered
 
 
 def _group_of(given: Mapping[str, Any]) -> Any:

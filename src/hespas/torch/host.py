@@ -101,9 +101,10 @@ class DeviceValues:
                 return
         self.forget(written)
         if decided is not None:
-            self._put(result, decided)
+            self.put(result, decided)
 
-    def _put(self, tensor: Any, value: Any) -> None:
+    def put(self, tensor: Any, value: Any) -> None:
+        """Note what a device tensor has."""
         with unset_fake_temporarily():
             on_host = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
             self._values[tensor.untyped_storage()] = on_host.copy_(torch.as_tensor(value))
@@ -111,11 +112,19 @@ class DeviceValues:
     def scale(self, tensor: Any, known: Any, factor: int) -> None:
         """Note that a tensor has what it had, times a factor."""
         with unset_fake_temporarily():
-            scaled = known * factor
+            self._note_written(tensor, known * factor)
+
+    def repeat(self, tensor: Any, known: Any) -> None:
+        """Note that a tensor has what is known of another one, as often as it fits."""
+        with unset_fake_temporarily():
+            times = tensor.numel() // known.numel()
+            self._note_written(tensor, known.flatten().repeat(times).view(tensor.shape))
+
+    def _note_written(self, tensor: Any, value: Any) -> None:
         if isinstance(tensor, FakeTensor):
-            self._put(tensor, scaled)
+            self.put(tensor, value)
         else:
-            self.host.call(_aten.copy_.default, (tensor, scaled), {})
+            self.host.call(_aten.copy_.default, (tensor, value), {})
 
     def forget(self, written: Any) -> None:
         """Note that something writes tensors: their values are not known any more."""

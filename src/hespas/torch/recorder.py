@@ -30,10 +30,11 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.distributed.tensor._sharding_prop import ShardingPropagator
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
 
 from hespas.errors import UnsupportedError
 from hespas.program.recorded import HostWait, Operation
-from hespas.torch.groups import NAMESPACES, Groups
+from hespas.torch.groups import NAMESPACES, Groups, received
 from hespas.torch.host import DeviceValues, tensors_in, written_arguments
 from hespas.torch.places import Places, user_frame
 from hespas.torch.script import NO_DATA
@@ -72,6 +73,7 @@ _RANDOM = {
     run_dtensor_rng_op: lambda start, end, called, *args, **kwargs: called(*args, **kwargs),
 }
 """What calls operations with random numbers: compiled code twice, and a DTensor for its part."""
+_MASKS = (torch.bool, torch.uint8)
 _NOT_OF_DEVICE = ("prim", "profiler", "prims")
 
 
@@ -143,15 +145,12 @@ class Recorder(TorchDispatchMode):
         if func is _aten._local_scalar_dense.default:
             return self._value(args[0])
         if func.namespace in NAMESPACES:
-            self._values.forget((args, kwargs))
+            self._values.forget(received(func, args, kwargs))
             return self._groups.call(func, args, kwargs)
         try:
             result = _shaped(func, args, kwargs)
         except (DataDependentOutputException, DynamicOutputShapeException) as error:
-            if func is _aten.equal.default and self._values.decide(func, args, kwargs):
-                self._wait_for_value("the step compares values")
-                return self._values.computed(func, args, kwargs)
-            raise self._without_data(f"{operation_name(func)} needs a tensor's values") from error
+            return self._of_known_shape(func, args, kwargs, error)
         except NotImplementedError as error:
             raise UnsupportedError(
                 f"torch does not know the shapes of {operation_name(func)} without a GPU",
@@ -162,6 +161,43 @@ class Recorder(TorchDispatchMode):
         self._values.note(func, args, kwargs, result)
         self._record(func, args, kwargs, result)
         return result
+
+    def _of_known_shape(
+        self, func: Any, args: Any, kwargs: Mapping[str, Any], error: Exception
+    ) -> Any:
+        """Return a result whose shape follows from known values; else raise what needs them."""
+        if self._values.decide(func, args, kwargs):
+            return self._decided(func, args, kwargs)
+        indices: Sequence[Any] | None = None
+        if func is _aten.index.Tensor:
+            indices = args[1]
+        elif func is _aten.masked_select.default and args[0].shape == args[1].shape:
+            indices = args[1:2]
+        if indices is None or not all(map(self._is_position, indices)):
+            raise self._without_data(f"{operation_name(func)} needs a tensor's values") from error
+        with self:
+            return _aten.index.Tensor(args[0], list(_positions(indices)))
+
+    def _decided(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
+        """Return a result whose shape known values decide, which the host waits for."""
+        self._wait_for_value("the step reads a value")
+        computed = self._values.computed(func, args, kwargs)
+        device = next(tensors_in((args, kwargs))).device
+
+        def without_data(value: Any) -> Any:
+            if not isinstance(value, torch.Tensor):
+                return value
+            result = torch.empty_like(value, device=device)
+            self._values.put(result, value)
+            return result
+
+        result = tree_map(without_data, computed)
+        self._record(func, args, kwargs, result)
+        return result
+
+    def _is_position(self, index: Any) -> bool:
+        """Return whether an index is none, has integers, or is a mask whose values are known."""
+        return index is None or index.dtype not in _MASKS or self._values.of(index) is not index
 
     def _record(self, func: Any, args: Any, kwargs: Mapping[str, Any], result: Any) -> None:
         outputs = list(tensors_in((result, written_arguments(func, args, kwargs))))
@@ -223,6 +259,15 @@ class Recorder(TorchDispatchMode):
             hint=f"{NO_DATA}; values are known of tensors with up to 65,536 elements that the "
             'script makes on the host and copies (.to("cuda")), and of what follows from them',
         )
+
+
+def _positions(indices: Sequence[Any]) -> Iterator[Any]:
+    """Yield indices with the positions of masks in their place, as torch's kernels have them."""
+    for index in indices:
+        if index is None or index.dtype not in _MASKS:
+            yield index
+        else:
+            yield from index.nonzero().unbind(1)
 
 
 def _is_composed(func: Any) -> bool:

@@ -37,7 +37,7 @@ def test_what_follows_from_the_hosts_values_is_known() -> None:
     waits = [call for call in step.calls if isinstance(call, HostWait)]
     assert [wait.reason for wait in waits] == [
         "the step reads a value",
-        "the step compares values",
+        "the step reads a value",
     ]
     assert len(operations(step, "aten::div")) == 1
 
@@ -152,6 +152,44 @@ def train():
     assert [wait.reason for wait in waits] == ["the step reads a value"] * 4
 
 
+def test_shapes_follow_from_known_masks() -> None:
+    script = """
+import torch
+
+def train():
+    labels = torch.tensor([[1, 5, 7, -100], [2, -100, -100, 3]]).cuda()
+    hidden = torch.randn(2, 4, 64, device="cuda", requires_grad=True)
+    def step():
+        mask = labels != -100
+        kept = hidden[mask]
+        assert kept.shape == (5, 64)
+        assert labels[mask].shape == (5,) == torch.masked_select(labels, mask).shape
+        assert torch.unique(labels[mask]).shape == (5,)
+        assert hidden[..., 0].masked_select(mask).shape == (5,)
+        assert (labels == 7).nonzero()[0, 1].item() == 2
+        kept.sum().backward()
+    return step
+"""
+    step = record(script, eager=True)
+    (gathered,) = [
+        call for call in operations(step, "aten::index.Tensor") if len(call.outputs[0].shape) == 2
+    ]
+    assert gathered.outputs[0].shape == (5, 64)
+    assert operations(step, "aten::nonzero")
+
+
+def test_shapes_do_not_follow_from_unknown_masks() -> None:
+    script = """
+import torch
+
+def train():
+    x = torch.randn(64, device="cuda")
+    return lambda: x[x > 0].sum()
+"""
+    with pytest.raises(UnsupportedError, match=r"train.py:6: aten::index.Tensor needs a tensor's"):
+        record(script, eager=True)
+
+
 def test_ranks_have_the_same_values() -> None:
     script = """
 import torch
@@ -163,6 +201,10 @@ def train():
     dist.all_reduce(counts[1], dist.ReduceOp.AVG)
     dist.broadcast(counts[2], 0)
     assert [count.item() for count in counts] == [24.0, 3.0, 3.0]
+    whole, parts = torch.empty(8, device="cuda"), [torch.empty(1, device="cuda")] * 8
+    dist.all_gather_into_tensor(whole, counts[1])
+    dist.all_gather(parts, counts[1])
+    assert whole.sum().item() == 24.0 == sum(part.item() for part in parts)
     return lambda: counts[0].mul_(2)
 """
     assert operations(record(script, eager=True, devices=8), "aten::mul_")
