@@ -72,4 +72,6 @@ def check_sums(report: RunReport) -> None:
     assert exposed_s["idle"] == pytest.approx(report.stage_wait_s, rel=1e-6)
     assert exposed_s["communication"] == pytest.approx(report.exposed_communication_s, rel=1e-6)
     assert report.stage_wait_s > 0
+    for rows in (report.kinds, report.phases, report.layers):
+        assert sum(row.time_s for row in rows) == pytest.approx(report.compute_s, rel=1e-6)
     assert sum(bound_parts(report).values()) == pytest.approx(1)

@@ -36,6 +36,7 @@ class PartCost:
     """The costs of a model's part, and its predictions.
 
     ``update`` is the time of the optimiser's step, ``footprint`` the memory of a device.
+    ``accumulation_ps`` of a micro-batch's passes adds gradients to their sums, in no program.
     ``programs`` are one of the whole part, or those of its layers.
     """
 
@@ -43,6 +44,7 @@ class PartCost:
     update: Spent
     footprint: Footprint
     programs: tuple[PricedProgram, ...]
+    accumulation_ps: int = 0
 
 
 @frozen
@@ -155,6 +157,13 @@ class PipelinePrediction:
     def compute_s(self) -> float:
         """The time that the stage that computes longest computes."""
         return self.spent(self.busiest).compute_ps / PS_PER_S
+
+    @property
+    def accumulation_s(self) -> float:
+        """The time in which it adds gradients to their sums, of its computation."""
+        costs = [self.costs[part] for part in self.cut.parts_of(self.busiest)]
+        each_ps = sum(cost.accumulation_ps for cost in costs)
+        return each_ps * self.cut.schedule.micro_batches / PS_PER_S
 
     @property
     def _exposed_ps(self) -> int:

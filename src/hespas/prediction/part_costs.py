@@ -173,7 +173,8 @@ def _priced(cut: Cut, part: Part, store: Store | None) -> _Priced:
         inputs = _prediction(cut, part, PartProgram.INPUTS, store)
         _, of_inputs = passes(inputs)
         weights, backward = backward.less(of_inputs), backward.less(backward.less(of_inputs))
-    _, of_update = spent_by_phase(update, pieces=1)
+    # What casts weights after the step has no phase in its name, and is of the update all the same.
+    of_update = sum(spent_by_phase(update, pieces=1), NOTHING)
     return _Priced(
         both=both,
         update=update,
@@ -204,6 +205,7 @@ def _cost(cut: Cut, part: Part, programs: Sequence[tuple[_Priced, int]]) -> Part
     return PartCost(
         passes=passes,
         update=of_update,
+        accumulation_ps=accumulation.compute_ps,
         footprint=replace(memory, working_bytes=memory.working_bytes + waiting_bytes),
         programs=tuple(
             PricedProgram(passes=priced.both, update=priced.update, times=times)

@@ -12,7 +12,7 @@ from hespas.models.model import parse_mesh
 from hespas.prediction.answer import PipelinePrediction
 from hespas.prediction.cutting import cut_of
 from hespas.prediction.figures.step import run_report
-from hespas.prediction.options import PredictOptions, ReportOptions
+from hespas.prediction.options import CompileChoice, Fidelity, PredictOptions, ReportOptions
 from hespas.prediction.part_costs import layers_alone
 from hespas.prediction.staged import predict_pipeline
 from hespas.sources.options import ModelOptions
@@ -30,6 +30,15 @@ def of_layers(*, scan: bool | None, settings: dict[str, str] | None = None) -> P
 def of_windows(*, scan: bool | None) -> PredictOptions:
     asked = of_layers(scan=scan, settings=WINDOWS)
     return replace(asked, program=replace(asked.program, file=Path("gemma3-12b")))
+
+
+def test_all_of_the_programs_of_libraries_is_in_the_step_and_in_its_tables() -> None:
+    """Casts of weights behind the update have no phase in their names."""
+    asked = replace(of_layers(scan=None), compile=CompileChoice(fidelity=Fidelity.LIBRARY))
+    report = run_report(predict_pipeline(asked))
+    for rows in (report.kinds, report.phases, report.layers):
+        assert sum(row.time_s for row in rows) == pytest.approx(report.compute_s, rel=1e-6)
+    assert any(row.path == "sums of gradients" for row in report.layers)
 
 
 @pytest.mark.parametrize("asked", [of_layers, of_windows])

@@ -69,6 +69,9 @@ class Breakdown:
     by_kind: Mapping[str, Amount]
 
 
+_SUMS = "sums of gradients"
+
+
 def breakdown(prediction: Prediction) -> Breakdown:
     """Return a step's amounts by name and by kind."""
     names = operation_names(prediction.graph)
@@ -102,6 +105,17 @@ def joined_breakdown(parts: Iterable[tuple[Breakdown, float, float]]) -> Breakdo
         for kind, amount in part.by_kind.items():
             by_kind.setdefault(kind, Amount()).add(amount, times)
     return Breakdown(by_name=by_name, by_kind=by_kind)
+
+
+def with_sums_of_gradients(parts: Breakdown, time_s: float) -> Breakdown:
+    """Add what adds gradients of micro-batches to their sums, in no program."""
+    if not time_s:
+        return parts
+    name = Named(phase=Phase.BACKWARD, path=(), operation=_SUMS)
+    amount = Amount(time_s=time_s)
+    return Breakdown(
+        by_name={**parts.by_name, name: amount}, by_kind={**parts.by_kind, _SUMS: amount}
+    )
 
 
 def amounts_of(prediction: Prediction) -> Iterator[tuple[Op, Amount, float]]:

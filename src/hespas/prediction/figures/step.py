@@ -32,6 +32,7 @@ from hespas.prediction.figures.breakdown import (
     kind_rows,
     layer_rows,
     phase_rows,
+    with_sums_of_gradients,
 )
 from hespas.prediction.figures.communication import communication_rows
 from hespas.prediction.figures.expected import expected_error
@@ -244,6 +245,8 @@ def run_report(
         (breakdown(program.prediction), program.times, program.exposed_share)
         for program in programs
     )
+    if not isinstance(prediction, Prediction):
+        parts = with_sums_of_gradients(parts, prediction.accumulation_s)
     return msgspec.structs.replace(
         report,
         kinds=kind_rows(parts),
