@@ -122,6 +122,8 @@ _TABLE_OF_TYPE = {
 """The type whose measured table serves a type; other types are scaled from bf16."""
 
 _GEMM = "gemm."
+_MOST_REACHED = 2.0
+"""No part was measured to reach more of its peak than twice what another does of its own."""
 _KIND_FACTORS = ("all", "gemm", "attention", "kernels")
 
 
@@ -171,6 +173,13 @@ class MeasuredTables:
         self._check("factor", self.factors, known)
         of_products = [name.removeprefix(_GEMM) for name in known if name.startswith(_GEMM)]
         self._check("type of reached products", self.reached, of_products)
+        for name, share in self.reached.items():
+            if share > _MOST_REACHED:
+                raise HardwareError(
+                    f"reached.{name} is {share:g}",
+                    location=self.location or self.part,
+                    hint=f"give a share of at most {_MOST_REACHED:g}, as 0.65 for 65 %",
+                )
 
     def _check(self, what: str, names: Iterable[str], known: Sequence[str]) -> None:
         for name in names:

@@ -173,6 +173,11 @@ def test_what_large_products_reach_slows_none_that_wait_for_memory(kind: str, sh
     assert time_us(model, *thin, kind=kind) == time_us(as_tables, *thin, kind=kind)
 
 
+def test_a_share_in_per_cent_is_refused() -> None:
+    with pytest.raises(HardwareError, match=r"reached\.bf16 is 65; give a share of at most 2, as"):
+        MeasuredTables(part="H200_SXM", reached={"bf16": 65})
+
+
 def test_a_rate_of_an_unknown_type_is_refused() -> None:
     with pytest.raises(HardwareError, match=r"no type of reached products 'bf17'; did .*'bf16'"):
         MeasuredTables(part="H200_SXM", reached={"bf17": 0.5})
