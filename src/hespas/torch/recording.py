@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from inspect import currentframe
 from math import prod
 from pathlib import Path
@@ -95,7 +96,7 @@ def record_step(request: StepRequest) -> tuple[bytes, list[str]]:
     _refuse_extensions(places)
     _refuse_what_needs_a_gpu(places)
     try:
-        tokens, host_updates = _run(request, places, groups, values)
+        facts = _run(request, places, groups, values)
         compiled = kernels.recorded(tape.calls)
     except (Exception, SystemExit) as error:
         raise in_words(error, user_line(error, root), location=request.module) from error
@@ -110,21 +111,30 @@ def record_step(request: StepRequest) -> tuple[bytes, list[str]]:
         kernels=(*compiled, *launched.recorded(tape.calls)),
         is_compiled=bool(compiled),
         uncompiled=uncompiled(root),
-        host_updates=host_updates,
+        host_updates=facts.host_updates,
         versions={"torch": str(torch.__version__), "triton": installed_version("triton") or ""},
-        tokens=tokens,
+        tokens=facts.tokens,
         pipeline=stages.pipeline,
+        notes=facts.notes,
     )
     del choices
     return encode_recorded(step), [*_user_files(), *_script(request)]
 
 
-def _run(
-    request: StepRequest, places: Places, groups: Groups, values: DeviceValues
-) -> tuple[int | None, int]:
-    """Record the second step; return its tokens, and how many numbers the host updates."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Facts:
+    """What is known at the end of a step: modules and optimisers may be gone after it."""
+
+    tokens: int | None = None
+    host_updates: int
+    notes: tuple[str, ...]
+
+
+def _run(request: StepRequest, places: Places, groups: Groups, values: DeviceValues) -> _Facts:
+    """Record the second step."""
     tape = groups.streams.tape
     location = f"{request.module}:{request.function}".removesuffix(":")
+    facts: list[_Facts] = []
 
     def begin() -> None:
         groups.end_step()
@@ -139,19 +149,20 @@ def _run(
             _refuse_nothing(tape, location)
         _mark_lasting(tape, places)
         tape.stop()
+        facts.append(_Facts(host_updates=_host_updates(places), notes=tuple(_notes(places))))
 
     with fake_mode(), Recorder(tape, places, groups, values):
         loop, step = Loop(tape, begin, end), None
         with loop.followed(), unknown_numbers(places):
             step = _made(request, loop, location)
         if step is None:
-            return None, _host_updates(places)
+            return facts[0]
         _refuse_prints(places)
         step()
         begin()
         step()
         end()
-    return getattr(step, "tokens", None), _host_updates(places)
+    return replace(facts[0], tokens=getattr(step, "tokens", None))
 
 
 def _made(request: StepRequest, loop: Loop, location: str) -> Callable[[], Any]:
@@ -162,6 +173,15 @@ def _made(request: StepRequest, loop: Loop, location: str) -> Callable[[], Any]:
     function = load_function(request.module, request.function)
     arguments = read_arguments(function, request.arguments, location=location)
     return step_of(function(**arguments), has_begun=loop.has_begun, location=location)
+
+
+def _notes(places: Places) -> Iterator[str]:
+    """Yield what is recorded otherwise than it runs on GPUs."""
+    if any(isinstance(module, torch.nn.RNNBase) for module in places.modules):
+        yield (
+            "computation: torch.nn's LSTM, GRU and RNN are recorded token by token; cuDNN has fewer"
+            " kernels for them, and takes less time"
+        )
 
 
 def _refuse_nothing(tape: Tape, location: str) -> None:

@@ -121,6 +121,16 @@ if __name__ == "__main__":
 """
 
 
+def test_parameters_that_the_host_updates_are_counted_of_a_loop_too() -> None:
+    script = (
+        _LOOP.replace("    net = Net", "    own = nn.Linear(8, 8)\n    net = Net")
+        .replace("AdamW(net.parameters()", "AdamW([*net.parameters(), *own.parameters()]")
+        .replace(", fused=True", "")
+        .replace("loss.backward()", "(loss + own.weight.sum().to(loss)).backward()")
+    )
+    assert record(script, "").host_updates == 8 * 8 + 8
+
+
 def test_spawned_ranks_are_the_clusters() -> None:
     step = record(_SPAWNED, "", devices=4)
     assert [call.ranks for call in collectives(step)] == [(0, 1, 2, 3)]

@@ -348,3 +348,16 @@ def test_a_compiled_optimizer_has_its_states() -> None:
     # A compiled update counts its steps on the device, in f32.
     states = bytes_after(step)["optimizer_state"]
     assert states == 2 * bytes_after(step)["parameter"] + 4 * _TENSORS
+
+
+def test_recurrent_layers_are_said_to_be_longer_than_cudnns() -> None:
+    script = """
+import torch
+
+def train():
+    net = torch.nn.LSTM(64, 64).cuda()
+    return lambda: net(torch.zeros(4, 2, 64, device="cuda"))[0].sum().backward()
+"""
+    (note,) = record(script, eager=True).notes
+    assert "recorded token by token; cuDNN has fewer kernels" in note
+    assert record(TRAIN).notes == ()
