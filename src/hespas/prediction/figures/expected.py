@@ -133,15 +133,20 @@ def _of_engines() -> str:
     )
 
 
-def _is_compiled_decoder(prediction: Prediction | PipelinePrediction) -> bool:
-    """Return whether a recorded step is as the published ones: compiled, with attention.
+def _is_like_recorded(prediction: Prediction | PipelinePrediction) -> bool:
+    """Return whether a recorded step is as the published ones.
 
-    Steps of recorded stages are not among them.
+    They have attention, and none waits for its launches, or for other stages.
     """
     if not isinstance(prediction, Prediction) or prediction.stages:
         return False
-    program = prediction.graph.program
-    return bool(program.kernels) and any(map(attentions, program.main.body.operations))
+    operations = prediction.graph.program.main.body.operations
+    is_launched_late = prediction.launch_wait_s > _LATE * prediction.step_time_s
+    return not is_launched_late and any(map(attentions, operations))
+
+
+_LATE = 0.1
+"""The share of a step that waits for launches, from which they decide it."""
 
 
 def _group_name(prediction: Prediction | PipelinePrediction) -> str | None:
@@ -152,7 +157,7 @@ def _group_name(prediction: Prediction | PipelinePrediction) -> str | None:
     is_compared = prediction.options.estimate.method is None and kind is not StepKind.INFERENCE
     # On TPUs, modelled kernels of other programs than models are several times too short or long.
     is_other = name == "xla_tpu" and prediction.fidelity == "fused" and kind is StepKind.UNKNOWN
-    is_unlike = prediction.fidelity == "recorded" and not _is_compiled_decoder(prediction)
+    is_unlike = prediction.fidelity == "recorded" and not _is_like_recorded(prediction)
     if name is None or not is_compared or is_other or is_unlike:
         return None
     return _WITH_EXPERTS if name == "library" and kind is StepKind.TRAINING_WITH_EXPERTS else name
