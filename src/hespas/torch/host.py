@@ -93,15 +93,16 @@ class DeviceValues:
         if not isinstance(result, FakeTensor) or func.is_view:
             self.forget(written)
             return
-        decided = _of_finite(func, args) if result.numel() <= _MOST_ELEMENTS else None
-        if decided is None and self.decide(func, args, kwargs):
-            # In place, known values change with it.
-            decided = self.computed(func, args, kwargs)
-            if written:
-                return
+        if self.decide(func, args, kwargs):
+            computed = self.computed(func, args, kwargs)
+            # In place, known values have changed with it.
+            if not written:
+                self.put(result, computed)
+            return
         self.forget(written)
-        if decided is not None:
-            self.put(result, decided)
+        of_finite = _of_finite(func, args) if result.numel() <= _MOST_ELEMENTS else None
+        if of_finite is not None:
+            self.put(result, of_finite)
 
     def put(self, tensor: Any, value: Any) -> None:
         """Note what a device tensor has."""

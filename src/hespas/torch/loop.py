@@ -8,7 +8,7 @@ import sys
 from argparse import ArgumentParser
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -44,12 +44,12 @@ class Loop:
     begin: Callable[[], None]
     end: Callable[[], None]
     has_ended: bool = False
-    _optimizers: list[Any] = field(default_factory=list[Any])
+    _optimizer: Any = None
 
     @property
     def has_begun(self) -> bool:
         """Whether an optimiser has made an update."""
-        return bool(self._optimizers)
+        return self._optimizer is not None
 
     @contextmanager
     def followed(self) -> Generator[None]:
@@ -64,10 +64,10 @@ class Loop:
             handle.remove()
 
     def _updated(self, optimizer: Any, *_arguments: Any) -> None:
-        if not self._optimizers:
-            self._optimizers.append(optimizer)
+        if self._optimizer is None:
+            self._optimizer = optimizer
             self.begin()
-        elif optimizer is self._optimizers[0] and not self.has_ended and self._has_gradients():
+        elif optimizer is self._optimizer and not self.has_ended and self._has_gradients():
             self.end()
             self.has_ended = True
         if self.has_ended:

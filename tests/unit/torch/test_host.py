@@ -143,13 +143,14 @@ def train():
         loss.backward()
         torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0, error_if_nonfinite=True)
         assert torch.isfinite(loss) and not torch.isnan(loss).any()
+        assert torch.tensor([float("inf")]).cuda().isinf().all()
         overflows = torch.zeros(1, device="cuda").bool()
         overflows.logical_or_(loss.isinf())
         assert not overflows.item()
     return step
 """
     waits = [call for call in record(script, eager=True).calls if isinstance(call, HostWait)]
-    assert [wait.reason for wait in waits] == ["the step reads a value"] * 4
+    assert [wait.reason for wait in waits] == ["the step reads a value"] * 5
 
 
 def test_shapes_follow_from_known_masks() -> None:
