@@ -95,7 +95,7 @@ def load_per_device(
         return replace(
             loaded, program=msgspec.structs.replace(loaded.program, global_facts=global_facts)
         )
-    tail = loaded.tail
+    tail = loaded.tail if options.divides_end else None
     head = None if tail is None else _head(parsed, source, tail, name)
     if head is not None:
         parsed, source = head

@@ -67,7 +67,9 @@ class LoadOptions:
     (every loop of unknown count) to its iterations. ``branch_weights`` maps a branch operation's
     line or instruction, or ``""``, to the share of each branch; the shares add to 1. With
     ``false_first`` the weights of a branch on a predicate are (false, true), as in the ``case``
-    that XLA compiled; a ``conditional`` of HLO has true first.
+    that XLA compiled; a ``conditional`` of HLO has true first. With ``divides_end`` the
+    elementwise end of a sharded program needs no partitioner: values before it are divided as
+    those that it changes (`hespas.frontend.stablehlo.tail`), as in steps of hespas' own models.
     """
 
     trip_counts: Mapping[str, int] = field(default_factory=dict[str, int])
@@ -75,6 +77,7 @@ class LoadOptions:
         default_factory=dict[str, tuple[float, ...]]
     )
     false_first: bool = False
+    divides_end: bool = False
 
     def __post_init__(self) -> None:
         for count in self.trip_counts.values():

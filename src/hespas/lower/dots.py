@@ -178,16 +178,17 @@ OPENED_SMALL = Pattern(kinds=("dot_general",), change=_opened_small)
 
 
 def _without_units(op: Op, _uses: Uses) -> Sequence[Op] | None:
-    """Return a batched product without free dimensions of size 1 beside others.
+    """Return the product of one new token with a cache without free dimensions of size 1.
 
-    With them it would turn its other operand, such as a cache that one new token is compared with.
+    With them it would turn the cache. Products of many tokens keep them, and turn what they read,
+    as attention without a kernel of its own does that XLA compiles (tests of `layouts`).
     Source: openxla/xla, ``AlgebraicSimplifier`` (RemoveDegenerateDimensionFromDot, Apache License
     2.0).
     """
     if not isinstance(op.attrs, DotAttrs) or not op.attrs.lhs_batching:
         return None
     sides = sides_of(op, op.attrs)
-    if not any(len(side.free) > 1 and 1 in side.sizes(side.free) for side in sides):
+    if not any(map(_is_of_one_token, sides)):
         return None
     lhs, rhs = (side.without_units() for side in sides)
     attrs = replace(
@@ -207,6 +208,14 @@ def _without_units(op: Op, _uses: Uses) -> Sequence[Op] | None:
     return build.making(op.results[0], build.reshape(value, shape_of(op.results[0])))
 
 
+def _is_of_one_token(side: Side) -> bool:
+    """Return whether a side has free dimensions of size 1 beside at most one group of heads."""
+    sizes = side.sizes(side.free)
+    return len(sizes) > 1 and 1 in sizes and prod(sizes) <= _MOST_HEADS
+
+
+_MOST_HEADS = 64
+"""Of a group that shares keys and values."""
 WITHOUT_UNITS = Pattern(kinds=("dot_general",), change=_without_units)
 
 

@@ -43,7 +43,7 @@ from hespas.prediction.options import (
     Fidelity,
     PredictOptions,
 )
-from hespas.prediction.workload import source_of, target_of
+from hespas.prediction.workload import model_of_program, source_of, target_of
 from hespas.price.methods import method_named
 from hespas.program.attrs import CallAttrs, CaseAttrs, WhileAttrs
 from hespas.program.groups import groups_along
@@ -304,6 +304,7 @@ def _read(content: bytes, options: PredictOptions, *, false_first: bool = False)
         trip_counts=options.program.trip_counts,
         branch_weights=options.program.branch_weights,
         false_first=false_first,
+        divides_end=model_of_program(options) is not None,
     )
     name, cache_dir = str(options.program.file), made_directory(options.estimate)
     return load_per_device(content, name=name, options=overrides, cache_dir=cache_dir)

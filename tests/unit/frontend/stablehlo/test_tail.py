@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hespas.frontend.load import load_per_device
-from hespas.frontend.overrides import NO_OPTIONS, Unpartitioned
+from hespas.frontend.overrides import NO_OPTIONS, LoadOptions, Unpartitioned
 from hespas.frontend.stablehlo import tail
 from hespas.frontend.stablehlo.load import read_stablehlo
 from hespas.models.model import parse_mesh
@@ -28,6 +28,7 @@ from hespas.sources.options import ModelOptions
 from hespas.xla.mlir.module import parse_mlir
 from small_models import EXPERTS, SMALL
 
+_CUT = LoadOptions(divides_end=True)
 _ALIKE = '{"tp"}, {"data", "fsdp"}'
 _ARRAY, _NUMBER = "tensor<8x4xf32>", "tensor<f32>"
 
@@ -91,9 +92,9 @@ def test_operations_stand_where_xla_puts_them(
 ) -> None:
     source = _step(sharding)
     assert _tail_of(source) is not None
-    own = load_per_device(source, name="step").program
+    own = load_per_device(source, name="step", options=_CUT).program
     _whole(monkeypatch)
-    by_xla = load_per_device(source, name="step").program
+    by_xla = load_per_device(source, name="step", options=_CUT).program
     assert _described(own) == _described(by_xla)
     assert own.aliases == by_xla.aliases
 
@@ -121,9 +122,9 @@ def test_the_partitioner_sees_chlo(place: bytes, monkeypatch: pytest.MonkeyPatch
     if place == b"%sum = ":
         value = b"%weights : tensor<8x4xf32> -> tensor<8x4xf32>"
     source = _step(_ALIKE).replace(place, b"%erf = chlo.erf " + value + b"\n" + place)
-    own = load_per_device(source, name="step").program
+    own = load_per_device(source, name="step", options=_CUT).program
     _whole(monkeypatch)
-    assert _described(own) == _described(load_per_device(source, name="step").program)
+    assert _described(own) == _described(load_per_device(source, name="step", options=_CUT).program)
 
 
 def _collectives(prediction: Prediction) -> Counter[str]:
