@@ -43,7 +43,7 @@ from hespas.prediction.options import (
     Fidelity,
     PredictOptions,
 )
-from hespas.prediction.workload import model_of_program, source_of, target_of
+from hespas.prediction.workload import source_of, target_of
 from hespas.price.methods import method_named
 from hespas.program.attrs import CallAttrs, CaseAttrs, WhileAttrs
 from hespas.program.groups import groups_along
@@ -97,8 +97,9 @@ def load(options: PredictOptions, *, source: bytes | None = None) -> Program:
         workload = Workload(name=str(file), content=source)
     content = workload.content
     plan = _plan_of(content, options)
+    divides_end = isinstance(origin, ModelSource)
     try:
-        load_planned = partial(_loaded, content, plan, options)
+        load_planned = partial(_loaded, content, plan, options, divides_end=divides_end)
         loaded = loaded_once(load_planned, content, plan, options)
     except HespasError as error:
         error.location = error.location or str(file)
@@ -202,7 +203,7 @@ def read_kernels(file: Path) -> CompiledKernels:
     return kernels
 
 
-def _loaded(content: bytes, plan: Plan, options: PredictOptions) -> Loaded:
+def _loaded(content: bytes, plan: Plan, options: PredictOptions, *, divides_end: bool) -> Loaded:
     """Return the program as planned, or its allowed fallback."""
     if plan.fidelity is Fidelity.COMPILED:
         try:
@@ -211,7 +212,7 @@ def _loaded(content: bytes, plan: Plan, options: PredictOptions) -> Loaded:
             if not plan.may_fall_back:
                 raise
             plan = fallen_back(error.message)
-    loaded = _read(content, options)
+    loaded = _read(content, options, divides_end=divides_end)
     program = loaded.program
     if program.is_scheduled:
         refuse_unused(options.compile, {UNCOMPILED: plan.fidelity is not None})
@@ -299,12 +300,18 @@ def _fsdp_groups(program: Program) -> frozenset[frozenset[int]]:
     return frozenset(map(frozenset, groups_along(mesh, (_FSDP,))))
 
 
-def _read(content: bytes, options: PredictOptions, *, false_first: bool = False) -> Loaded:
+def _read(
+    content: bytes,
+    options: PredictOptions,
+    *,
+    false_first: bool = False,
+    divides_end: bool = False,
+) -> Loaded:
     overrides = LoadOptions(
         trip_counts=options.program.trip_counts,
         branch_weights=options.program.branch_weights,
         false_first=false_first,
-        divides_end=model_of_program(options) is not None,
+        divides_end=divides_end,
     )
     name, cache_dir = str(options.program.file), made_directory(options.estimate)
     return load_per_device(content, name=name, options=overrides, cache_dir=cache_dir)

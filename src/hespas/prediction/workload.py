@@ -97,13 +97,12 @@ def mesh_of(program: Program, options: PredictOptions) -> tuple[tuple[str, int],
 
     They are the model's, or those of a mesh in the program's source that has all its devices.
     """
-    source = model_of_program(options)
+    source = _model_of(options)
     axes = program.global_facts.mesh if source is None else source.mesh.axes
     return axes if prod(size for _, size in axes) == (program.declared_devices or 1) else ()
 
 
-def model_of_program(options: PredictOptions) -> ModelSource | None:
-    """Return the model that is predicted, if the program is one's."""
+def _model_of(options: PredictOptions) -> ModelSource | None:
     if options.program.file is None:
         return None
     source = source_of(options)
@@ -117,7 +116,7 @@ def work_of(program: Program, options: PredictOptions) -> StepWork:
     tokens of each. One on several devices must have come with the types of its whole inputs.
     Raises `ConfigError` for parameters of a step whose tokens are not known.
     """
-    step, source = options.step, model_of_program(options)
+    step, source = options.step, _model_of(options)
     if source is not None:
         from hespas.models.flops import model_flops  # noqa: PLC0415 - of use to models alone
 
