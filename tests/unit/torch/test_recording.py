@@ -153,7 +153,7 @@ def _step(body: str) -> str:
         "ids = torch.zeros(1, 8, dtype=torch.long, device='cuda')\nprint(loss_of(net, ids).item())",
         "ids = torch.zeros(1, 8, dtype=torch.long, device='cuda')\nif loss_of(net, ids) > 3: pass",
         "pass\nfloat(torch.rand((), device='cuda'))",
-        "pass\ntorch.ones(3, device='cuda').nonzero()",
+        "pass\ntorch.randn(3, device='cuda').nonzero()",
         "pass\ntorch.ones(3, device='cuda').cpu().numpy()",
     ],
 )
