@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from playwright.sync_api import Page, Route, expect
 
@@ -99,22 +101,27 @@ def test_what_is_typed_stays_when_an_answer_comes(page: Page, server: Server, ke
     expect(page.locator("#predict [role=alert]")).to_contain_text(typed)
 
 
-def test_a_cancelled_compilation_leaves_what_to_try_next_and_can_be_asked_again(
-    page: Page, server: Server
-) -> None:
+def with_a_compiler(page: Page, compiles: Callable[[Route], None]) -> None:
+    """Answer questions as where a compiler is: ``compiles`` gets the first compilation."""
     compilations: list[str] = []
 
-    def as_with_a_compiler(route: Route) -> None:
+    def answer(route: Route) -> None:
         asked = route.request.post_data or ""
         if '"whole"' in asked and not compilations:
             compilations.append(asked)
-            route.fulfill(json={"error": "cancelled"})
+            compiles(route)
         elif '"quick"' in asked:
             route.fulfill(json={**route.fetch().json(), "is_last": False})
         else:
             route.continue_()
 
-    page.route("**/api/ask", as_with_a_compiler)
+    page.route("**/api/ask", answer)
+
+
+def test_a_cancelled_compilation_leaves_what_to_try_next_and_can_be_asked_again(
+    page: Page, server: Server
+) -> None:
+    with_a_compiler(page, lambda route: route.fulfill(json={"error": "cancelled"}))
     show(page, server, f"{STATE}&batch=3")
     status = page.locator("#predict .status")
     expect(status).to_contain_text("cancelled: the modelled answer stands")
@@ -128,16 +135,7 @@ def test_a_cancelled_compilation_leaves_what_to_try_next_and_can_be_asked_again(
 def test_a_knob_ends_the_compilation_of_the_answer_before(page: Page, server: Server) -> None:
     held: list[Route] = []
 
-    def as_with_a_compiler(route: Route) -> None:
-        asked = route.request.post_data or ""
-        if '"whole"' in asked and not held:
-            held.append(route)
-        elif '"quick"' in asked:
-            route.fulfill(json={**route.fetch().json(), "is_last": False})
-        else:
-            route.continue_()
-
-    page.route("**/api/ask", as_with_a_compiler)
+    with_a_compiler(page, held.append)
     show(page, server, f"{STATE}&batch=5")
     expect(page.locator("#predict .status")).to_contain_text("compiling")
     with page.expect_request("**/api/cancel") as cancelled:

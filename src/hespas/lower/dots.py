@@ -177,11 +177,22 @@ def _opened_small(op: Op, uses: Uses) -> Sequence[Op] | None:
 OPENED_SMALL = Pattern(kinds=("dot_general",), change=_opened_small)
 
 
+def _numbered(attrs: DotAttrs, lhs: Side, rhs: Side) -> DotAttrs:
+    """Return a product's attributes with the dimensions of other sides."""
+    return replace(
+        attrs,
+        lhs_batching=lhs.batching,
+        lhs_contracting=lhs.contracting,
+        rhs_batching=rhs.batching,
+        rhs_contracting=rhs.contracting,
+    )
+
+
 def _without_units(op: Op, _uses: Uses) -> Sequence[Op] | None:
     """Return the product of one new token with a cache without free dimensions of size 1.
 
-    With them it would turn the cache. Products of many tokens keep them, and turn what they read,
-    as attention without a kernel of its own does that XLA compiles (tests of `layouts`).
+    With these dimensions the product would turn the cache. XLA keeps them in products of many
+    tokens, whose operands it turns (tests of `layouts` compare attention with compiled programs).
     Source: openxla/xla, ``AlgebraicSimplifier`` (RemoveDegenerateDimensionFromDot, Apache License
     2.0).
     """
@@ -191,13 +202,7 @@ def _without_units(op: Op, _uses: Uses) -> Sequence[Op] | None:
     if not any(map(_is_of_one_token, sides)):
         return None
     lhs, rhs = (side.without_units() for side in sides)
-    attrs = replace(
-        op.attrs,
-        lhs_batching=lhs.batching,
-        lhs_contracting=lhs.contracting,
-        rhs_batching=rhs.batching,
-        rhs_contracting=rhs.contracting,
-    )
+    attrs = _numbered(op.attrs, lhs, rhs)
     build = Builder(op)
     operands = [
         build.reshape(value, side.shape)
@@ -518,13 +523,7 @@ def _padding_of(op: Op) -> _Padded | None:
     wide = lhs.padded(multiple), rhs.padded(multiple)
     if wide == (lhs, rhs):
         return None
-    attrs = replace(
-        op.attrs,
-        lhs_batching=lhs.batching,
-        lhs_contracting=lhs.contracting,
-        rhs_batching=rhs.batching,
-        rhs_contracting=rhs.contracting,
-    )
+    attrs = _numbered(op.attrs, lhs, rhs)
     return _Padded(attrs=attrs, narrow=(lhs, rhs), wide=wide)
 
 

@@ -167,7 +167,7 @@ def _plan_of(content: bytes, options: PredictOptions) -> Plan:
     refuse_unused(options.program, {NOT_COMPILED_AGAIN: options.compile.words})
     if not plan.may_fall_back:
         # Few programs have to be compiled: the others need not wait for what it takes.
-        from hespas.compile.compiler import check_compilation  # noqa: PLC0415
+        from hespas.compile.compiler import check_compilation  # noqa: PLC0415 - of few programs
 
         check_compilation(
             plan.node,
@@ -319,8 +319,8 @@ def _read(
 
 def _compiled(content: bytes, node: str, options: PredictOptions) -> Loaded:
     # Few programs are compiled first: the others need not wait for what it takes.
-    from hespas.compile.cache import CompiledCache  # noqa: PLC0415
-    from hespas.compile.compiler import compile_for_node  # noqa: PLC0415
+    from hespas.compile.cache import CompiledCache  # noqa: PLC0415 - as above
+    from hespas.compile.compiler import compile_for_node  # noqa: PLC0415 - as above
 
     start_s = perf_counter()
     directory = compiled_directory(options.estimate)

@@ -315,7 +315,7 @@ _TORCHTITAN_SCHEDULES = {"gpipe": "GPipe", "1f1b": "1F1B", "interleaved": "Inter
 def _torchtitan_stages(step: _Step, notes: list[str]) -> list[str]:
     """Return the flags of a pipeline's schedule and layers.
 
-    The embedding and the head count as so many layers as ``less_layers`` say.
+    torchtitan counts the embedding, and the head, as ``less_layers`` layers.
     """
     prefix = "--parallelism.pipeline_parallel_"
     words: list[str] = []

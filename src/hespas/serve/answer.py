@@ -300,7 +300,7 @@ def largest_rate(
 def _largest_within(
     low: float, high: float, is_served: Callable[[float], bool], bisections: int
 ) -> float:
-    """Return the largest rate that is served, of which ``low`` is one."""
+    """Return the largest rate that replicas serve; they serve ``low``."""
     if is_served(high):
         return high
     for _ in range(bisections):

@@ -111,7 +111,7 @@ class DeviceValues:
             self._values[tensor.untyped_storage()] = on_host.copy_(torch.as_tensor(value))
 
     def scale(self, tensor: Any, known: Any, factor: int) -> None:
-        """Note that a tensor has what it had, times a factor."""
+        """Note that a collective multiplied a tensor's known values by a factor."""
         with unset_fake_temporarily():
             self._note_written(tensor, known * factor)
 

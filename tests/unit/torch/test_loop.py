@@ -114,7 +114,7 @@ def main(rank, world_size):
             net(torch.zeros(8, 512, device=rank)).sum().backward()
             optimizer.step()
     except BaseException:
-        raise RuntimeError("what a program does after its step is of no interest")
+        raise RuntimeError("the program fails behind its step")
 
 if __name__ == "__main__":
     mp.spawn(main, args=(torch.cuda.device_count(),), nprocs=torch.cuda.device_count())

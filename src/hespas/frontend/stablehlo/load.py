@@ -93,7 +93,7 @@ def _with_tail(
     attributes: Mapping[str, str],
 ) -> Unpartitioned:
     """Add the end of a program that takes no partitioner."""
-    from hespas.frontend.stablehlo.tail import tail_of  # noqa: PLC0415 - as above
+    from hespas.frontend.stablehlo.tail import tail_of  # noqa: PLC0415 - few are sharded
 
     if _LISTED_ALIASES in attributes:
         return local
