@@ -129,12 +129,11 @@ def test_a_cancelled_compilation_leaves_what_to_try_next_and_can_be_asked_again(
     page.get_by_role("button", name="Compile it").click()
     answered(page)
     expect(status).not_to_contain_text("cancelled")
-    page.unroute("**/api/ask")
+    page.unroute_all(behavior="wait")
 
 
 def test_a_knob_ends_the_compilation_of_the_answer_before(page: Page, server: Server) -> None:
     held: list[Route] = []
-
     with_a_compiler(page, held.append)
     show(page, server, f"{STATE}&batch=5")
     expect(page.locator("#predict .status")).to_contain_text("compiling")
@@ -145,7 +144,7 @@ def test_a_knob_ends_the_compilation_of_the_answer_before(page: Page, server: Se
     held[0].fulfill(json={"error": "cancelled"})
     answered(page)
     expect(page.locator("#predict-command")).to_contain_text("--batch 6")
-    page.unroute("**/api/ask")
+    page.unroute_all(behavior="wait")
 
 
 def test_a_pinned_answer_is_compared_with(page: Page, server: Server) -> None:
