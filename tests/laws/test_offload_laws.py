@@ -178,7 +178,7 @@ def test_equal_devices_stay_one_class_and_every_model_says_the_same(model: Model
     start, end = timeline.slowest.nodes[move.id]
     assert (start, end) == (0, move.duration_ps)
     # Reduction and move share the time; the kernel comes after the reduction.
-    parts = timeline.parts
+    parts = timeline.specified
     kernel_start, kernel_end = timeline.slowest.nodes[kernel.id]
     assert parts.exposed_communication_ps == kernel_start
     assert parts.exposed_host_transfer_ps == max(0, end - kernel_end)

@@ -88,8 +88,9 @@ def _parts(one: Prediction) -> str:
     timeline = one.timeline
     parts = estimate.duration_ps
     if timeline is not None:
-        parts += timeline.parts.exposed_communication_ps + timeline.parts.exposed_host_transfer_ps
-        parts += timeline.parts.straggler_ps
+        specified = timeline.specified
+        parts += specified.exposed_communication_ps + specified.exposed_host_transfer_ps
+        parts += timeline.straggler_ps
     step_ps = round(one.step_time_s * PS_PER_S)
     operations = sum(each.count for each in estimate.per_op.values())
     # Each operation is rounded by itself, and so is each region.

@@ -33,7 +33,7 @@ from hespas.lower.layouts import (
 from hespas.lower.reductions import in_pieces, is_one_kernel, runs_of
 from hespas.program.attrs import NO_ATTRS, CollectiveAttrs, DimensionsAttrs, DotAttrs
 from hespas.program.operations.traits import Category
-from hespas.program.program import Block, Op, Value, shape_of
+from hespas.program.program import Block, Op, Value, memory_order, shape_of
 from hespas.program.types import TensorType
 from hespas.program.uses import Uses
 
@@ -280,7 +280,7 @@ class _Walk:
         """Add a transpose: another name for the same bytes."""
         assert isinstance(op.attrs, DimensionsAttrs)  # noqa: S101 - it is a transpose
         order = self.outer.orders[operands[0]]
-        lying = _lying(operands[0]) if order is None else order
+        lying = memory_order(operands[0])[::-1] if order is None else order
         turned = transposed(lying, op.attrs.dimensions)
         self._add(op, operands, None if order is None else turned, turned)
 
@@ -407,7 +407,8 @@ class _Walk:
         results: list[Value] = []
         for value, result in zip(operands, op.results, strict=True):
             order = self.outer.orders[value]
-            new_result = self.outer.fresh(result, _lying(value) if order is None else order)
+            lying = memory_order(value)[::-1] if order is None else order
+            new_result = self.outer.fresh(result, lying)
             if value in self.outer.inputs:
                 self.outer.inputs.add(new_result)
             results.append(new_result)
@@ -471,12 +472,3 @@ def _passed(op: Op, order: Order) -> Order | None:
 
 def _like(op: Op) -> Value:
     return op.operands[-1 if op.kind == "select" else 0]
-
-
-def _lying(value: Value) -> Order:
-    """Return the order that a value's type says."""
-    shape = shape_of(value)
-    layout = value.type.layout if isinstance(value.type, TensorType) else None
-    if layout is None:
-        return default_order(shape)
-    return tuple([axis for axis in reversed(layout) if shape[axis] > 1])

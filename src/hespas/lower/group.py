@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
-from hespas.base.frozen import frozen
 from hespas.lower.epilogues import Epilogues
 from hespas.lower.roles import (
     Role,
@@ -68,20 +67,6 @@ class Group:
     library: bool = False
 
 
-@frozen
-class Grouping:
-    """The groups of a block, and which operations have results in memory.
-
-    Those ``apart`` are written by kernels that do nothing of what reads them.
-    """
-
-    operations: Sequence[Op]
-    roles: Sequence[Role]
-    groups: Sequence[Group]
-    written: Sequence[bool]
-    apart: AbstractSet[int] = frozenset()
-
-
 def grouped(
     block: Block, *, by_module: bool = False, fixed: Callable[[Op], bool] = lambda _: False
 ) -> Grouping:
@@ -90,19 +75,13 @@ def grouped(
     With ``by_module``, a kernel writes what another module of the program reads. What is ``fixed``
     stands alone.
     """
-    walk = _Walk(operations=block.operations[:-1], fixed=fixed)
-    walk.prepare(block.operations[-1].operands)
+    grouping = Grouping(operations=block.operations[:-1], fixed=fixed)
+    grouping.prepare(block.operations[-1].operands)
     if by_module:
-        walk.end_modules()
-    for place in reversed(range(len(walk.operations))):
-        walk.op(place)
-    return Grouping(
-        operations=walk.operations,
-        roles=walk.roles,
-        groups=walk.groups,
-        written=walk.written,
-        apart=walk.apart,
-    )
+        grouping.end_modules()
+    for place in reversed(range(len(grouping.operations))):
+        grouping.op(place)
+    return grouping
 
 
 def module_of(op: Op) -> tuple[Phase | None, tuple[str, ...]]:
@@ -122,16 +101,17 @@ def _repeats_much(op: Op) -> bool:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Walk:
-    """One pass over a block, backwards.
+class Grouping:
+    """The groups of a block, found in one pass backwards.
 
     ``into`` lists the groups that each operation is a part of, ``users`` the operations that read
-    it, ``is_needed`` whether something else than a kernel reads it. ``sources`` are what it is
+    it, ``is_needed`` whether something else than a kernel reads it, and ``written`` whether its
+    results are in memory. ``sources`` are what it is
     computed from in memory, with how many bytes of it; ``work`` counts the instructions for one
     element, those of the operations before included. ``products`` maps what a product ends in to
     the product and all else that it takes in. ``often`` are those that kernels would read at too
-    many places, ``apart`` those that kernels would sum in few blocks, ``rows`` the reductions of
-    whose rows a result comes.
+    many places, ``apart`` those that kernels would sum in few blocks: kernels that do nothing of
+    what reads them write these. ``rows`` are the reductions of whose rows a result comes.
     """
 
     operations: Sequence[Op]

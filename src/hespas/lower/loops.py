@@ -104,8 +104,7 @@ def _of_part(place: int, cut: Op, uses: Uses) -> Iterator[_Moved]:
         return
     if tensor_of(cut.results[0]).shape != (1, *copied.shape):
         return
-    layout = copied.layout or tuple(range(copied.rank))[::-1]
-    layout = (*[axis + 1 for axis in layout], 0)
+    layout = (*[axis + 1 for axis in copied.order], 0)
     stack = replace(tensor_of(cut.operands[0]), layout=layout)
     yield _Moved(argument=place, stack=stack, copy=copy, part=tuple(part))
 

@@ -7,9 +7,16 @@ from enum import Enum
 from math import prod
 
 from hespas.lower.reductions import PIECE
-from hespas.program.attrs import ConstantAttrs, DimensionsAttrs, WindowAttrs
+from hespas.program.attrs import ConstantAttrs, WindowAttrs
 from hespas.program.operations.traits import Category
-from hespas.program.program import Op, Value, applied_ops, size_of
+from hespas.program.program import (
+    Op,
+    Value,
+    applied_ops,
+    memory_order,
+    reduced_dimensions,
+    size_of,
+)
 from hespas.program.types import TensorType, size_bytes
 from hespas.program.uses import Uses
 
@@ -93,21 +100,11 @@ def moves_fastest(op: Op) -> bool:
     return fastest(op.operands[0]) != fastest(op.results[0])
 
 
-def lying(value: Value) -> Sequence[int]:
-    """Return the dimensions longer than one, from the fastest to the slowest."""
-    kind = value.type
-    if not isinstance(kind, TensorType):
-        return ()
-    order = range(kind.rank)[::-1] if kind.layout is None else kind.layout
-    return [axis for axis in order if kind.shape[axis] > 1]
-
-
 def fastest(value: Value) -> int:
     """Return the dimension whose elements are neighbours in memory."""
-    return next(iter(lying(value)), 0)
+    return next(iter(memory_order(value)), 0)
 
 
 def is_row(op: Op) -> bool:
     """Return whether a reduction takes the fastest dimension."""
-    dimensions = op.attrs.dimensions if isinstance(op.attrs, DimensionsAttrs) else ()
-    return fastest(op.operands[0]) in dimensions
+    return fastest(op.operands[0]) in reduced_dimensions(op)

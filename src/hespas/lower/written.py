@@ -17,12 +17,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from math import ceil, prod
+from math import ceil
 
-from hespas.lower.roles import Role, bytes_of, is_row, lying, role_of
-from hespas.program.attrs import DimensionsAttrs
+from hespas.lower.roles import Role, bytes_of, is_row, role_of
 from hespas.program.operations.traits import Category
-from hespas.program.program import Op, Value, shape_of, size_of
+from hespas.program.program import Op, Value, columns_together, size_of
 from hespas.program.uses import Uses
 
 MOST_PLACES, FEWEST_BYTES = 16, 1 << 16
@@ -171,18 +170,10 @@ def _repeats(op: Op) -> bool:
 
 
 def _has_few_blocks(op: Op) -> bool:
-    value, columns = op.operands[0], _columns(op)
+    value, columns = op.operands[0], columns_together(op)
     result_size = size_of(op.results[0])
     rows = size_of(value) // max(1, result_size)
     row_bytes = bytes_of(value) // max(1, size_of(value)) * columns
     blocks = result_size // max(1, columns) * ceil(row_bytes / _BYTES_OF_WARP)
     is_narrow = columns < _FEWEST_COLUMNS
     return not is_narrow and blocks < _MANY_BLOCKS and rows >= _ROWS_OF_BLOCK * blocks
-
-
-def _columns(op: Op) -> int:
-    """Return how many neighbours in memory are columns of a sum."""
-    shape, order = shape_of(op.operands[0]), lying(op.operands[0])
-    reduced = op.attrs.dimensions if isinstance(op.attrs, DimensionsAttrs) else ()
-    inner = next((place for place, axis in enumerate(order) if axis in reduced), len(order))
-    return prod([shape[axis] for axis in order[:inner]])

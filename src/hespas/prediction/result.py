@@ -154,10 +154,10 @@ class Prediction:
         """The slowest device's time with communication under way, no wait for stages."""
         if self.timeline is None:
             return 0.0
-        parts, waits_ps = self.timeline.parts, self._stage_wait_ps
+        specified, waits_ps = self.timeline.specified, self._stage_wait_ps
         if not waits_ps:
-            return parts.communication_ps / PS_PER_S
-        exposed_ps = parts.exposed_communication_ps - waits_ps - parts.slowed_ps
+            return specified.communication_ps / PS_PER_S
+        exposed_ps = specified.exposed_communication_ps - waits_ps - specified.slowed_ps
         return (self.timeline.slowest.overlap_ps + exposed_ps) / PS_PER_S
 
     @property
@@ -165,7 +165,7 @@ class Prediction:
         """The slowest device's idle time that is no wait for stages, devices as specified."""
         if self.timeline is None:
             return 0.0
-        exposed_ps = self.timeline.parts.exposed_communication_ps
+        exposed_ps = self.timeline.specified.exposed_communication_ps
         return (exposed_ps - self._stage_wait_ps) / PS_PER_S
 
     @property
@@ -180,24 +180,24 @@ class Prediction:
     @property
     def host_transfer_s(self) -> float:
         """The slowest device's time with host transfers under way."""
-        return 0.0 if self.timeline is None else self.timeline.parts.host_transfer_ps / PS_PER_S
+        return 0.0 if self.timeline is None else self.timeline.specified.host_transfer_ps / PS_PER_S
 
     @property
     def exposed_host_transfer_s(self) -> float:
         """The host-transfer time without computation or communication."""
         if self.timeline is None:
             return 0.0
-        return self.timeline.parts.exposed_host_transfer_ps / PS_PER_S
+        return self.timeline.specified.exposed_host_transfer_ps / PS_PER_S
 
     @property
     def slowed_s(self) -> float:
         """The time by which collectives slow computation."""
-        return 0.0 if self.timeline is None else self.timeline.parts.slowed_ps / PS_PER_S
+        return 0.0 if self.timeline is None else self.timeline.specified.slowed_ps / PS_PER_S
 
     @property
     def launch_wait_s(self) -> float:
         """The time that device waits for the host's launches."""
-        return 0.0 if self.timeline is None else self.timeline.parts.launch_wait_ps / PS_PER_S
+        return 0.0 if self.timeline is None else self.timeline.specified.launch_wait_ps / PS_PER_S
 
     @property
     def host_transfer_bytes(self) -> int:
@@ -207,7 +207,7 @@ class Prediction:
     @property
     def straggler_s(self) -> float:
         """The time that imperfect devices and jitter add."""
-        return 0.0 if self.timeline is None else self.timeline.parts.straggler_ps / PS_PER_S
+        return 0.0 if self.timeline is None else self.timeline.straggler_ps / PS_PER_S
 
     @property
     def assumed(self) -> tuple[Assumed, ...]:

@@ -32,14 +32,15 @@ from hespas.program.program import (
     Block,
     Op,
     Program,
-    Value,
     all_ops,
+    columns_together,
     is_communication_op,
+    memory_order,
+    reduced_dimensions,
     shape_of,
     size_of,
 )
 from hespas.program.scopes import Phase, read_scope
-from hespas.program.types import TensorType
 from hespas.work.attention import Attention, attentions
 from hespas.work.convolution import Convolution, convolutions
 from hespas.work.custom_call import TRITON
@@ -191,18 +192,9 @@ def kernel_of(op: Op) -> Kernel:
 _MULTIPLY = (DotAttrs, ConvolutionAttrs, CustomCallAttrs)
 
 
-def layout_of(value: Value) -> tuple[int, ...]:
-    """Return the dimensions of more than one element, the fastest first."""
-    if not isinstance(value.type, TensorType):
-        return ()
-    shape = value.type.shape
-    order = value.type.layout or tuple(reversed(range(len(shape))))
-    return tuple(dimension for dimension in order if shape[dimension] > 1)
-
-
 def _memory_orders(op: Op) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return the operand's dimensions in its memory order and in the result's."""
-    before, after = layout_of(op.operands[0]), layout_of(op.results[0])
+    before, after = memory_order(op.operands[0]), memory_order(op.results[0])
     if op.kind == "transpose" and isinstance(op.attrs, DimensionsAttrs):
         after = tuple(op.attrs.dimensions[dimension] for dimension in after)
     return before, after
@@ -234,20 +226,9 @@ def _adjacent_elements(order: tuple[int, ...], after: tuple[int, ...], shape: Se
 _ORDERING = frozenset({"copy", "transpose"})
 
 
-def _reduced_dimensions(op: Op) -> tuple[int, ...]:
-    return op.attrs.dimensions if isinstance(op.attrs, DimensionsAttrs) else ()
-
-
-def columns_together(op: Op) -> int:
-    """Return how many columns of a reduction are adjacent in memory."""
-    dimensions, shape = _reduced_dimensions(op), shape_of(op.operands[0])
-    adjacent = takewhile(lambda dimension: dimension not in dimensions, layout_of(op.operands[0]))
-    return prod([shape[dimension] for dimension in adjacent])
-
-
 def _reduction_category(op: Op) -> str:
-    order = layout_of(op.operands[0])
-    if not order or order[0] in _reduced_dimensions(op):
+    order = memory_order(op.operands[0])
+    if not order or order[0] in reduced_dimensions(op):
         return ROW_REDUCTION
     columns = columns_together(op)
     if is_loop(rows=size_of(op.operands[0]) // max(1, size_of(op.results[0])), columns=columns):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
+from itertools import takewhile
+from math import prod
 from typing import Literal
 
 import msgspec
@@ -14,6 +16,7 @@ from hespas.program.attrs import (
     CallAttrs,
     CaseAttrs,
     CustomCallAttrs,
+    DimensionsAttrs,
     KernelAttrs,
     WhileAttrs,
 )
@@ -103,6 +106,12 @@ def tensor_of(value: Value) -> TensorType:
 def shape_of(value: Value) -> tuple[int, ...]:
     """Return a tensor's sizes; empty for other values."""
     return value.type.shape if isinstance(value.type, TensorType) else ()
+
+
+def memory_order(value: Value) -> tuple[int, ...]:
+    """Return the dimensions of more than one element, the fastest first."""
+    kind = value.type
+    return kind.long_dimensions if isinstance(kind, TensorType) else ()
 
 
 class Block(msgspec.Struct, frozen=True, kw_only=True):
@@ -312,6 +321,18 @@ def applied_ops(op: Op) -> list[Op]:
     A reduction's are those that it applies, such as ``add``.
     """
     return [inner for region in op.regions for inner in region.operations[:-1]]
+
+
+def reduced_dimensions(op: Op) -> tuple[int, ...]:
+    """Return the dimensions that a reduction sums over."""
+    return op.attrs.dimensions if isinstance(op.attrs, DimensionsAttrs) else ()
+
+
+def columns_together(op: Op) -> int:
+    """Return how many columns of a reduction are adjacent in memory."""
+    reduced, shape = reduced_dimensions(op), shape_of(op.operands[0])
+    kept = takewhile(lambda axis: axis not in reduced, memory_order(op.operands[0]))
+    return prod([shape[axis] for axis in kept])
 
 
 def started_ops(op: Op) -> list[Op]:

@@ -116,6 +116,16 @@ class TensorType(msgspec.Struct, frozen=True, kw_only=True):
         return len(self.shape)
 
     @property
+    def order(self) -> tuple[int, ...]:
+        """The dimensions from the fastest-varying to the slowest."""
+        return self.layout or tuple(range(self.rank))[::-1]
+
+    @property
+    def long_dimensions(self) -> tuple[int, ...]:
+        """The dimensions of more than one element, the fastest first."""
+        return tuple([axis for axis in self.order if self.shape[axis] > 1])
+
+    @property
     def element_count(self) -> int:
         """The number of elements; 1 for a scalar."""
         return prod(self.shape)
@@ -135,9 +145,8 @@ class TensorType(msgspec.Struct, frozen=True, kw_only=True):
         """
         if not self.tile:
             return self.size_bytes
-        order = self.layout or range(self.rank)[::-1]
         tiles = self.tile[::-1]
-        sizes = [self.shape[dimension] for dimension in order]
+        sizes = [self.shape[dimension] for dimension in self.order]
         sizes += [1] * (len(tiles) - len(sizes))
         padded = (-(-size // tile) * tile for size, tile in zip(sizes, tiles, strict=False))
         return self._bytes_of(prod(padded) * prod(sizes[len(tiles) :]))

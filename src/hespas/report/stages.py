@@ -250,19 +250,20 @@ def simulation_text(timeline: Timeline) -> str:
 
 
 def _step_parts(timeline: Timeline) -> list[str]:
-    parts = timeline.parts
-    if timeline.as_specified is None and not (parts.host_transfer_ps or parts.launch_wait_ps):
+    specified = timeline.specified
+    has_host = specified.host_transfer_ps or specified.launch_wait_ps
+    if timeline.as_specified is None and not has_host:
         return []
     rows = [
-        ("compute", parts.compute_ps),
-        ("exposed communication", parts.exposed_communication_ps),
+        ("compute", specified.compute_ps),
+        ("exposed communication", specified.exposed_communication_ps),
     ]
-    if parts.host_transfer_ps:
-        rows.append(("exposed host transfers", parts.exposed_host_transfer_ps))
-    if parts.launch_wait_ps:
-        rows.append(("waiting for launches", parts.launch_wait_ps))
+    if specified.host_transfer_ps:
+        rows.append(("exposed host transfers", specified.exposed_host_transfer_ps))
+    if specified.launch_wait_ps:
+        rows.append(("waiting for launches", specified.launch_wait_ps))
     if timeline.as_specified is not None:
-        rows.append(("stragglers", parts.straggler_ps))
+        rows.append(("stragglers", timeline.straggler_ps))
     return [f"  {name:<22}{format_time(part_ps / PS_PER_S):>12}" for name, part_ps in rows]
 
 

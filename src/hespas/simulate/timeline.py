@@ -150,26 +150,6 @@ class ClassTimeline:
 
 
 @frozen
-class StepParts:
-    """The parts of a step, in ps.
-
-    ``slowed_ps`` is a part of exposed communication: how much longer computation takes beside it.
-    All except ``straggler_ps`` are those of the slowest device when every device is as specified.
-    ``straggler_ps`` is the extra time with slow, late and jittering devices; it is below 0 if they
-    are faster than specified.
-    """
-
-    compute_ps: int
-    communication_ps: int
-    exposed_communication_ps: int
-    host_transfer_ps: int
-    exposed_host_transfer_ps: int
-    launch_wait_ps: int
-    straggler_ps: int
-    slowed_ps: int = 0
-
-
-@frozen
 class Timeline:
     """The timelines of all device classes.
 
@@ -198,19 +178,14 @@ class Timeline:
         return min(last, key=lambda item: item.waited_ps)
 
     @property
-    def parts(self) -> StepParts:
-        """The parts of the step."""
-        specified = self.as_specified or self.slowest
-        return StepParts(
-            compute_ps=specified.compute_ps,
-            communication_ps=specified.communication_ps,
-            exposed_communication_ps=specified.exposed_communication_ps,
-            host_transfer_ps=specified.host_transfer_ps,
-            exposed_host_transfer_ps=specified.exposed_host_transfer_ps,
-            launch_wait_ps=specified.launch_wait_ps,
-            straggler_ps=self.finish_ps - specified.finish_ps,
-            slowed_ps=specified.slowed_ps,
-        )
+    def specified(self) -> ClassTimeline:
+        """The slowest class when every device is as specified."""
+        return self.as_specified or self.slowest
+
+    @property
+    def straggler_ps(self) -> int:
+        """The extra time with slow, late and jittering devices, below 0 with faster ones."""
+        return self.finish_ps - self.specified.finish_ps
 
     @property
     def step_time_s(self) -> float:
@@ -238,12 +213,12 @@ class Timeline:
         figures = {id(item): _figures(item) for item in self.classes}
         result: dict[str, object] = {"step_time_ns": _ns(self.finish_ps)}
         if self.as_specified is not None:
-            parts = self.parts
+            specified = self.as_specified
             result |= {
-                "compute_ns": _ns(parts.compute_ps),
-                "exposed_communication_ns": _ns(parts.exposed_communication_ps),
-                **_host_figures(parts, ("exposed_host_transfer_ps",)),
-                "straggler_ns": _ns(parts.straggler_ps),
+                "compute_ns": _ns(specified.compute_ps),
+                "exposed_communication_ns": _ns(specified.exposed_communication_ps),
+                **_host_figures(specified, ("exposed_host_transfer_ps",)),
+                "straggler_ns": _ns(self.straggler_ps),
             }
         result["devices"] = {str(d): figures[id(per_device[d])] for d in sorted(per_device)}
         assumptions = [*self.imperfections, *self.assumptions]
@@ -331,9 +306,7 @@ def _figures(timeline: ClassTimeline) -> dict[str, int | float]:
     }
 
 
-def _host_figures(
-    timeline: ClassTimeline | StepParts, names: Sequence[str]
-) -> dict[str, int | float]:
+def _host_figures(timeline: ClassTimeline, names: Sequence[str]) -> dict[str, int | float]:
     used = names if timeline.host_transfer_ps else ()
     return {f"{name.removesuffix('_ps')}_ns": _ns(getattr(timeline, name)) for name in used}
 

@@ -74,10 +74,10 @@ def is_for_library(op: Op) -> bool:
         return False
     if not isinstance(op.attrs, DimensionAttrs) or not kind.shape:
         return False
-    order = kind.layout or tuple(reversed(range(kind.rank)))
-    if order[0] != op.attrs.dimension or not op.regions:
+    fastest = kind.order[0]
+    if fastest != op.attrs.dimension or not op.regions:
         return False
-    is_long = _is_long_enough(kind.element.bits, kind.element_count, kind.shape[order[0]])
+    is_long = _is_long_enough(kind.element.bits, kind.element_count, kind.shape[fastest])
     other_arguments = set(op.regions[0].arguments[2:])
     read = {value for inner in op.regions[0].operations for value in values_read(inner)}
     return is_long and not other_arguments & read and (not is_plain(op) or _has_library_types(op))

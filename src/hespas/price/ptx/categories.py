@@ -24,15 +24,13 @@ from hespas.price.kernel import (
     TRANSPOSE,
     WARP,
     Kernel,
-    columns_together,
-    layout_of,
     sides_of,
 )
 from hespas.price.ptx.terms import LINE_BYTES, ROUNDS_APART, SECTOR_BYTES, KernelTerms
 from hespas.program.attrs import DimensionAttrs, GatherAttrs, KernelAttrs, WindowAttrs
 from hespas.program.kernels import KernelLaunch
 from hespas.program.operations.reduction import only_replaces
-from hespas.program.program import Op, Value, shape_of, size_of
+from hespas.program.program import Op, Value, columns_together, memory_order, shape_of, size_of
 from hespas.program.types import NumberKind, TensorType, size_bytes
 from hespas.work.sorts import shared_accesses, sort_launches
 
@@ -203,7 +201,7 @@ def _has_wide_result(op: Op) -> bool:
     return len(op.results) > 1 and any(
         shape_of(value)[dimension] >= NARROWEST_TILE
         for value in op.results
-        for dimension in layout_of(value)[:1]
+        for dimension in memory_order(value)[:1]
     )
 
 
@@ -242,7 +240,7 @@ def _window_instructions(op: Op) -> float:
     if not isinstance(attrs, WindowAttrs):
         return weight(op)
     axes = [axis for axis, size in enumerate(attrs.size) if size > 1]
-    if len(axes) != 1 or layout_of(op.results[0])[:1] == (axes[0],):
+    if len(axes) != 1 or memory_order(op.results[0])[:1] == (axes[0],):
         return weight(op)
     size = attrs.size[axes[0]]
     is_cumulative = sorted(attrs.padding[axes[0]]) == [0, size - 1]
@@ -397,7 +395,7 @@ def _scattered_window(op: Op, table: Value, update: Value) -> tuple[int, ...]:
     vector = shape_of(indices)[-1] if len(shape_of(indices)) > 1 else 1
     remaining_elements = size_of(update) * vector // max(1, size_of(indices))
     window = [1] * len(shape_of(table))
-    for dimension, of_update in zip(layout_of(table), layout_of(update), strict=False):
+    for dimension, of_update in zip(memory_order(table), memory_order(update), strict=False):
         extent = shape_of(table)[dimension]
         if extent != shape_of(update)[of_update] or remaining_elements % extent:
             break
@@ -416,7 +414,7 @@ def _bytes_by_window(
     run, grain = _adjacent_bytes(table, window)
     touched = size_bytes(moved.type) / run * (run - gcd(grain, SECTOR_BYTES) + SECTOR_BYTES)
     size = size_bytes(table.type)
-    *inner, slowest = layout_of(table) or (0,)
+    *inner, slowest = memory_order(table) or (0,)
     is_followed = bool(inner) and prod(window) == 1
     reach = size / shape_of(table)[slowest] if is_followed else size
     first_bytes, repeated_bytes = min(touched, size), max(0.0, touched - size)
@@ -431,7 +429,7 @@ def _bytes_by_window(
 def _adjacent_bytes(table: Value, window: tuple[int, ...]) -> tuple[int, int]:
     """Return the adjacent bytes of a window, and their alignment in bytes."""
     run = grain = 1
-    for dimension in layout_of(table):
+    for dimension in memory_order(table):
         run *= window[dimension]
         if window[dimension] < shape_of(table)[dimension]:
             break

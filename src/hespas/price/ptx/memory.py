@@ -7,7 +7,7 @@ Best Practices Guide", coalesced access to global memory, and shared memory.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -125,13 +125,7 @@ class Patterns:
         access, sectors_ahead = pattern.touched, (offset - pattern.offset) // SECTOR_BYTES
         if sectors_ahead:
             ids = np.where(access.ids >= 0, access.ids + sectors_ahead, access.ids)
-            access = Touched(
-                warps=access.warps,
-                threads=access.threads,
-                sectors=access.sectors,
-                lines=access.lines,
-                ids=ids,
-            )
+            access = replace(access, ids=ids)
         return access, pattern.stride
 
     def passes(self, start: Value, offset: int, mask: Array | None, width: int) -> int:

@@ -22,7 +22,6 @@ from hespas.simulate.engine import (
     Engine,
     Match,
     StreamKey,
-    StreamOf,
     TaskRun,
     work_of,
 )
@@ -86,10 +85,6 @@ def _recorded_stream_of(task: Task, group: int) -> StreamKey | None:
     return ("compute", FIRST_READY) if key == ("compute", NO_GROUP) else key
 
 
-def _streams_of(graph: TaskGraph) -> StreamOf:
-    return _recorded_stream_of if any(map(is_host_launch, graph.tasks)) else stream_of
-
-
 def run_flow(classes: Classes, remote: RemoteMemory | None) -> tuple[ClassTimeline, ...]:
     """Return the timelines of device classes, run to their ends.
 
@@ -102,7 +97,7 @@ def run_flow(classes: Classes, remote: RemoteMemory | None) -> tuple[ClassTimeli
             number,
             item.devices,
             work_of(item, everyone, keeps_order=False),
-            _streams_of(item.graph),
+            _recorded_stream_of if any(map(is_host_launch, item.graph.tasks)) else stream_of,
         )
         for number, item in enumerate(classes.devices)
     ]
@@ -330,19 +325,14 @@ def planned_flow(
     def simulated(work: Job | TaskGraph) -> Timeline:
         job = with_durations(as_job(work), described)
         _check_job(job)
-        timelines = run_flow(_with_graphs(classes, job), remote)
+        devices = [
+            replace(item, graph=job.graphs[job.graph_of_device[item.devices[0]]])
+            for item in classes.devices
+        ]
+        timelines = run_flow(replace(classes, devices=tuple(devices)), remote)
         return Timeline(classes=timelines, model="hespas", assumptions=assumptions)
 
     return simulated
-
-
-def _with_graphs(classes: Classes, job: Job) -> Classes:
-    """Return the classes with an equally structured job's graphs."""
-    devices = [
-        replace(item, graph=job.graphs[job.graph_of_device[item.devices[0]]])
-        for item in classes.devices
-    ]
-    return replace(classes, devices=tuple(devices))
 
 
 def check_network(system: System, cluster: Cluster | None) -> None:

@@ -91,9 +91,15 @@ def find_classes(
     and collectives without an algorithm, and for what would take more memory than there is.
     """
     groups = groups_of_job(job, roles)
-    shapes = tuple([_shape(dimension) for dimension in planner.dimensions])
+    # The times of links divide nothing into classes.
+    shapes = tuple([
+        replace(dimension, parameters=_ANY_LINK, measured=None) for dimension in planner.dimensions
+    ])  # fmt: skip
     blocks = [
-        _Block(placed=placed, plans=_plans(placed, planner))
+        _Block(
+            placed=placed,
+            plans={item: planner.plan(placed.layout, *item) for item in sorted(placed.signatures)},
+        )
         for placed in placed_groups(groups, shapes, is_irregular)
     ]
     exclusive = frozenset[int]() if is_irregular else _exclusive_dimensions(blocks)
@@ -124,11 +130,6 @@ def find_classes(
         world=None if groups.world is None else int(found.numbers.groups[groups.world]),
         capacities={number: rate_units(value) for number, value in enumerate(bandwidths)},
     )
-
-
-def _shape(dimension: Dimension) -> Dimension:
-    """Return a dimension without the times of its links: these divide nothing into classes."""
-    return replace(dimension, parameters=_ANY_LINK, measured=None)
 
 
 _ANY_LINK = LinkParameters(bandwidth_bytes_per_s=1.0, latency_s=0.0)
@@ -199,10 +200,6 @@ class _Block:
         if self.layout.paired_line(pattern) in exclusive:
             return self.layout.sample(pattern)
         return self.layout.simplest(pattern)
-
-
-def _plans(placed: _Placed, planner: Planner) -> Mapping[Signature, Plan]:
-    return {item: planner.plan(placed.layout, *item) for item in sorted(placed.signatures)}
 
 
 @lru_cache(maxsize=1)
@@ -407,20 +404,14 @@ def _every_load(question: _Question) -> tuple[_Loads, dict[tuple[int, Pattern], 
 
 
 def _roles_of_devices(groups: Groups) -> Edges:
-    devices: list[Integers] = [np.zeros(0, dtype=np.int64)]
-    of_devices: list[Integers] = [np.zeros(0, dtype=np.int64)]
-    weights: list[Integers] = [np.zeros(0, dtype=np.int64)]
+    edges = [np.zeros((3, 0), dtype=np.int64)]
     for graph, groups_of_roles in enumerate(groups.group_of):
         for role, group_of in enumerate(groups_of_roles):
             (members,) = np.nonzero(group_of >= 0)
-            devices.append(members)
-            of_devices.append(group_of[members])
-            weights.append(np.full(len(members), (graph << 32) + role, dtype=np.int64))
-    return Edges(
-        source=np.concatenate(devices),
-        target=np.concatenate(of_devices),
-        weight=np.concatenate(weights),
-    )
+            weights = np.full(len(members), (graph << 32) + role, dtype=np.int64)
+            edges.append(np.stack([members, group_of[members], weights]))
+    devices, of_devices, weights = np.concatenate(edges, axis=1)
+    return Edges(source=devices, target=of_devices, weight=weights)
 
 
 def _device_class(
