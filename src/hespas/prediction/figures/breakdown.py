@@ -69,7 +69,8 @@ class Breakdown:
     by_kind: Mapping[str, Amount]
 
 
-_SUMS = "sums of gradients"
+SUMS = "sums of gradients"
+"""What adds gradients of micro-batches, in no program."""
 
 
 def breakdown(prediction: Prediction) -> Breakdown:
@@ -111,10 +112,10 @@ def with_sums_of_gradients(parts: Breakdown, time_s: float) -> Breakdown:
     """Add what adds gradients of micro-batches to their sums, in no program."""
     if not time_s:
         return parts
-    name = Named(phase=Phase.BACKWARD, path=(), operation=_SUMS)
+    name = Named(phase=Phase.BACKWARD, path=(), operation=SUMS)
     amount = Amount(time_s=time_s)
     return Breakdown(
-        by_name={**parts.by_name, name: amount}, by_kind={**parts.by_kind, _SUMS: amount}
+        by_name={**parts.by_name, name: amount}, by_kind={**parts.by_kind, SUMS: amount}
     )
 
 

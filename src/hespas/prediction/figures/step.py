@@ -27,6 +27,7 @@ from hespas.hardware.variation import EQUAL
 from hespas.prediction.explain.changes import Change, main_changes
 from hespas.prediction.figures.assumptions import assumptions_of_step
 from hespas.prediction.figures.breakdown import (
+    SUMS,
     breakdown,
     joined_breakdown,
     kind_rows,
@@ -74,23 +75,38 @@ class RepeatedProgram:
     collective_share: float = 1.0
 
 
-def energy_parts(prediction: Prediction) -> EnergyParts | None:
-    """Return a step's energy parts, if power is known."""
-    sustained, device = prediction.estimates.sustained, prediction.device
-    if sustained is None or device is None or device.power is None:
+def energy_parts(
+    prediction: Prediction | PipelinePrediction, programs: Sequence[RepeatedProgram]
+) -> EnergyParts | None:
+    """Return a step's energy parts, if power is known.
+
+    Each of ``programs`` runs at a clock of its own; the clock shown is their mean over time.
+    """
+    device = prediction.device
+    if device is None or device.power is None:
         return None
     power, step_s = device.power, prediction.step_time_s
-    board = energy(power, draw_of(prediction.estimates.total.total), sustained.clock)
+    compute_j, memory_j, clocked_s, computed_s, limit_w = 0.0, 0.0, 0.0, 0.0, 0.0
+    for program in programs:
+        estimates, times = program.prediction.estimates, program.times
+        if (sustained := estimates.sustained) is None:
+            return None
+        board = energy(power, draw_of(estimates.total.total), sustained.clock)
+        compute_j += board.compute_j * times
+        memory_j += board.memory_j * times
+        clocked_s += sustained.clock * estimates.total.time_s * times
+        computed_s += estimates.total.time_s * times
+        limit_w = sustained.limit_w
     idle_j = power.idle_w * step_s
-    board_j = board.compute_j + board.memory_j + idle_j
+    board_j = compute_j + memory_j + idle_j
     host = power.host
     node_j = None if host is None else host.device_w * step_s
     network_j = None if host is None else network_w(host, prediction.devices) * step_s
     machine_j = board_j + (node_j or 0.0) + (network_j or 0.0)
     device_w = board_j / step_s if step_s > 0 else 0.0
     return EnergyParts(
-        compute_j=board.compute_j,
-        memory_j=board.memory_j,
+        compute_j=compute_j,
+        memory_j=memory_j,
         idle_j=idle_j,
         node_j=node_j,
         network_j=network_j,
@@ -98,8 +114,8 @@ def energy_parts(prediction: Prediction) -> EnergyParts | None:
         device_w=device_w,
         node_w=None if host is None else host.devices * (device_w + host.device_w),
         node_devices=None if host is None else host.devices,
-        clock=sustained.clock,
-        power_limit_w=sustained.limit_w,
+        clock=clocked_s / computed_s if computed_s > 0 else 1.0,
+        power_limit_w=limit_w,
     )
 
 
@@ -211,15 +227,23 @@ def run_report(
 
         programs = pipeline.programs_of(prediction)
         rows = pipeline.communication_of(prediction, programs)
+        report, sums_s = _summary(prediction, programs), prediction.accumulation_s
+        sums = {SUMS: OpRow(count=0, time_s=sums_s, flops=0.0, bytes=0.0)} if sums_s else {}
         report = msgspec.structs.replace(
-            _summary(prediction, programs),
+            report,
+            per_op=report.per_op | sums,
             communication=rows,
             communication_s=sum(row.time_s for row in rows if row.kind not in {IDLE, SLOWED}),
             pipeline=pipeline.pipeline_rows(prediction),
         )
     else:
         programs = [RepeatedProgram(prediction=prediction)]
-        report = _with_energy(_summary(prediction, programs), prediction)
+        limit = prediction.graph.program.overlap
+        report = msgspec.structs.replace(
+            _summary(prediction, programs),
+            communication_s=prediction.communication_s,
+            scheduler=None if limit is None else SchedulerLimit(**msgspec.structs.asdict(limit)),
+        )
         if prediction.graph.is_folded and with_tables:
             note = (
                 f"a step has {prediction.graph.kernels:,} kernels: a few rounds of each loop were "
@@ -274,18 +298,6 @@ def _on_real_devices(report: RunReport, prediction: Prediction | PipelinePredict
     return msgspec.structs.replace(report, goodput=run)
 
 
-def _with_energy(report: RunReport, prediction: Prediction) -> RunReport:
-    """Add the figures that one program alone has."""
-    parts, limit = energy_parts(prediction), prediction.graph.program.overlap
-    return msgspec.structs.replace(
-        report,
-        communication_s=prediction.communication_s,
-        energy_j=report.energy_j if parts is None else _energy_j(parts),
-        energy=parts,
-        scheduler=None if limit is None else SchedulerLimit(**msgspec.structs.asdict(limit)),
-    )
-
-
 def _summary(
     prediction: Prediction | PipelinePrediction, programs: Sequence[RepeatedProgram]
 ) -> RunReport:
@@ -300,7 +312,8 @@ def _summary(
     bytes_per_s = cost.bytes_moved / moved_s if moved_s > 0 else None
     tokens_per_s = _rate(work.tokens, step_s)
     groups = assumptions_of_step(prediction, total)
-    pue = prediction.options.energy.pue
+    energy_of, pue = energy_parts(prediction, programs), prediction.options.energy.pue
+    board_j = None if cost.energy_j is None else cost.energy_j * pue
     return RunReport(
         schema_version=SCHEMA_VERSION,
         program=prediction.name,
@@ -328,9 +341,9 @@ def _summary(
         flops_utilisation=_share(cost.flops, compute_s, known_peak),
         memory_traffic_bytes=cost.bytes_moved,
         memory_utilisation=_share(cost.bytes_moved, compute_s, bytes_per_s),
-        # Of the board while it computes.
-        energy_j=None if cost.energy_j is None else cost.energy_j * pue,
-        energy=None,
+        # Without a clock, of the board while it computes.
+        energy_j=board_j if energy_of is None else _energy_j(energy_of),
+        energy=energy_of,
         peak_memory_bytes=prediction.peak_memory_bytes,
         memory_capacity_bytes=prediction.memory_capacity_bytes,
         host_memory_bytes=prediction.host_memory_bytes,

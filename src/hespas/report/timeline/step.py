@@ -164,21 +164,28 @@ def _process(
 def _memory(timed: Iterable[Timed], details: ProgramDetails) -> Iterator[Counter]:
     """Yield the counter of memory in use, if known.
 
-    Tasks that start after later ones of the program are ignored.
+    Memory is held in the program's order. Computation holds it from its start, communication from
+    the end of the computation before it, however early or late other streams run it.
     """
-    points: list[tuple[int, int]] = []
-    latest_task = -1
-    for task, (start_ps, _) in timed:
+    levels: dict[int, int] = {}
+    held_ps = computed_ps = 0
+    for task, (start_ps, end_ps) in sorted(timed, key=lambda pair: pair[0].id):
         size_bytes = details.memory_bytes(task.id)
-        if size_bytes is None or task.id <= latest_task:
+        if size_bytes is None:
             continue
-        latest_task = task.id
-        if points and points[-1][0] == start_ps:
-            points.pop()
-        if not points or points[-1][1] != size_bytes:
-            points.append((start_ps, size_bytes))
-    if points:
-        yield Counter(name="memory", points=tuple(points))
+        is_computed = isinstance(task, ComputeTask)
+        held_ps = max(held_ps, start_ps if is_computed else computed_ps)
+        if is_computed:
+            computed_ps = max(computed_ps, end_ps)
+        levels[held_ps] = max(levels.get(held_ps, 0), size_bytes)
+    points = list(levels.items())
+    changes = [
+        point
+        for before, point in zip([(0, -1), *points], points, strict=False)
+        if point[1] != before[1]
+    ]
+    if changes:
+        yield Counter(name="memory", points=tuple(changes))
 
 
 _COMPUTE, _HOST, _COMMUNICATION, _RECEIVE = "compute", "CPU", "communication", "receive"

@@ -8,9 +8,10 @@ import pytest
 import hespas
 from hespas.hardware.presets import load_device
 from hespas.prediction.figures.schema import EnergyParts
-from hespas.prediction.figures.step import energy_parts, run_report
+from hespas.prediction.figures.step import run_report
 from hespas.prediction.result import Prediction
 from hespas.report.text import headline
+from small_pipelines import predicted as stages_of
 
 STEP = """HloModule step, is_scheduled=true, replica_count={devices}
 
@@ -53,14 +54,14 @@ def test_the_parts_add_up(tmp_path: Path, part: str, pue: float) -> None:
 def test_machines_draw_what_was_measured_under_products(tmp_path: Path) -> None:
     # `validation/power_readings.py`: 6.8 to 7.2 kW, 9.6 to 10 kW while they trained.
     for part, measured_w in (("H100_80GB", 7000), ("B200_180GB", 9800)):
-        parts = energy_parts(predicted(tmp_path, part=part))
+        parts = run_report(predicted(tmp_path, part=part)).energy
         assert parts is not None
         assert parts.node_w == pytest.approx(measured_w, rel=0.1)
         assert parts.device_w <= parts.power_limit_w
 
 
 def test_switches_between_machines_have_a_share(tmp_path: Path) -> None:
-    one, two = energy_parts(predicted(tmp_path)), energy_parts(predicted(tmp_path, devices=16))
+    one, two = (run_report(predicted(tmp_path, devices=devices)).energy for devices in (8, 16))
     assert one is not None
     assert two is not None
     assert one.network_j == 0
@@ -68,9 +69,24 @@ def test_switches_between_machines_have_a_share(tmp_path: Path) -> None:
     assert two.network_j > 0
 
 
+@pytest.mark.parametrize("schedule", ["1f1b", "zero-bubble"])
+def test_a_pipeline_draws_power_while_its_stages_wait(schedule: str) -> None:
+    report = run_report(stages_of(schedule), with_tables=False)
+    parts, power = report.energy, load_device("H100_80GB").power
+    assert parts is not None
+    assert parts.node_j is not None
+    assert power is not None
+    assert parts.idle_j == pytest.approx(power.idle_w * report.step_time_s)
+    assert parts.compute_j > power.busy_w * parts.clock**3 * report.compute_s * 0.9
+    assert parts.device_w <= parts.power_limit_w
+    assert report.energy_j == pytest.approx(
+        parts.compute_j + parts.memory_j + parts.idle_j + parts.node_j
+    )
+
+
 def test_without_the_clock_energy_is_of_the_board_while_it_computes(tmp_path: Path) -> None:
     prediction = predicted(tmp_path, clocks="measured")
-    assert energy_parts(prediction) is None
+    assert run_report(prediction).energy is None
     tdp_w = load_device("H100_80GB").tdp_w
     assert tdp_w is not None
     assert run_report(prediction, with_tables=False).energy_j == pytest.approx(

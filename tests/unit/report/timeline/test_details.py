@@ -6,8 +6,11 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
+import hespas
 from charts import ReadChart, ReadSlice, read_chart
+from hespas.frontend.load import load_per_device
 from hespas.hardware.cluster import Cluster
 from hespas.prediction import composition
 from hespas.prediction.options import (
@@ -19,10 +22,13 @@ from hespas.prediction.options import (
 )
 from hespas.prediction.result import Prediction
 from hespas.program.program import Program
+from hespas.program.recorded import CollectiveCall, encode_recorded
+from hespas.report.answers import full_report
 from hespas.report.timeline.details import program_details
 from hespas.report.timeline.step import step_chart
 from hespas.report.timeline.write import Chart, Track, write_chart
 from hespas.simulate.options import Model
+from recorded_steps import COMMUNICATION, Recorder
 from scheduled import done, kernel, loop, scheduled, start, sync
 
 LLAMA = Path("examples/llama3_100m_fsdp4.mlir")
@@ -215,6 +221,29 @@ def test_memory_is_a_counter_with_the_peak_of_the_report() -> None:
     assert all(before[0] < after[0] for before, after in pairwise(counter.points))
     peak = max(value for _, value in counter.points)
     assert peak == prediction.memory.peak_bytes - prediction.memory.gap_bytes
+
+
+def test_memory_of_kernels_behind_which_communication_starts_early_is_shown() -> None:
+    """The second product is launched before the gather, and starts after it."""
+    step = Recorder()
+    given = step.tensor(8192, 8192, is_given=True)
+    step.product(given, given)
+    step.product(given, given)
+    step.storages[-1] = structs.replace(step.storages[-1], freed=len(step.calls))
+    shard, whole = step.tensor(1024), step.tensor(8192)
+    ranks = tuple(range(8))
+    step.calls.append(
+        CollectiveCall(
+            kind="all_gather", ranks=ranks, inputs=(shard,), outputs=(whole,), stream=COMMUNICATION
+        )
+    )
+    program = load_per_device(encode_recorded(step.step()), name="step.json").program
+
+    report = full_report(hespas.predict(program, cluster="8xH100_80GB"))
+    assert report.memory is not None
+    shown = [point.bytes for point in report.memory.points]
+    assert max(shown) == report.live_memory_bytes
+    assert shown[-1] < max(shown)
 
 
 def test_what_is_inside_of_tasks_is_left_out_first() -> None:
