@@ -30,7 +30,7 @@ from hespas.price.estimate import Estimate
 from hespas.price.kernel import kind_of
 from hespas.program.program import Op
 from hespas.program.scopes import merged_layers
-from hespas.report.text import headline, plain_number, short_place
+from hespas.report.text import headline, others_text, plain_number, short_place
 from hespas.report.timeline.step import prediction_chart
 from hespas.report.timeline.write import Counter, Process, Slice
 from hespas.split.names import operation_names
@@ -272,7 +272,7 @@ def _limit(amount: Amount) -> _Limit:
 
 def _join_rows(rows: list[KernelTimeRow]) -> KernelTimeRow:
     return KernelTimeRow(
-        name=f"{len(rows)} others",
+        name=others_text(len(rows)),
         kind=OTHERS,
         path="",
         count=sum(row.count for row in rows),

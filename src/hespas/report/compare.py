@@ -17,7 +17,7 @@ from hespas.base.decode import read_json
 from hespas.base.units import format_quantity, format_time
 from hespas.errors import ConfigError
 from hespas.prediction.figures.schema import SCHEMA_VERSION, RunReport
-from hespas.report.text import table_lines
+from hespas.report.text import others_text, table_lines
 
 _REMAINDER = "not in the table"
 _FILE = "run.json"
@@ -327,7 +327,7 @@ def _table(heading: str, rows: Sequence[TimeRow]) -> list[str]:
     if other_rows:
         a_s, b_s = sum(row.a_s for row in other_rows), sum(row.b_s for row in other_rows)
         share = sum(row.share for row in other_rows)
-        name = f"{len(other_rows)} others"
+        name = others_text(len(other_rows))
         shown_rows.append(TimeRow(name=name, a_s=a_s, b_s=b_s, difference_s=b_s - a_s, share=share))
     shares = [row.share if abs(row.share) >= _LEAST_SHARE else None for row in shown_rows]
     cells = [

@@ -24,6 +24,7 @@ from hespas.prediction.figures.schema import (
 )
 from hespas.report.text import (
     headline_lines,
+    others_text,
     peak_text,
     share_text,
     step_assumption_lines,
@@ -85,7 +86,7 @@ def kind_lines(report: RunReport) -> list[str]:
     rows = [_share_cells(row.kind, [row], f"{row.count:.6g}") for row in kinds[:_MOST_ROWS]]
     other_rows = kinds[_MOST_ROWS:]
     if other_rows:
-        rows.append(_share_cells(_others_text(len(other_rows), "kind"), other_rows, ""))
+        rows.append(_share_cells(others_text(len(other_rows), "kind"), other_rows, ""))
     return _share_lines("The computation, by kind of kernel", "count", rows)
 
 
@@ -104,7 +105,7 @@ def layer_lines(report: RunReport) -> list[str]:
     rows = [_exposed_cells(row.path, [row]) for row in report.layers[:_MOST_ROWS]]
     other_rows = report.layers[_MOST_ROWS:]
     if other_rows:
-        rows.append(_exposed_cells(_others_text(len(other_rows), "module"), other_rows))
+        rows.append(_exposed_cells(others_text(len(other_rows), "module"), other_rows))
     return _share_lines("By module", "exposed", rows)
 
 
@@ -119,10 +120,6 @@ def _share_cells(name: str, rows: Sequence[KindRow | PhaseRow | LayerRow], last:
 def _exposed_cells(name: str, rows: Sequence[PhaseRow | LayerRow]) -> _Cells:
     exposed_s = sum(row.exposed_s for row in rows)
     return _share_cells(name, rows, format_time(exposed_s) if exposed_s else "")
-
-
-def _others_text(count: int, noun: str) -> str:
-    return f"{count} other {noun}{'s' if count > 1 else ''}"
 
 
 def _share_lines(title: str, last: str, rows: Sequence[_Cells]) -> list[str]:
@@ -148,7 +145,7 @@ def communication_lines(rows: Sequence[CommunicationRow]) -> list[str]:
         name = f"{row.kind} {row.axis}{dimension}".strip()
         cells.append((name, *_times([row], waits=waits), *sent, rate))
     if other_rows:
-        name = _others_text(len(other_rows), "row")
+        name = others_text(len(other_rows), "row")
         cells.append((name, *_times(other_rows, waits=waits), "", "", ""))
     times = ("transfer", "waiting", "exposed") if waits else ("time", "exposed")
     columns = {**dict.fromkeys(times, 11), "count": 8, "bytes": 11, "reached": 12}
@@ -191,7 +188,7 @@ def holder_lines(report: RunReport) -> list[str]:
         shown_sizes = ranked_sizes[:_MOST_HOLDERS]
         other_bytes = sum(size for _, size in ranked_sizes[_MOST_HOLDERS:])
         if other_bytes:
-            shown_sizes.append((f"{len(ranked_sizes) - _MOST_HOLDERS} others", other_bytes))
+            shown_sizes.append((others_text(len(ranked_sizes) - _MOST_HOLDERS), other_bytes))
         cells = [
             (name, format_quantity(size, "B"), share_text(size, live_bytes))
             for name, size in shown_sizes

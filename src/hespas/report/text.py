@@ -288,6 +288,15 @@ def whole_per_cents(shares: dict[str, float]) -> dict[str, int]:
     return floors
 
 
+def others_text(count: int, noun: str = "") -> str:
+    """Name a row that joins others.
+
+    >>> others_text(1), others_text(7), others_text(7, "kind")
+    ('1 other', '7 others', '7 other kinds')
+    """
+    return f"{count} {f'other {noun}'.strip()}{'s' if count > 1 else ''}"
+
+
 def share_text(part: float, total: float) -> str:
     """Return a part in per cent of a positive total."""
     return f"{100 * part / total:5.1f} %" if total > 0 else ""

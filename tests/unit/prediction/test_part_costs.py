@@ -38,6 +38,8 @@ def test_all_of_the_programs_of_libraries_is_in_the_step_and_in_its_tables() -> 
     report = run_report(predict_pipeline(asked))
     for rows in (report.kinds, report.phases, report.layers):
         assert sum(row.time_s for row in rows) == pytest.approx(report.compute_s, rel=1e-6)
+    exposed_s = report.bound.exposed_communication * report.step_time_s
+    assert exposed_s == pytest.approx(report.exposed_communication_s, rel=1e-6)
     by_operation = sum(row.time_s for row in report.per_op.values())
     assert by_operation == pytest.approx(report.compute_s, rel=1e-6)
     assert any(row.path == "sums of gradients" for row in report.layers)

@@ -142,9 +142,11 @@ def _share(amount: float | None, time_s: float, peak_per_s: float | None) -> flo
 
 def _bound_shares(prediction: Prediction | PipelinePrediction, total: OpEstimate) -> BoundShares:
     bound = total.bound
+    # Sums of gradients read and write memory, in no program.
+    sums_s = 0.0 if isinstance(prediction, Prediction) else prediction.accumulation_s
     parts = {
         "compute": bound.compute_s,
-        "memory": bound.memory_s,
+        "memory": bound.memory_s + sums_s,
         "launch": bound.launch_s + prediction.launch_wait_s,
         "exposed_communication": prediction.exposed_communication_s,
         "stage_wait": prediction.stage_wait_s,

@@ -22,7 +22,7 @@ from hespas.report.page.vega import (
     quantitative,
     time_unit,
 )
-from hespas.report.text import peak_text
+from hespas.report.text import others_text, peak_text
 
 _MOST_STEPS = 12
 """The most bars of a waterfall: the smallest changes are joined into one."""
@@ -165,7 +165,7 @@ def _waterfall(
     shown_rows, other_rows = changed[:_MOST_STEPS], changed[_MOST_STEPS:]
     steps = [(row.name, row.difference_s) for row in shown_rows]
     if other_rows:
-        steps.append((f"{len(other_rows)} others", sum(row.difference_s for row in other_rows)))
+        steps.append((others_text(len(other_rows)), sum(row.difference_s for row in other_rows)))
     bars = [_bar(f"{comparison.a} (all)", 0.0, total.a_s, "total", unit)]
     reached_s = total.a_s
     for name, difference_s in steps:

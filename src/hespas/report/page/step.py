@@ -85,10 +85,10 @@ def _figures(report: RunReport) -> Iterator[tuple[str, str, str]]:
         span = f"{format_time(error.likely_from_s)} to {format_time(error.likely_to_s)}"
         yield "Likely step time", span, "8 of 10 published steps, relative to predictions"
     if report.tokens_per_s is not None:
-        per_device = f"{format_amount(report.tokens_per_s_per_device or 0.0)} tokens/s a device"
-        yield "Throughput", f"{format_amount(report.tokens_per_s)} tokens/s", per_device
+        per_device = f"{format_amount(report.tokens_per_s_per_device or 0.0)}tokens/s a device"
+        yield "Throughput", f"{format_amount(report.tokens_per_s)}tokens/s", per_device
     elif report.samples_per_s is not None:
-        yield "Throughput", f"{report.samples_per_s:.4g} {report.samples}/s", ""
+        yield "Throughput", f"{format_amount(report.samples_per_s)}{report.samples}/s", ""
     peak = peak_text(report) or "the devices' peak"
     if report.mfu is not None:
         yield "Model FLOPs utilisation (MFU)", f"{100 * report.mfu:.1f} %", f"of {peak}"
@@ -128,7 +128,7 @@ def _percent(part_s: float, step_s: float) -> str:
 def part_rows(report: RunReport) -> list[dict[str, object]]:
     """Return a step's parts as rows of a chart.
 
-    Times are in the step's `time_unit`; parts without time are left out.
+    Times are in the step's `time_unit`; parts that are 0.0 % of the step are left out.
     """
     unit = time_unit(report.step_time_s)
     return [
@@ -141,8 +141,11 @@ def part_rows(report: RunReport) -> list[dict[str, object]]:
             "step": "step",
         }
         for order, (name, share) in enumerate(bound_parts(report).items())
-        if share > 0
+        if abs(share) >= _LEAST_PART
     ]
+
+
+_LEAST_PART = 0.0005
 
 
 def _step_parts(report: RunReport) -> Iterator[Chart | Table]:

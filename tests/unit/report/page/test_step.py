@@ -3,8 +3,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec import structs
 
-from hespas.report.page.document import Notes, Page, Part, Table
+from hespas.report.page.document import Cards, Notes, Page, Part, Table
 from hespas.report.page.step import part_rows, step_page
 from hespas.report.page.vega import Chart
 from step_reports import step_report
@@ -27,6 +28,18 @@ def test_the_parts_add_up_to_the_step() -> None:
     assert sum(float(str(row["time_s"])) for row in rows) == pytest.approx(report.step_time_s)
     drawn = chart(step_page(report), "What bounds the step")["data"]["values"]
     assert [row["part"] for row in drawn] == [row["part"] for row in rows]
+
+
+def test_parts_of_no_share_are_left_out() -> None:
+    bound = structs.replace(step_report().bound, other=1e-16)
+    rows = part_rows(step_report(bound=bound))
+    assert "other" not in [row["part"] for row in rows]
+
+
+def test_a_rate_of_images_has_a_prefix() -> None:
+    page = step_page(step_report(tokens_per_s=None, samples_per_s=42590.0, samples="images"))
+    shown = [figure for part in parts(page) if isinstance(part, Cards) for figure in part.figures]
+    assert ("Throughput", "42.59 k images/s", "") in shown
 
 
 def test_every_row_of_communication_is_drawn() -> None:
