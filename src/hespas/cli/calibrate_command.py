@@ -35,7 +35,7 @@ from hespas.evidence.calibrate.ranks import read_ranks
 from hespas.evidence.calibrate.serving import calibrated_serving, serving_calibration_text
 from hespas.evidence.calibrate.steps import PipelineSteps, step_group
 from hespas.hardware.links import Link, load_link
-from hespas.hardware.presets import load_device, load_system, system_directory
+from hespas.hardware.presets import check_node_file, load_device, load_system, system_directory
 from hespas.hardware.system import interconnect_of
 from hespas.models.model import parse_mesh
 from hespas.prediction.composition import load_alone
@@ -171,6 +171,7 @@ def _calibrated(node: str, measured: _Measurements) -> Calibration:
     home = None if system is None or not measured.nccl else system_directory(system)
     base = load_link(link) if link is not None else None if home is None else first_link(home)
     device = load_device(node)
+    check_node_file(node)
     groups = [group for file in measured.gemm for group in gemm_groups(file, device)]
     if measured.profile is not None:
         profiled = ProgramOptions(file=measured.program, kernels=measured.kernels)

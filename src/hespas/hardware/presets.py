@@ -9,6 +9,7 @@ from math import prod
 from pathlib import Path
 
 from msgspec import Struct
+from msgspec.structs import fields
 
 from hespas.base.configs import CONFIGS
 from hespas.base.decode import decode, read_json
@@ -143,6 +144,32 @@ def _read_device(file: Path) -> Device:
 
 # Files of the package stay as they are: a preset is read once.
 _preset_device = cache(_read_device)
+
+
+def check_node_file(name_or_path: str | Path) -> None:
+    """Raise `ConfigError` where a node's file has keys of no device.
+
+    A workload's configuration describes a device beside other things, and is no node's file.
+    """
+    file = device_file(name_or_path)
+    if file.is_relative_to(_NODES):
+        return
+    location = str(file)
+    keys = decode(read_json(file), dict[str, object], location=location)
+    others = [key for key in keys if key != "perf_estimator"]
+    if not others:
+        return
+    if others[0] in _keys(RooflineHardware):
+        hint = "put it into perf_estimator.hardware"
+    elif others[0] in _keys(NodeInfo):
+        hint = "put it into node.json in the same directory"
+    else:
+        hint = "take it out; what else a run needs are options"
+    raise ConfigError(f"$.{others[0]} describes no node", location=location, hint=hint)
+
+
+def _keys(form: type[Struct]) -> set[str]:
+    return {field.encode_name for field in fields(form)}
 
 
 def load_hardware(name_or_path: str | Path) -> RooflineHardware:

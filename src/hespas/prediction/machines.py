@@ -11,7 +11,7 @@ from hespas.errors import ConfigError, option
 from hespas.hardware.device import Device, NodeHardware, RooflineHardware
 from hespas.hardware.faster_links import with_link_bandwidths
 from hespas.hardware.jobs import Jobs
-from hespas.hardware.presets import device_names, load_device, load_hardware
+from hespas.hardware.presets import check_node_file, device_names, load_device, load_hardware
 from hespas.hardware.sized import find_system
 from hespas.hardware.system import System, interconnect_of
 from hespas.prediction.options import EstimateOptions, NetworkOptions, PredictOptions
@@ -101,6 +101,8 @@ def device_of(options: EstimateOptions) -> Device | None:
     """
     node = node_of(options)
     device = load_device(node) if isinstance(node, str | Path) else node
+    if isinstance(options.node, str | Path):
+        check_node_file(options.node)
     peak, bandwidth = options.peak_flops, options.memory_bandwidth
     rates, overhead_s = options.per_datatype_flops or {}, options.launch_overhead_s
     limit_w = options.power.power_limit_w

@@ -20,6 +20,7 @@ from hespas.hardware.power import POWER, BoardPower
 from hespas.hardware.presets import (
     MICROARCHITECTURE,
     NodeInfo,
+    check_node_file,
     describes_system,
     device_names,
     load_device,
@@ -166,6 +167,7 @@ def _node(name: str) -> tuple[str, NodeInfo, Device]:
     if info.target is not None:
         find_target(name)
     device = load_device(name)
+    check_node_file(name)
     measured = device.measured
     if measured is not None and measured.part not in part_names():
         raise HardwareError(

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import asdict
 
+from hespas import predict
 from hespas.errors import ConfigError, HardwareError, HespasError
 from hespas.hardware.device import read_roofline
 from hespas.hardware.presets import (
@@ -20,6 +21,7 @@ from hespas.hardware.presets import (
     resolve_path,
 )
 from hespas.prediction.configuration import read_configuration
+from hespas.report.hardware import preset_details
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 TARGETS = PRESETS_DIRECTORY / "targets"
@@ -245,6 +247,28 @@ def test_one_s_own_file_is_named_after_itself(tmp_path: Path) -> None:
     assert device.name == "mine"
     assert device.memory_capacity_bytes is None
     assert device.tdp_w is None
+
+
+@pytest.mark.parametrize(
+    ("key", "hint"),
+    [
+        ("memory_bandwidth", "put it into perf_estimator.hardware"),
+        ("tdp_W", "put it into perf_estimator.hardware"),
+        ("memory_capacity_bytes", "put it into node.json in the same directory"),
+        ("fidelity", "take it out"),
+        ("perf_estimater", "take it out"),
+    ],
+)
+def test_a_key_that_describes_no_node_is_refused(tmp_path: Path, key: str, hint: str) -> None:
+    file = _own(tmp_path, "config.json", **{key: 1e12})
+    (tmp_path / "node.json").write_text(
+        '{"full_name": "Mine", "memory_capacity_bytes": 1073741824}'
+    )
+    with pytest.raises(ConfigError) as caught:
+        predict("examples/attention_block.mlir", tmp_path, "H100_80GB_4GPU")
+    assert str(caught.value).startswith(f"{file}: $.{key} describes no node; {hint}")
+    with pytest.raises(ConfigError, match="describes no node"):
+        preset_details(str(tmp_path))
 
 
 def test_one_s_own_directory_gives_name_and_memory(tmp_path: Path) -> None:
