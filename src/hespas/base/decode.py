@@ -264,7 +264,8 @@ def read_json(path: Path) -> object:
         )
     except json.JSONDecodeError as error:
         location = f"{path}:{error.lineno}:{error.colno}"
-        raise ConfigError(f"malformed JSON: {error.msg}", location=location) from None
+        hint = None if text.rstrip().endswith(("}", "]")) else "is the file whole?"
+        raise ConfigError(f"malformed JSON: {error.msg}", location=location, hint=hint) from None
     except RecursionError:
         raise ConfigError("the JSON is nested too deeply", location=str(path)) from None
     except ValueError as error:
@@ -301,7 +302,11 @@ def read_yaml(path: Path) -> object:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         location = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else str(path)
-        raise ConfigError(f"malformed YAML: {error.problem}", location=location) from None
+        at_tab = mark is not None and text[mark.index : mark.index + 1] == "\t"
+        hint = "indent with spaces: YAML takes no tabs" if at_tab else None
+        raise ConfigError(
+            f"malformed YAML: {error.problem}", location=location, hint=hint
+        ) from None
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         first_line = str(error).partition("\n")[0]
         raise ConfigError(f"malformed YAML: {first_line}", location=str(path)) from None

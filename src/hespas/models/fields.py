@@ -194,7 +194,7 @@ class Fields:
         problem = "is missing" if value is None else f"is {json.dumps(value)}"
         unread = [field_name for field_name in self.values if field_name not in self.read]
         close = nearest(name, unread) if value is None else []
-        hint = f"give {expected}" + (f"; did you mean {close[0]}?" if close else "")
+        hint = f"give {expected}" + (f"; is {close[0]} meant to be {name}?" if close else "")
         return ConfigError(f"{name} {problem}", location=self.location, hint=hint)
 
 

@@ -35,6 +35,12 @@ def test_an_empty_json_file_is_malformed(tmp_path: Path) -> None:
         read_json(path)
 
 
+@pytest.mark.parametrize("end", [1, 4, 8, 10, 13])
+def test_a_file_that_is_cut_is_said_to_be(tmp_path: Path, end: int) -> None:
+    with pytest.raises(ConfigError, match=r"is the file whole\?$"):
+        read_json(_write(tmp_path, '{"a": ["b", 3]}'[:end]))
+
+
 @pytest.mark.parametrize("constant", ["NaN", "Infinity", "-Infinity"])
 def test_json_refuses_what_is_no_number(tmp_path: Path, constant: str) -> None:
     with pytest.raises(ConfigError, match=f"{constant} is not a number"):
@@ -80,6 +86,12 @@ def test_malformed_yaml_names_file_line_and_column(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         read_yaml(path)
     assert str(caught.value).startswith(f"{path}:2:8: malformed YAML: ")
+
+
+@pytest.mark.parametrize("text", ["a:\n\tb: 1\n", "a: 1\n\tb: 2\n", "- a\n\t- b: {c: 1}\n"])
+def test_yaml_with_tabs_says_what_to_write(tmp_path: Path, text: str) -> None:
+    with pytest.raises(ConfigError, match="indent with spaces: YAML takes no tabs"):
+        read_yaml(_write(tmp_path, text, "n.yml"))
 
 
 @pytest.mark.parametrize(
