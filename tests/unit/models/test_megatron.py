@@ -338,7 +338,7 @@ def test_what_is_not_modelled_of_it_is_said(tmp_path: Path) -> None:
         ),
         ("", "--vocab-size 128256", ("the vocabulary is not said", "--vocab-size")),
         ("", "--num-layers 32", ("num_layers is missing",)),
-        ("--num-layer 32", "--num-layers 32", ("is num_layer meant to be num_layers?",)),
+        ("--hidden-siz 1", "--hidden-size 4096", ("is hidden_siz meant to be hidden_size?",)),
         ("--num-virtual-stages-per-pipeline-rank 4", "", ("as a number and by their layers",)),
         (
             "--num-layers-per-virtual-pipeline-stage 5",
