@@ -264,7 +264,7 @@ def read_json(path: Path) -> object:
         )
     except json.JSONDecodeError as error:
         location = f"{path}:{error.lineno}:{error.colno}"
-        hint = None if text.rstrip().endswith(("}", "]")) else "is the file whole?"
+        hint = "" if text.rstrip().endswith(("}", "]")) else "is the file whole?"
         raise ConfigError(f"malformed JSON: {error.msg}", location=location, hint=hint) from None
     except RecursionError:
         raise ConfigError("the JSON is nested too deeply", location=str(path)) from None
@@ -303,7 +303,7 @@ def read_yaml(path: Path) -> object:
         mark = error.problem_mark
         location = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else str(path)
         at_tab = mark is not None and text[mark.index : mark.index + 1] == "\t"
-        hint = "indent with spaces: YAML takes no tabs" if at_tab else None
+        hint = "indent with spaces: YAML takes no tabs" if at_tab else ""
         raise ConfigError(
             f"malformed YAML: {error.problem}", location=location, hint=hint
         ) from None

@@ -115,7 +115,7 @@ def read_table(
         raise error(message, location=location, hint="drop or rename one")
     if missing or unknown:
         fault = f"has no column {missing[0]!r}" if missing else f"has a column {unknown[0]!r}"
-        hint = f"its columns are {header or ', '.join(allowed)}"
+        hint = f"known columns: {header or ', '.join(allowed)}"
         raise error(f"the table {fault}", location=location, hint=hint)
     blank = Line(cells={}, path=path, number=skipped + 1, error=error)
     return Table(names=names, location=location, lines=_lines(reader, blank, names, needed))

@@ -27,7 +27,7 @@ from hespas.base.figures import Positive, Text
 from hespas.base.frozen import frozen
 from hespas.base.suggest import suggestion
 from hespas.base.units import format_amount, format_energy, format_quantity, format_time
-from hespas.errors import ConfigError
+from hespas.errors import ConfigError, HardwareError
 from hespas.hardware.presets import node_name
 
 Value: TypeAlias = "str | int | float | bool | tuple[Value, ...] | None"
@@ -481,7 +481,12 @@ def read_prices(
         location = str(path)
         value = _read_csv(path) if path.suffix == ".csv" else read_yaml(path)
     prices = decode(value, list[Price], location=location, json_path="$.prices")
-    parts = [node_name(price.part) for price in prices]
+    try:
+        parts = [node_name(price.part) for price in prices]
+    except HardwareError as error:
+        # A preset's name does not know the file that gives it.
+        error.location = error.location or location
+        raise
     twice = next((part for part in parts if parts.count(part) > 1), None)
     if twice is not None:
         raise ConfigError(f"there are two prices of {twice}", location=location, hint="keep one")

@@ -38,7 +38,7 @@ def test_a_column_is_found_by_its_form(tmp_path: Path) -> None:
     [
         ("", r"a\.csv: the file is empty; the first line must be the header: name,size,note"),
         ("a,1\n", r"a\.csv:1: there is no header"),
-        ("name\n", r"a\.csv:1: the table has no column 'size'; its columns are name, size, note"),
+        ("name\n", r"a\.csv:1: the table has no column 'size'; known columns: name, size, note"),
         ("name,size,colour\n", r"a\.csv:1: the table has a column 'colour'"),
         ("name,size,size\n", r"a\.csv:1: the header has two columns 'size'"),
         ("name,size\na,1,2\n", r"a\.csv:2: the line has 3 cells under 2 columns"),

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from hespas.errors import ConfigError
+from hespas.errors import ConfigError, HardwareError
+from hespas.study.goal import read_prices
 from hespas.study.study import Axis, StudyFidelity, read_study, study_of
 
 SMALL: dict[str, Any] = {"model": "llama3-100m", "cluster": "8xH100_80GB"}
@@ -97,6 +98,14 @@ def test_prices_are_read_beside_the_study(tmp_path: Path) -> None:
     )
     (price,) = read_study(tmp_path / "study.yaml").prices
     assert (price.part, price.usd_per_device_hour, price.source) == ("H100_80GB", 2.5, "a contract")
+
+
+def test_a_price_of_an_unknown_part_names_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "prices.csv"
+    file.write_text("part,usd_per_device_hour,source\nH100,2,a contract\n")
+    with pytest.raises(HardwareError) as caught:
+        read_prices(str(file))
+    assert str(caught.value).startswith(f"{file}: no device preset or file is named 'H100'")
 
 
 def test_prices_without_a_number_name_the_line(tmp_path: Path) -> None:
