@@ -9,8 +9,7 @@ from hespas.errors import ConfigError, HardwareError
 from hespas.hardware.presets import device_names
 from hespas.hardware.sized import find_system
 from hespas.models.catalogue import names
-from hespas.models.model import CHOICES, MeshAxes, Model
-from hespas.models.part import PIPE
+from hespas.models.model import CHOICES, PIPE, MeshAxes, Model
 from hespas.models.placement import ORDER
 from hespas.prediction.machines import system_of
 from hespas.sources.source import ModelSource

@@ -13,8 +13,7 @@ from typing import TypeVar
 from hespas.base.frozen import frozen
 from hespas.errors import refuse
 from hespas.models.language import LanguageModel
-from hespas.models.model import TYPE_BYTES, MeshAxes
-from hespas.models.part import EXPERT, REDUCED, SHARED, Part, PartProgram
+from hespas.models.model import EXPERT, REDUCED, SHARED, TYPE_BYTES, MeshAxes, Part, PartProgram
 from hespas.models.weights import Shapes, is_adapter, layer_weights, outer_weights
 
 
@@ -61,7 +60,7 @@ def divided_part(division: _Division, part: Part) -> _Division:
 
     ``division`` is that of the model without the pipeline. A pass holds whole weights and a
     micro-batch of one data-parallel part; the optimiser's states are divided over the axes
-    `hespas.models.part.SHARED`, those of weights that all devices of experts hold over these, too.
+    `hespas.models.model.SHARED`, those of weights that all devices of experts hold over these, too.
     """
     parts = division.mesh.size(*REDUCED)
     sizes = {

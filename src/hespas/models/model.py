@@ -1,10 +1,11 @@
-"""A model of the zoo: settings, and a step; meshes."""
+"""A model of the zoo: settings, and a step; meshes, and parts of a model."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass, replace
+from enum import Enum
 from importlib import import_module
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -18,11 +19,17 @@ from hespas.models.quantization import FORMATS
 if TYPE_CHECKING:
     from jax.sharding import AbstractMesh
 
-    from hespas.models.part import Part
-
 _CUT = "hespas.models.steps.training"
 """Where steps are built that can be cut between layers."""
 _AXIS = re.compile(r"\s*([A-Za-z_]\w*)\s*=\s*(\d+)\s*")
+PIPE = "pipe"
+"""The axis of a mesh along which the stages of a pipeline stand."""
+EXPERT = "expert"
+"""The axis of a mesh that experts are divided over."""
+REDUCED = ("data", "fsdp")
+"""The axes of a mesh whose devices compute different sequences with the same weights."""
+SHARED = ("fsdp", "context")
+"""Those of the axes with equal weights over which gradients and optimiser states are divided."""
 
 
 @frozen
@@ -77,6 +84,43 @@ def parse_mesh(text: str) -> MeshAxes:
     matches = [_AXIS.fullmatch(part) for part in text.split(",")]
     refuse(not all(matches), f"mesh {text!r} is not AXIS=SIZE,..", "write it as in fsdp=4,tp=2")
     return MeshAxes(axes=tuple((match[1], int(match[2])) for match in matches if match))
+
+
+class PartProgram(Enum):
+    """A program of a part.
+
+    ``BOTH`` is the forward and the backward pass of one micro-batch; ``INPUTS`` the same without
+    the gradients of weights; ``UPDATE`` the optimiser's step.
+    """
+
+    BOTH = "both"
+    INPUTS = "inputs"
+    UPDATE = "update"
+
+
+@frozen
+class Part:
+    """Some layers of a model, with embedding or head.
+
+    ``mesh`` has the axes that divide the program's arrays: every stage, and each data-parallel part
+    of it, runs such a program at the same time. Parts that are equal have equal programs: ``first``
+    is where layers of the same kinds stand first in the model.
+    """
+
+    mesh: MeshAxes
+    layers: int
+    first: int = 0
+    is_first: bool = False
+    is_last: bool = False
+    program: PartProgram = PartProgram.BOTH
+
+    def __str__(self) -> str:
+        parts = [f"{self.layers} layers" if self.layers != 1 else "1 layer"]
+        if self.is_first:
+            parts.insert(0, "embedding")
+        if self.is_last:
+            parts.append("head and loss")
+        return ", ".join(parts)
 
 
 _ELSEWHERE = {
@@ -202,7 +246,7 @@ class Model:
 
     ``module`` of settings is where the function ``build`` stands that makes a `Step` of them: it is
     imported with JAX, when it is called. Models that can be cut between layers have ``build_part``
-    there, which takes a `hespas.models.part.Part`, too. ``notes`` say what of the model is left
+    there, which takes a `Part`, too. ``notes`` say what of the model is left
     out.
     """
 

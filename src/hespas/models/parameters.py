@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from math import prod
 
 from hespas.models.architecture import LayerKind
@@ -125,37 +125,25 @@ def weight_bytes_by_part(model: LanguageModel, precision: Precision) -> dict[Mod
 
 
 def local_weights(
-    model: LanguageModel, axes: Mapping[str, tuple[str, ...]], *, frozen: bool = False
-) -> int:
-    """Return one device's elements of trained or ``frozen`` weights."""
-    outer = ((name, shape, model.sizes, 1) for name, shape in outer_weights(model).items())
-    return _local(model, outer, axes, frozen=frozen) + local_layer_weights(
-        model, axes, frozen=frozen
-    )
-
-
-def local_layer_weights(
-    model: LanguageModel, axes: Mapping[str, tuple[str, ...]], *, frozen: bool = False
-) -> int:
-    """Return as `local_weights` does the elements of the layers alone."""
-    weights = (
-        (name, shape, {**model.sizes, **model.sizes_of(kind)}, count)
-        for kind, count in Counter(model.kinds).items()
-        for name, shape in layer_weights(model, kind).items()
-    )
-    return _local(model, weights, axes, frozen=frozen)
-
-
-def _local(
     model: LanguageModel,
-    weights: Iterable[tuple[str, Dimensions, Mapping[str, int], int]],
     axes: Mapping[str, tuple[str, ...]],
     *,
-    frozen: bool,
+    frozen: bool = False,
+    outer: bool = True,
 ) -> int:
+    """Return one device's elements of trained or ``frozen`` weights.
+
+    Those outside of layers are among them unless ``outer`` is false.
+    """
+    weights = [(outer_weights(model), model.sizes, 1)] if outer else []
+    weights += [
+        (layer_weights(model, kind), {**model.sizes, **model.sizes_of(kind)}, count)
+        for kind, count in Counter(model.kinds).items()
+    ]
     return sum(
         count * local_elements(model, shape, sizes, axes)
-        for name, shape, sizes, count in weights
+        for shapes, sizes, count in weights
+        for name, shape in shapes.items()
         if (bool(model.lora_modules) and not is_adapter(name)) == frozen
     )
 

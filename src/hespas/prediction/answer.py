@@ -12,7 +12,7 @@ from hespas.base.units import PS_PER_S, format_quantity
 from hespas.errors import spelled
 from hespas.hardware.device import Device
 from hespas.hardware.system import System
-from hespas.models.part import Part
+from hespas.models.model import Part
 from hespas.prediction.cutting import STATES, Cut, remedy, states_held
 from hespas.prediction.options import PredictOptions
 from hespas.prediction.passes import Footprint, PassCost, Spent

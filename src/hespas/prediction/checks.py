@@ -17,7 +17,7 @@ from hespas.frontend.overrides import Loaded
 from hespas.hardware.device import Device
 from hespas.hardware.presets import part_warnings, presets_that_fit
 from hespas.hardware.system import System, interconnect_of
-from hespas.models.part import PIPE
+from hespas.models.model import PIPE
 from hespas.prediction.goodput import failure_interval
 from hespas.prediction.machines import (
     check_caches,

@@ -16,9 +16,17 @@ from hespas.hardware.system import System
 from hespas.models.division import trained_bytes
 from hespas.models.flops import model_flops
 from hespas.models.language import LanguageModel, expert_axes
-from hespas.models.model import TYPE_BYTES, MeshAxes
+from hespas.models.model import (
+    EXPERT,
+    PIPE,
+    REDUCED,
+    SHARED,
+    TYPE_BYTES,
+    MeshAxes,
+    Part,
+    PartProgram,
+)
 from hespas.models.parameters import least_kept_bytes
-from hespas.models.part import EXPERT, PIPE, REDUCED, SHARED, Part, PartProgram
 from hespas.models.placement import in_default_order
 from hespas.prediction.checks import check_exchanges, check_experts, checked
 from hespas.prediction.launches import launches_each

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from hespas.base.fields import overridden
 from hespas.errors import ConfigError, DeviceCountError, option
-from hespas.models.part import EXPERT, PIPE
+from hespas.models.model import EXPERT, PIPE
 from hespas.models.software import ARGUMENTS_PREFIX
 from hespas.prediction.options import Fidelity, PredictOptions
 

@@ -29,7 +29,7 @@ from hespas.hardware.device import Device, parse_rates
 from hespas.hardware.jobs import Placement
 from hespas.hardware.system import LinkBandwidth, System, parse_link_bandwidths
 from hespas.hardware.variation import EQUAL, Variation, read_variation
-from hespas.models.part import PIPE
+from hespas.models.model import PIPE
 from hespas.models.placement import Place, parse_place
 from hespas.prediction.goodput import TOKENS, GoodputOptions
 from hespas.price.methods import (

@@ -20,7 +20,7 @@ from hespas.lower.overlap import has_room
 from hespas.memory.usage import unpacked_bytes
 from hespas.models.architecture import LayerKind
 from hespas.models.language import LanguageModel, expert_axes
-from hespas.models.part import Part, PartProgram
+from hespas.models.model import Part, PartProgram
 from hespas.prediction.answer import PartCost, PricedProgram
 from hespas.prediction.composition import divide, finish, load_alone, price
 from hespas.prediction.cutting import (

@@ -14,8 +14,7 @@ from operator import add
 from hespas.base.frozen import frozen
 from hespas.hardware.system import System
 from hespas.memory.usage import held_between
-from hespas.models.model import MeshAxes
-from hespas.models.part import EXPERT, PIPE, SHARED, Part, PartProgram
+from hespas.models.model import EXPERT, PIPE, SHARED, MeshAxes, Part, PartProgram
 from hespas.prediction.launches import Launch, launch_of, launch_waits_ps
 from hespas.prediction.result import Prediction
 from hespas.program.collectives import CollectiveKind

@@ -10,7 +10,7 @@ from hespas.base.question import reused_processes
 from hespas.base.units import PS_PER_S, format_time
 from hespas.hardware.presets import part_warnings
 from hespas.models.language import expert_axes, has_shared_experts
-from hespas.models.part import EXPERT, SHARED, Part
+from hespas.models.model import EXPERT, SHARED, Part
 from hespas.prediction.answer import PartCost, PipelinePrediction, StageTimes
 from hespas.prediction.checks import check_rates
 from hespas.prediction.cutting import (

@@ -23,8 +23,7 @@ from hespas.errors import ConfigError
 from hespas.hardware.interconnect import Dimensions
 from hespas.hardware.system import System, interconnect_of
 from hespas.models.language import Training
-from hespas.models.model import MODULES
-from hespas.models.part import PIPE
+from hespas.models.model import MODULES, PIPE
 from hespas.prediction.cutting import cut_of
 from hespas.prediction.machines import system_of
 from hespas.prediction.options import PredictOptions

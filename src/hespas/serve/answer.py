@@ -16,7 +16,7 @@ from hespas.prediction.figures.expected import engine_errors
 from hespas.prediction.figures.schema import PublishedErrors
 from hespas.serve.load import PICOSECONDS, Requests
 from hespas.serve.setup import Setup
-from hespas.serve.simulation import Served, ServingPlan
+from hespas.serve.simulation import Served, ServingPlan, StateRow
 from hespas.serve.step_times import StepTimes
 from hespas.serve.surface import Surface
 
@@ -61,16 +61,6 @@ class SurfaceReport(msgspec.Struct, frozen=True, kw_only=True):
     tokens_s: tuple[tuple[int, float], ...]
     context_s: tuple[tuple[int, float], ...]
     pair_s: float
-
-
-class StateRow(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of a replica at a time."""
-
-    time_s: float
-    replica: int
-    decoding: int
-    waiting: int
-    kv_blocks: int
 
 
 class StageRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -464,20 +454,6 @@ def check_lengths(requests: Requests, longest: int | None) -> None:
                 f"{longest}",
                 hint=f"give a shorter {option('isl')} or {option('osl')}",
             )
-
-
-def states(served: Served) -> list[StateRow]:
-    """Return the states of replicas over time."""
-    return [
-        StateRow(
-            time_s=sample.time_ps / PICOSECONDS,
-            replica=sample.replica,
-            decoding=sample.decoding,
-            waiting=sample.waiting,
-            kv_blocks=sample.blocks,
-        )
-        for sample in served.samples
-    ]
 
 
 def published_errors(engine: str, part: str) -> PublishedErrors | None:

@@ -30,29 +30,21 @@ _ROUNDS = 12
 _LEAST_REQUESTS = 4
 
 
-class SavedFactors(msgspec.Struct, frozen=True, kw_only=True):
-    """Factors of decoding and prompt iterations, in a file."""
-
-    decode: float
-    prompts: float
-
-
 class _FactorsFile(msgspec.Struct, frozen=True, kw_only=True):
-    step_factors: SavedFactors
+    step_factors: StepFactors
 
 
 def read_factors(path: Path) -> StepFactors:
     """Read the factors that a calibration kept; a directory or its file."""
     file = path / FACTORS_FILE if path.is_dir() else path
     try:
-        factors = msgspec.json.decode(read_text(file), type=_FactorsFile).step_factors
+        return msgspec.json.decode(read_text(file), type=_FactorsFile).step_factors
     except msgspec.DecodeError as error:
         raise ConfigError(
             f"holds no factors: {error}",
             location=str(file),
             hint="hespas calibrate --serving writes them",
         ) from error
-    return StepFactors(decode=factors.decode, prompts=factors.prompts)
 
 
 @frozen

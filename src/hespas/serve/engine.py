@@ -16,10 +16,13 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import field, replace
 from enum import Enum
 from importlib.metadata import entry_points
 
+import msgspec
+
+from hespas.base.configs import CONFIGS
 from hespas.base.frozen import frozen
 from hespas.base.suggest import suggestion
 from hespas.errors import ConfigError, option
@@ -89,8 +92,8 @@ class Engine:
     reserve: Reserve
     block_tokens: int
     memory_rule: MemoryRule
-    memory_share: float
-    graph_sizes: tuple[int, ...]
+    memory_share: float = 0.0
+    graph_sizes: tuple[int, ...] = ()
     caches_prefixes: bool = True
     host_s: float = 0.0
     plans_ahead: bool = True
@@ -107,7 +110,6 @@ class Engine:
     def host_ps(self, sequences: int) -> int:
         """Return the ps that an iteration waits for the host.
 
-        >>> from dataclasses import replace
         >>> engine = vllm(memory_bytes=80 * 2**30, part="H100")
         >>> engine.host_ps(100), replace(engine, plans_ahead=False).host_ps(100)
         (0, 4400000000)
@@ -136,19 +138,19 @@ class Engine:
         return max(0, int(cache))
 
 
+_DEFAULTS = msgspec.json.decode((CONFIGS / "engines.json").read_bytes(), type=dict[str, Engine])
+"""Engines by name, without what follows from a part and its memory.
+
+vLLM's ``unhidden_s`` is chosen for 13 published points of one model (Qwen3-32B, 2 to 8 devices)
+under vLLM 0.12.0, which does not schedule ahead; docs/evidence/serving.md has their errors, layouts
+left out too. Both sides of a transfer of its keys and values have the same flag (vLLM,
+docs/features/nixl_connector_usage.md)."""
+
+
 def _capture_sizes(most_sequences: int, most_tokens: int) -> tuple[int, ...]:
     most = min(2 * most_sequences, 512, most_tokens)
     sizes = [1, 2, 4, *range(8, 256, 8), *range(256, most + 1, 16)]
     return tuple(size for size in sizes if size <= most)
-
-
-_NIXL = """--kv-transfer-config '{{"kv_connector": "NixlConnector", "kv_role": "kv_both"}}'"""
-"""Both sides of a transfer of keys and values (vLLM, docs/features/nixl_connector_usage.md)."""
-
-
-_VLLM_UNHIDDEN_S = (0.4e-3, 40e-6)
-"""Chosen for 13 published points of one model (Qwen3-32B, 2 to 8 devices) under vLLM 0.12.0, which
-does not schedule ahead; docs/evidence/serving.md has their errors, layouts left out too."""
 
 
 def vllm(*, memory_bytes: int, part: str, devices: int = 1) -> Engine:
@@ -156,37 +158,11 @@ def vllm(*, memory_bytes: int, part: str, devices: int = 1) -> Engine:
     del devices
     is_large = memory_bytes >= _LARGE_BYTES and not part.startswith(_A100)
     budget, sequences = (8192, 1024) if is_large else (2048, 256)
-    return Engine(
-        name="vllm",
+    return replace(
+        _DEFAULTS["vllm"],
         token_budget=budget,
         most_sequences=sequences,
-        mixes=True,
-        cuts_prompts=True,
-        reserve=Reserve.PROMPT,
-        block_tokens=16,
-        memory_rule=MemoryRule.OF_ALL,
-        memory_share=0.92,
         graph_sizes=_capture_sizes(sequences, budget),
-        unhidden_s=_VLLM_UNHIDDEN_S,
-        frees_windows=True,
-        launch="vllm serve {model} --tensor-parallel-size {tensor} "
-        "--max-num-seqs {sequences} --max-num-batched-tokens {budget}",
-        flags={
-            "weights in 8 bits": "--quantization fp8",
-            "cache in 8 bits": "--kv-cache-dtype fp8",
-            "whole experts": "--enable-expert-parallel",
-            "attention in parts": "--data-parallel-size {parts} --enable-expert-parallel",
-            "pipeline": "--pipeline-parallel-size {stages}",
-            "two batches": "--enable-dbo",
-            "type": "--dtype {dtype}",
-            "memory share": "--gpu-memory-utilization {share:g}",
-            "no prefixes": "--no-enable-prefix-caching",
-            "no plan ahead": "--no-async-scheduling",
-            "guesses": """--speculative-config '{{"model": "DRAFT_MODEL", """
-            """"num_speculative_tokens": {guesses}}}'""",
-            "prefill": _NIXL,
-            "decode": _NIXL,
-        },
     )
 
 
@@ -222,66 +198,18 @@ def sglang(*, memory_bytes: int, part: str, devices: int = 1) -> Engine:
     _, budget, few, many = next(below)
     graphs = few if devices < _SGLANG_MANY else many
     sizes = (1, 2, 4, 8, 12, *range(16, 257, 8), *range(272, 513, 16))
-    return Engine(
-        name="sglang",
+    return replace(
+        _DEFAULTS["sglang"],
         token_budget=budget,
-        most_sequences=4096,
-        mixes=False,
-        cuts_prompts=True,
-        reserve=Reserve.PROMPT,
-        block_tokens=1,
-        memory_rule=MemoryRule.WEIGHTS_AND_CACHE,
         memory_share=_sglang_share(memory_bytes, budget=budget, graphs=graphs, devices=devices),
         graph_sizes=tuple(size for size in sizes if size <= graphs),
-        divides_budget=True,
-        batch_limit=BatchLimit.SHARED,
-        more_layers=MoreLayers.LAST,
-        launch="python -m sglang.launch_server --model-path {model} --tp-size {devices} "
-        "--chunked-prefill-size {budget}",
-        flags={
-            "weights in 8 bits": "--quantization fp8",
-            "cache in 8 bits": "--kv-cache-dtype fp8_e4m3",
-            "whole experts": "--ep-size {tensor}",
-            "attention in parts": "--attn-dp-size {parts} --moe-a2a-backend deepep",
-            "pipeline": "--pp-size {stages}",
-            "two batches": "--enable-two-batch-overlap",
-            "polls": "--scheduler-recv-interval {polls}",
-            "type": "--dtype {dtype}",
-            "memory share": "--mem-fraction-static {share:g}",
-            "no prefixes": "--disable-radix-cache",
-            "no plan ahead": "--disable-overlap-schedule",
-            "guesses": "--speculative-algorithm EAGLE --speculative-draft-model-path DRAFT_MODEL "
-            "--speculative-num-steps {guesses} --speculative-eagle-topk 1",
-            "prefill": "--disaggregation-mode prefill",
-            "decode": "--disaggregation-mode decode",
-        },
     )
 
 
 def tensorrt_llm(*, memory_bytes: int, part: str, devices: int = 1) -> Engine:
     """Return TensorRT-LLM on a part, in the PyTorch flow."""
     del memory_bytes, part, devices
-    return Engine(
-        name="trtllm",
-        token_budget=8192,
-        most_sequences=2048,
-        mixes=True,
-        cuts_prompts=False,
-        reserve=Reserve.OUTPUT,
-        block_tokens=32,
-        memory_rule=MemoryRule.OF_FREE,
-        memory_share=0.9,
-        graph_sizes=_capture_sizes(64, 128),
-        launch="trtllm-serve {model} --tp_size {tensor} --max_batch_size {sequences} "
-        "--max_num_tokens {budget}",
-        batch_limit=BatchLimit.EACH,
-        more_layers=MoreLayers.FIRST,
-        flags={
-            "pipeline": "--pp_size {stages}",
-            "whole experts": "--ep_size {tensor}",
-            "memory share": "--kv_cache_free_gpu_memory_fraction {share:g}",
-        },
-    )
+    return _DEFAULTS["trtllm"]
 
 
 ENGINES = {"vllm": vllm, "sglang": sglang, "trtllm": tensorrt_llm}

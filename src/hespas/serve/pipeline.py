@@ -11,7 +11,7 @@ from __future__ import annotations
 from bisect import insort
 from heapq import heappop, heappush
 
-from hespas.serve.pool import Work, pool_of, summed_causes_ps
+from hespas.serve.pool import Work, pool_of, summed
 from hespas.serve.replica import Replica
 from hespas.serve.setup import Setup
 from hespas.serve.stages import StageClock
@@ -23,8 +23,6 @@ class Pipeline:
     ``due`` is a heap of the ends of batches under way, with the batch; ``resting`` are those that
     have nothing to do, which look again at ``wake_ps``.
     """
-
-    __slots__ = ("batches", "due", "number", "pool", "resting", "setup", "wake_ps", "work")
 
     def __init__(self, setup: Setup, work: Work, number: int) -> None:
         self.setup, self.work, self.number = setup, work, number
@@ -73,7 +71,7 @@ class Pipeline:
     @property
     def causes_ps(self) -> dict[str, int]:
         """What the queue waited for, and how long."""
-        return summed_causes_ps(self.batches)
+        return summed(batch.causes_ps for batch in self.batches)
 
     def cached_tokens(self, request: int) -> int:
         """Return how many tokens of a prompt are kept here."""

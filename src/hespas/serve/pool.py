@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from hespas.serve.activity import Activity
 from hespas.serve.prefixes import Chain, Node, PrefixCache
@@ -89,14 +88,9 @@ def pool_of(setup: Setup, work: Work) -> Pool:
     return Pool(free=setup.blocks, cache=cache)
 
 
-class _Waits(Protocol):
-    @property
-    def causes_ps(self) -> Mapping[str, int]: ...
-
-
-def summed_causes_ps(engines: Iterable[_Waits]) -> dict[str, int]:
+def summed(causes_ps: Iterable[Mapping[str, int]]) -> dict[str, int]:
     """Return how long queues waited for each cause."""
-    causes_ps = Counter[str]()
-    for engine in engines:
-        causes_ps.update(engine.causes_ps)
-    return dict(causes_ps)
+    total_ps = Counter[str]()
+    for own_ps in causes_ps:
+        total_ps.update(own_ps)
+    return dict(total_ps)

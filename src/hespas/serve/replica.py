@@ -29,31 +29,6 @@ class Replica:
     stages of one ``clock``.
     """
 
-    __slots__ = (
-        "budget",
-        "causes_ps",
-        "clock",
-        "complete",
-        "context",
-        "credit",
-        "decoding",
-        "ends",
-        "generation",
-        "grows",
-        "growths",
-        "iterations",
-        "joined",
-        "limit",
-        "now",
-        "number",
-        "planned_ps",
-        "pool",
-        "preemptions",
-        "setup",
-        "unpolled",
-        "work",
-    )
-
     def __init__(
         self,
         setup: Setup,

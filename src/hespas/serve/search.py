@@ -12,8 +12,7 @@ from msgspec import Meta
 from hespas.errors import ConfigError, HespasError, option
 from hespas.hardware.sized import find_system
 from hespas.hardware.system import System
-from hespas.models.model import MeshAxes
-from hespas.models.part import PIPE
+from hespas.models.model import PIPE, MeshAxes
 from hespas.serve.answer import IDLE_QUEUE, ServingReport
 from hespas.serve.options import LoadOptions, ServeOptions
 from hespas.serve.serving import serving

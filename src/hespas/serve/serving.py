@@ -15,10 +15,9 @@ from hespas.hardware.sized import SIZED, find_system
 from hespas.models.catalogue import find_model
 from hespas.models.configured import configuration_of
 from hespas.models.language import LanguageModel
-from hespas.models.model import MeshAxes
-from hespas.models.part import PIPE
+from hespas.models.model import PIPE, MeshAxes
 from hespas.prediction.served import without_capacity
-from hespas.serve.activity import mean_batch, working_batch
+from hespas.serve.activity import energy_of, mean_batch, working_batch
 from hespas.serve.answer import (
     LEAST_OF_LOAD,
     Figures,
@@ -33,10 +32,8 @@ from hespas.serve.answer import (
     latency,
     load_word,
     published_errors,
-    states,
 )
 from hespas.serve.calibration import compared, read_log
-from hespas.serve.energy import energy_of
 from hespas.serve.engine import Engine, engine_named
 from hespas.serve.load import PICOSECONDS, Requests
 from hespas.serve.options import ServeOptions
@@ -361,7 +358,7 @@ def _report(
         and usd * fleet.devices * figures.duration_s / _S_PER_HOUR / tokens * 1e6,
         launch="\n".join(_launches(options, fleet, setup.engine)),
         steps=_steps_of(surface),
-        states=states(served),
+        states=served.samples,
         stages=steps.rows(setup, working, _capacity_bytes(fleet.part))
         if len(steps.models) > 1
         else [],

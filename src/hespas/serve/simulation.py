@@ -10,12 +10,14 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from heapq import heapify, heappop, heappush
 
+import msgspec
+
 from hespas.base.frozen import frozen
 from hespas.errors import ConfigError
 from hespas.serve.activity import Activity
 from hespas.serve.load import PICOSECONDS, Requests
 from hespas.serve.pipeline import Pipeline
-from hespas.serve.pool import Work, summed_causes_ps
+from hespas.serve.pool import Work, summed
 from hespas.serve.replica import Replica
 from hespas.serve.setup import Setup
 from hespas.serve.step_times import NEVER
@@ -89,15 +91,43 @@ class ServingPlan:
     prefill: Prefill | None = None
     entry: Entry = NO_ENTRY
 
-    def serve(self, requests: Requests) -> Served:
-        """Run requests until the last one ends."""
-        return serve(
-            requests,
-            self.setup,
-            replicas=self.replicas,
-            router=self.router,
-            prefill=self.prefill,
-            entry=self.entry,
+    def serve(self, requests: Requests, *, most_samples: int = 1000) -> Served:
+        """Run requests on replicas until the last one ends.
+
+        Raises `ConfigError` for a request that fits no replica.
+        """
+        for setup in (self.setup,) if self.prefill is None else (self.setup, self.prefill.setup):
+            _check(requests, setup)
+        count = len(requests)
+        work = Work(
+            arrivals_ps=list(requests.arrivals_ps),
+            prompts=requests.prompts,
+            outputs=requests.outputs,
+            generated=[0] * count,
+            started_ps=[NEVER] * count,
+            first_ps=[NEVER] * count,
+            ended_ps=[NEVER] * count,
+            offered_ps=[0] * count,
+            chains=requests.chains,
+            output_segments=requests.output_segments,
+        )
+        samples: list[StateRow] = []
+        decoders = [_server(self.setup, work, number) for number in range(self.replicas)]
+        sample = _sampler(samples, most_samples)
+        fleet = _Fleet(requests=requests, work=work, decoders=decoders, plan=self, sample=sample)
+        fleet.run()
+        return Served(
+            arrivals_ps=work.arrivals_ps,
+            started_ps=work.started_ps,
+            first_ps=work.first_ps,
+            ended_ps=work.ended_ps,
+            replicas=fleet.placed,
+            preemptions=sum(replica.preemptions for replica in fleet.engines),
+            iterations=sum(replica.iterations for replica in fleet.engines),
+            cached_tokens=sum(work.cached.values()),
+            samples=samples,
+            causes_ps=summed(replica.causes_ps for replica in fleet.engines),
+            activities=[replica.pool.activity for replica in fleet.engines],
         )
 
 
@@ -118,75 +148,19 @@ class Served:
     preemptions: int = 0
     iterations: int = 0
     cached_tokens: int = 0
-    samples: list[Sample] = field(default_factory=list["Sample"])
+    samples: list[StateRow] = field(default_factory=list["StateRow"])
     causes_ps: dict[str, int] = field(default_factory=dict[str, int])
     activities: list[Activity] = field(default_factory=list[Activity])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
-    """A replica's requests and used blocks at a time."""
+class StateRow(msgspec.Struct, frozen=True, kw_only=True):
+    """The state of a replica at a time."""
 
-    time_ps: int
+    time_s: float
     replica: int
     decoding: int
     waiting: int
-    blocks: int
-
-
-def serve(
-    requests: Requests,
-    setup: Setup,
-    *,
-    replicas: int = 1,
-    router: Router = Router.ROUND_ROBIN,
-    prefill: Prefill | None = None,
-    entry: Entry = NO_ENTRY,
-    most_samples: int = 1000,
-) -> Served:
-    """Run requests on replicas until the last one ends.
-
-    Raises `ConfigError` for a request that fits no replica.
-    """
-    for engine_setup in (setup,) if prefill is None else (setup, prefill.setup):
-        _check(requests, engine_setup)
-    count = len(requests)
-    work = Work(
-        arrivals_ps=list(requests.arrivals_ps),
-        prompts=requests.prompts,
-        outputs=requests.outputs,
-        generated=[0] * count,
-        started_ps=[NEVER] * count,
-        first_ps=[NEVER] * count,
-        ended_ps=[NEVER] * count,
-        offered_ps=[0] * count,
-        chains=requests.chains,
-        output_segments=requests.output_segments,
-    )
-    samples: list[Sample] = []
-    fleet = _Fleet(
-        requests=requests,
-        work=work,
-        decoders=[_server(setup, work, number) for number in range(replicas)],
-        prefill=prefill,
-        router=router,
-        entry=entry,
-        sample=_sampler(samples, most_samples),
-    )
-    fleet.run()
-    return Served(
-        arrivals_ps=work.arrivals_ps,
-        started_ps=work.started_ps,
-        first_ps=work.first_ps,
-        ended_ps=work.ended_ps,
-        replicas=fleet.placed,
-        preemptions=sum(replica.preemptions for replica in fleet.engines),
-        iterations=sum(replica.iterations for replica in fleet.engines),
-        cached_tokens=sum(work.cached.values()),
-        samples=samples,
-        causes_ps=summed_causes_ps(fleet.engines),
-        activities=[replica.pool.activity for replica in fleet.engines],
-    )
+    kv_blocks: int
 
 
 def _check(requests: Requests, setup: Setup) -> None:
@@ -219,7 +193,7 @@ def _nearest(request: int, engines: Sequence[Server]) -> Server:
     )
 
 
-def _sampler(samples: list[Sample], most: int) -> Callable[[Server], None]:
+def _sampler(samples: list[StateRow], most: int) -> Callable[[Server], None]:
     """Return a sampler that thins out as samples grow."""
     every, seen = 1, 0
 
@@ -229,12 +203,12 @@ def _sampler(samples: list[Sample], most: int) -> Callable[[Server], None]:
         if seen % every:
             return
         samples.append(
-            Sample(
-                time_ps=replica.now,
+            StateRow(
+                time_s=replica.now / PICOSECONDS,
                 replica=replica.number,
                 decoding=replica.decoding,
                 waiting=len(replica.pool.waiting),
-                blocks=replica.setup.blocks - replica.pool.free,
+                kv_blocks=replica.setup.blocks - replica.pool.free,
             )
         )
         if len(samples) >= 2 * most:
@@ -265,9 +239,7 @@ class _Fleet:
     requests: Requests
     work: Work
     decoders: list[Server]
-    prefill: Prefill | None
-    router: Router
-    entry: Entry
+    plan: ServingPlan
     sample: Callable[[Server], None]
     engines: list[Server] = field(default_factory=list[Server])
     arriving: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
@@ -287,8 +259,8 @@ class _Fleet:
         self.placed = [0] * len(requests)
         prefills = self._prefills()
         self.engines = engines = [*self.decoders, *prefills]
-        first = _router(self.router, prefills or self.decoders)
-        second = _router(self.router, self.decoders)
+        first = _router(self.plan.router, prefills or self.decoders)
+        second = _router(self.plan.router, self.decoders)
         starts = requests.starts
         following = min(requests.concurrency or len(starts), len(starts))
         self.arriving = [(arrivals[request], request) for request in starts[:following]]
@@ -323,10 +295,11 @@ class _Fleet:
 
     def _prefills(self) -> list[Server]:
         """Return the replicas that compute prompts alone, numbered behind those that decode."""
-        if self.prefill is None:
+        prefill = self.plan.prefill
+        if prefill is None:
             return []
-        setup = replace(self.prefill.setup, only_prefills=True)
-        numbers = range(len(self.decoders), len(self.decoders) + self.prefill.replicas)
+        setup = replace(prefill.setup, only_prefills=True)
+        numbers = range(len(self.decoders), len(self.decoders) + prefill.replicas)
         return [_server(setup, self.work, number) for number in numbers]
 
     def _offer(self, request: int, replica: Server, offered_ps: int) -> None:
@@ -346,7 +319,7 @@ class _Fleet:
         is_transferred = request in self.work.transferred
         replica = (second if is_transferred else first)(request)
         self.placed[request] = replica.number
-        if is_transferred or self.entry == NO_ENTRY:
+        if is_transferred or self.plan.entry == NO_ENTRY:
             self._offer(request, replica, arrived_ps)
         else:
             self._enter(request, arrived_ps)
@@ -355,7 +328,7 @@ class _Fleet:
         """Queue a request at its replica's server."""
         number = self.placed[request]
         start_ps = max(arrived_ps, self.entered_ps.get(number, 0))
-        self.entered_ps[number] = start_ps + self.entry.time_ps(self.requests.prompts[request])
+        self.entered_ps[number] = start_ps + self.plan.entry.time_ps(self.requests.prompts[request])
         heappush(self.entering, (self.entered_ps[number], request))
 
     def _follow(self, request: int, ended_ps: int) -> None:
@@ -372,11 +345,12 @@ class _Fleet:
 
     def _send(self, request: int, replica: Server) -> None:
         """Send what a prompt left behind to a replica that decodes."""
-        assert self.prefill is not None  # noqa: S101 - a replica computes prompts alone
+        prefill = self.plan.prefill
+        assert prefill is not None  # noqa: S101 - a replica computes prompts alone
         free_ps = max(replica.now, self.sent_ps.get(replica.number, 0))
-        sent_ps = free_ps + self.prefill.transfer_ps(self.requests.prompts[request])
+        sent_ps = free_ps + prefill.transfer_ps(self.requests.prompts[request])
         self.sent_ps[replica.number] = sent_ps
-        arrived_ps = sent_ps + round(self.prefill.latency_s * PICOSECONDS)
+        arrived_ps = sent_ps + round(prefill.latency_s * PICOSECONDS)
         self.work.transferred.add(request)
         self.work.first_ps[request] = arrived_ps
         heappush(self.arriving, (arrived_ps, request))

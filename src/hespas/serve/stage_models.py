@@ -15,8 +15,7 @@ from hespas.errors import ConfigError, option
 from hespas.hardware.interconnect import Dimension
 from hespas.models.figures import state_bytes, windowed_share
 from hespas.models.language import LanguageModel
-from hespas.models.model import TYPE_BYTES, MeshAxes
-from hespas.models.part import PIPE
+from hespas.models.model import PIPE, TYPE_BYTES, MeshAxes
 from hespas.serve.answer import StageRow
 from hespas.serve.engine import Engine
 from hespas.serve.load import PICOSECONDS

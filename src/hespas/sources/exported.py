@@ -7,7 +7,7 @@ from dataclasses import replace
 import msgspec
 
 from hespas.base.frozen import frozen
-from hespas.models.part import Part
+from hespas.models.model import Part
 from hespas.xla.partition.partition import DEFAULT_LIMITS, partition
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from hespas.base.suggest import suggestion
 from hespas.errors import ExtraMissingError, HespasError, ProgramError
 from hespas.models.catalogue import model_named
-from hespas.models.part import Part
+from hespas.models.model import Part
 from hespas.sources.exported import Exported
 from hespas.xla.mlir.module import (
     BYTECODE_MAGIC,

@@ -11,8 +11,7 @@ from typing import ClassVar
 from hespas.base.fields import Group, Use, declare, parse_pairs
 from hespas.base.frozen import frozen
 from hespas.errors import ConfigError, option
-from hespas.models.model import MeshAxes, parse_mesh
-from hespas.models.part import Part
+from hespas.models.model import MeshAxes, Part, parse_mesh
 from hespas.models.software import SOFTWARE, software_named
 
 

@@ -16,8 +16,7 @@ from hespas.base.frozen import frozen
 from hespas.base.suggest import nearest
 from hespas.compile.targets import compute_capability, find_target, recorded_target
 from hespas.errors import ConfigError, HespasError, ProgramError, option
-from hespas.models.model import MeshAxes, Model
-from hespas.models.part import Part
+from hespas.models.model import MeshAxes, Model, Part
 from hespas.program.recorded import is_recorded_file
 from hespas.sources.maxtext import DEFAULT_CONFIG, MaxTextStep
 from hespas.sources.options import (

@@ -24,8 +24,7 @@ from hespas.base.question import PROGRAM_FILE, ask
 from hespas.base.version import __version__, installed_version
 from hespas.errors import ExtraMissingError, ProgramError, ToolError
 from hespas.frontend.load import read_source
-from hespas.models.model import MeshAxes
-from hespas.models.part import Part, PartProgram
+from hespas.models.model import MeshAxes, Part, PartProgram
 from hespas.sources.exported import (
     Answer,
     Exported,

@@ -24,10 +24,18 @@ from hespas.errors import ConfigError, DeviceCountError, HespasError, option
 from hespas.hardware.presets import device_names, is_tpu, node_info, part_of
 from hespas.models.kernels import FUSED
 from hespas.models.language import MTP_NOTE, LanguageModel
-from hespas.models.model import TYPE_BYTES, MeshAxes, Model
+from hespas.models.model import (
+    PIPE,
+    REDUCED,
+    SHARED,
+    TYPE_BYTES,
+    MeshAxes,
+    Model,
+    Part,
+    PartProgram,
+)
 from hespas.models.network_model import Learning, Network
 from hespas.models.parameters import parameters, trained_parameters
-from hespas.models.part import PIPE, REDUCED, SHARED, Part, PartProgram
 from hespas.models.recommender import Dlrm
 from hespas.models.runs import Decode, Prefill, Training
 from hespas.models.software import software_named

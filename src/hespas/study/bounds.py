@@ -21,7 +21,6 @@ from hespas.models.parameters import (
     least_kept_bytes,
     least_routed_bytes,
     local_elements,
-    local_layer_weights,
     local_weights,
 )
 from hespas.models.quantization import SCALED
@@ -237,8 +236,8 @@ def _weights_sent(settings: LanguageModel) -> Iterator[_Messages]:
     if not isinstance(run, Training):
         return
     element_bytes, gathering = _element_bytes(settings), axes["embedding"]
-    shard = local_layer_weights(settings, axes)
-    total = local_layer_weights(settings, {**axes, **settings.sharded(())})
+    shard = local_weights(settings, axes, outer=False)
+    total = local_weights(settings, {**axes, **settings.sharded(())}, outer=False)
     is_again = run.scan and run.remat in _GATHERED_AGAIN
     times = 3 * settings.accumulation if is_again else 1
     count = settings.mesh.size(*gathering)

@@ -15,8 +15,7 @@ from hespas.compile.options import FULL, SLOP_OPTION
 from hespas.errors import ConfigError
 from hespas.models.catalogue import find_model
 from hespas.models.configured import STEPS
-from hespas.models.model import Model
-from hespas.models.part import PIPE
+from hespas.models.model import PIPE, Model
 from hespas.models.software import software_named
 from hespas.sources.source import platform_of, unknown_workload
 from hespas.study.keys import CLUSTER, MESH, SETTINGS, SOFTWARE, WORKLOAD

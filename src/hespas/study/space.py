@@ -26,8 +26,7 @@ from hespas.base.files import change_of
 from hespas.errors import ConfigError, ExtraMissingError
 from hespas.hardware.sized import find_system
 from hespas.hardware.system import System
-from hespas.models.model import MeshAxes
-from hespas.models.part import PIPE
+from hespas.models.model import PIPE, MeshAxes
 from hespas.models.software import software_named
 from hespas.prediction.frameworks import with_framework
 from hespas.prediction.options import PredictOptions

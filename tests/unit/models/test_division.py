@@ -16,8 +16,7 @@ import pytest
 
 from hespas.models.catalogue import model_named
 from hespas.models.division import Division, trained_bytes
-from hespas.models.model import parse_mesh
-from hespas.models.part import EXPERT, Part, PartProgram
+from hespas.models.model import EXPERT, Part, PartProgram, parse_mesh
 from hespas.prediction.cutting import divided_by
 
 MESHES = ("tp=2", "fsdp=4,tp=2", "fsdp=2,context=2,tp=2", "data=2,fsdp=2")

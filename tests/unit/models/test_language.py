@@ -20,9 +20,8 @@ from hespas.lower.fused import fused
 from hespas.models.catalogue import model_named, models
 from hespas.models.flops import model_flops
 from hespas.models.language import LanguageModel
-from hespas.models.model import MeshAxes
+from hespas.models.model import MeshAxes, Part, PartProgram
 from hespas.models.parameters import parameters as parameters_of
-from hespas.models.part import Part, PartProgram
 from hespas.models.weights import layer_weights
 from hespas.program.program import Op, Program, all_ops, is_communication_op
 from hespas.program.types import TensorType, size_bytes

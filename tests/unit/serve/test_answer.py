@@ -23,7 +23,7 @@ from hespas.serve.engine import vllm
 from hespas.serve.load import PICOSECONDS, Lengths, Requests, drawn_requests
 from hespas.serve.options import LoadOptions
 from hespas.serve.setup import Setup
-from hespas.serve.simulation import ServingPlan, serve
+from hespas.serve.simulation import ServingPlan
 from hespas.serve.step_times import StepTimes
 
 TIMES = StepTimes(tokens_s=((1, 6e-3), (256, 12e-3), (8192, 200e-3)), context_s=((1, 1e-8),))
@@ -49,7 +49,7 @@ def test_percentiles_are_in_order_and_no_number_is_left_out() -> None:
 
 def test_a_single_request_takes_what_its_iterations_take() -> None:
     requests = Requests(arrivals_ps=(7,), prompts=(1000,), outputs=(3,))
-    served = serve(requests, SETUP)
+    served = ServingPlan(setup=SETUP).serve(requests)
     figures = figures_of(requests, served)
     prompt_s = TIMES.of_tokens(1000) / PICOSECONDS
     assert figures.ttft_s[0] == pytest.approx(prompt_s)
@@ -64,7 +64,7 @@ def test_a_single_request_takes_what_its_iterations_take() -> None:
 
 def test_requests_of_one_token_have_no_time_between_tokens() -> None:
     requests = Requests(arrivals_ps=(0,), prompts=(10,), outputs=(1,))
-    assert latency(figures_of(requests, serve(requests, SETUP)).tpot_s) is None
+    assert latency(figures_of(requests, ServingPlan(setup=SETUP).serve(requests)).tpot_s) is None
 
 
 def test_the_largest_rate_meets_the_objectives_and_a_larger_one_does_not() -> None:
@@ -73,7 +73,7 @@ def test_the_largest_rate_meets_the_objectives_and_a_larger_one_does_not() -> No
     assert most is not None
     for factor, is_met in ((0.9, True), (1.3, False)):
         load = _load(10.0).at_rate(most * factor)
-        met = objectives.met(figures_of(load, serve(load, SETUP)))
+        met = objectives.met(figures_of(load, ServingPlan(setup=SETUP).serve(load)))
         assert bool(met.mean() >= 0.99) is is_met
 
 
@@ -141,7 +141,7 @@ def test_a_load_has_a_word(share: float, word: str) -> None:
     most = _most(NO_OBJECTIVES)
     assert most is not None
     load = _load(10.0).at_rate(most * share)
-    assert load_word(load, figures_of(load, serve(load, SETUP)), most) == word
+    assert load_word(load, figures_of(load, ServingPlan(setup=SETUP).serve(load)), most) == word
 
 
 def test_a_request_beyond_the_context_is_refused() -> None:

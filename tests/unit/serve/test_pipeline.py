@@ -14,7 +14,7 @@ from hespas.serve.answer import figures_of
 from hespas.serve.engine import ENGINES, BatchLimit, engine_named
 from hespas.serve.load import Lengths, Requests, drawn_requests, in_conversations
 from hespas.serve.setup import Setup
-from hespas.serve.simulation import Prefill, serve
+from hespas.serve.simulation import Prefill, ServingPlan
 from hespas.serve.step_times import StepTimes, summed
 
 HALF = StepTimes(
@@ -38,7 +38,7 @@ def _load(count: int, how: Mapping[str, Any]) -> Requests:
 @pytest.mark.parametrize("name", ENGINES)
 def test_a_lone_request_takes_the_sum_of_the_stages(name: str) -> None:
     lone = Requests(arrivals_ps=(7,), prompts=(1000,), outputs=(300,))
-    whole, cut = (serve(lone, _setup(name, stages=stages)) for stages in (1, 2))
+    whole, cut = (ServingPlan(setup=_setup(name, stages=stages)).serve(lone) for stages in (1, 2))
     assert cut.first_ps[0] == pytest.approx(whole.first_ps[0], abs=10)
     assert cut.ended_ps[0] == pytest.approx(whole.ended_ps[0], abs=1000)
 
@@ -49,7 +49,10 @@ def test_an_unequal_cut_takes_no_less() -> None:
     lone = Requests(arrivals_ps=(0,), prompts=(1000,), outputs=(300,))
     even = _setup("vllm", stages=2)
     uneven = replace(even, stages=(HALF, later))
-    assert serve(lone, uneven).ended_ps[0] > serve(lone, even).ended_ps[0]
+    assert (
+        ServingPlan(setup=uneven).serve(lone).ended_ps[0]
+        > ServingPlan(setup=even).serve(lone).ended_ps[0]
+    )
 
 
 @pytest.mark.parametrize("name", ENGINES)
@@ -57,7 +60,9 @@ def test_an_unequal_cut_takes_no_less() -> None:
 def test_stages_work_side_by_side_and_no_faster_than_that(name: str, how: dict[str, float]) -> None:
     requests = _load(200, how)
     whole_s, cut_s = (
-        figures_of(requests, serve(requests, _setup(name, stages=stages))).duration_s
+        figures_of(
+            requests, ServingPlan(setup=_setup(name, stages=stages)).serve(requests)
+        ).duration_s
         for stages in (1, 2)
     )
     assert whole_s / 2 < cut_s < whole_s
@@ -69,7 +74,7 @@ def test_the_slowest_stage_bounds_what_is_served(name: str) -> None:
     slow = replace(HALF, tokens_s=tuple((size, 3 * time) for size, time in HALF.tokens_s))
     setup = replace(_setup(name, stages=2), stages=(HALF, slow))
     requests = Requests(arrivals_ps=(0,) * 40, prompts=(8000,) * 40, outputs=(1,) * 40)
-    served = serve(requests, setup)
+    served = ServingPlan(setup=setup).serve(requests)
     least_ps = 40 * slow.of_tokens(8000)
     assert least_ps <= max(served.ended_ps) < 1.1 * least_ps + setup.times.of_tokens(8192)
 
@@ -77,7 +82,9 @@ def test_the_slowest_stage_bounds_what_is_served(name: str) -> None:
 @pytest.mark.parametrize(("name", "follows"), [("vllm", True), ("sglang", True), ("trtllm", False)])
 def test_chunks_of_a_long_prompt_follow_one_another(name: str, *, follows: bool) -> None:
     long = Requests(arrivals_ps=(0,), prompts=(32768,), outputs=(2,))
-    whole, cut = (serve(long, _setup(name, stages=stages)).first_ps[0] for stages in (1, 2))
+    whole, cut = (
+        ServingPlan(setup=_setup(name, stages=stages)).serve(long).first_ps[0] for stages in (1, 2)
+    )
     assert (cut < 0.7 * whole) is follows
 
 
@@ -95,15 +102,15 @@ def test_work_is_conserved(
     requests = _load(60, how)
     if turns > 1 and "rate" in how:
         requests = in_conversations(requests, turns=turns, shared=100, think_s=0.2, seed=1)
-    served = serve(requests, _setup(name, stages=stages, tokens=tokens))
+    served = ServingPlan(setup=_setup(name, stages=stages, tokens=tokens)).serve(requests)
     for request, arrived in enumerate(served.arrivals_ps):
         one = served.started_ps[request], served.first_ps[request], served.ended_ps[request]
         assert arrived <= one[0] < one[1] <= one[2]
         more = requests.outputs[request] - 1
         # A token takes a pass through all stages.
         assert one[2] - one[1] >= more * stages * HALF.of_tokens(1)
-    assert all(sample.blocks >= 0 for sample in served.samples)
-    assert served == serve(requests, _setup(name, stages=stages, tokens=tokens))
+    assert all(sample.kv_blocks >= 0 for sample in served.samples)
+    assert served == ServingPlan(setup=_setup(name, stages=stages, tokens=tokens)).serve(requests)
 
 
 def test_prompts_are_computed_in_a_pipeline_apart() -> None:
@@ -111,7 +118,7 @@ def test_prompts_are_computed_in_a_pipeline_apart() -> None:
     prefill = Prefill(
         setup=_setup("vllm", stages=2), replicas=1, bytes_per_token=1e5, bytes_per_s=1e10
     )
-    served = serve(requests, _setup("vllm", stages=2), prefill=prefill)
+    served = ServingPlan(setup=_setup("vllm", stages=2), prefill=prefill).serve(requests)
     assert all(first < ended for first, ended in zip(served.first_ps, served.ended_ps, strict=True))
 
 
@@ -121,6 +128,6 @@ def test_engines_limit_all_batches_or_each() -> None:
     for limit in BatchLimit:
         setup = _setup("vllm", stages=2)
         engine = replace(setup.engine, most_sequences=8, batch_limit=limit)
-        served = serve(requests, replace(setup, engine=engine))
+        served = ServingPlan(setup=replace(setup, engine=engine)).serve(requests)
         most[limit] = max(sample.decoding for sample in served.samples)
     assert most == {BatchLimit.TOGETHER: 8, BatchLimit.SHARED: 8, BatchLimit.EACH: 16}

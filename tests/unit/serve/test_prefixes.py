@@ -14,7 +14,7 @@ from hespas.serve.engine import ENGINES, engine_named
 from hespas.serve.load import Lengths, Requests, drawn_requests, in_conversations
 from hespas.serve.prefixes import PrefixCache
 from hespas.serve.setup import Setup
-from hespas.serve.simulation import Router, serve
+from hespas.serve.simulation import Router, ServingPlan
 from hespas.serve.step_times import StepTimes
 
 TIMES = StepTimes(
@@ -53,7 +53,7 @@ def test_a_turn_has_all_before_it_in_its_prompt() -> None:
 
 def test_with_room_a_replica_computes_every_block_once() -> None:
     requests = _conversations(turns=4, shared=64)
-    served = serve(requests, Setup(engine=VLLM, times=TIMES, blocks=100_000))
+    served = ServingPlan(setup=Setup(engine=VLLM, times=TIMES, blocks=100_000)).serve(requests)
     expected = 0
     for request, prompt in enumerate(requests.prompts):
         before = 64 if request else 0
@@ -65,7 +65,7 @@ def test_with_room_a_replica_computes_every_block_once() -> None:
 
 def test_a_turn_follows_the_end_of_the_one_before() -> None:
     requests = _conversations(turns=3, shared=0)
-    served = serve(requests, Setup(engine=VLLM, times=TIMES, blocks=100_000))
+    served = ServingPlan(setup=Setup(engine=VLLM, times=TIMES, blocks=100_000)).serve(requests)
     for request in range(len(requests)):
         if request % 3:
             assert served.arrivals_ps[request] >= served.ended_ps[request - 1]
@@ -89,10 +89,12 @@ def test_blocks_are_conserved_and_time_is_ordered(  # noqa: PLR0917 - Hypothesis
     longest = max(map(sum, zip(requests.prompts, requests.outputs, strict=True)))
     blocks += -(-longest // engine.block_tokens)
     setup = Setup(engine=engine, times=TIMES, blocks=blocks)
-    served = serve(requests, setup, replicas=replicas, router=router, most_samples=1_000_000)
-    assert all(0 <= sample.blocks <= blocks for sample in served.samples)
+    served = ServingPlan(setup=setup, replicas=replicas, router=router).serve(
+        requests, most_samples=1_000_000
+    )
+    assert all(0 <= sample.kv_blocks <= blocks for sample in served.samples)
     last = {sample.replica: sample for sample in served.samples}
-    assert all(sample.blocks == 0 for sample in last.values())
+    assert all(sample.kv_blocks == 0 for sample in last.values())
     for request in range(len(requests)):
         assert served.arrivals_ps[request] <= served.started_ps[request]
         assert served.started_ps[request] < served.first_ps[request] <= served.ended_ps[request]
@@ -107,7 +109,8 @@ def test_kept_prefixes_never_raise_the_time_to_the_first_token(name: str, rate: 
     kept = Setup(engine=engine, times=TIMES, blocks=20_000)
     dropped = replace(kept, engine=replace(engine, caches_prefixes=False))
     with_s, without_s = (
-        figures_of(requests, serve(requests, setup)).ttft_s for setup in (kept, dropped)
+        figures_of(requests, ServingPlan(setup=setup).serve(requests)).ttft_s
+        for setup in (kept, dropped)
     )
     assert with_s.mean() < without_s.mean()
     assert np.percentile(with_s, 99) <= np.percentile(without_s, 99)
@@ -117,7 +120,8 @@ def test_affinity_finds_more_than_turns_sent_anywhere() -> None:
     requests = _conversations(turns=5, shared=0, count=200)
     setup = Setup(engine=VLLM, times=TIMES, blocks=20_000)
     found = {
-        router: serve(requests, setup, replicas=4, router=router).cached_tokens for router in Router
+        router: ServingPlan(setup=setup, replicas=4, router=router).serve(requests).cached_tokens
+        for router in Router
     }
     assert found[Router.PREFIX] > 1.5 * found[Router.ROUND_ROBIN]
 

@@ -13,7 +13,7 @@ from hespas.errors import ConfigError
 from hespas.serve.engine import ENGINES, Engine, Reserve, engine_named
 from hespas.serve.load import PICOSECONDS, Lengths, Requests, drawn_requests
 from hespas.serve.setup import Setup
-from hespas.serve.simulation import Router, Served, serve
+from hespas.serve.simulation import Router, Served, ServingPlan
 from hespas.serve.step_times import StepTimes
 
 TIMES = StepTimes(
@@ -244,11 +244,10 @@ def test_iterations_taken_together_are_those_taken_one_by_one(
     engine = replace(engine, token_budget=budget, most_sequences=most, plans_ahead=plans_ahead)
     engine = replace(engine, poll_interval=polls)
     longest = max(map(sum, zip(requests.prompts, requests.outputs, strict=True)))
-    blocks += -(-longest // engine.block_tokens) + states
-    setup = Setup(
-        engine=engine, times=times, blocks=blocks, tokens_beyond=beyond, state_blocks=states
-    )
-    served = serve(requests, setup)
+    setup = Setup(engine=engine, times=times, blocks=0, tokens_beyond=beyond, state_blocks=states)
+    blocks += max(-(-longest // engine.block_tokens) + states, setup.blocks_of(longest))
+    setup = replace(setup, blocks=blocks)
+    served = ServingPlan(setup=setup).serve(requests)
     reference = _Reference(requests=requests, setup=setup)
     reference.run()
     everything = range(len(requests))
@@ -264,8 +263,8 @@ def _check_laws(requests: Requests, served: Served, blocks: int) -> None:
     )
     for arrived, started, first, ended in times:
         assert arrived <= started < first <= ended
-    assert all(0 <= sample.blocks <= blocks for sample in served.samples)
-    assert served.samples[-1].blocks == served.samples[-1].decoding == 0
+    assert all(0 <= sample.kv_blocks <= blocks for sample in served.samples)
+    assert served.samples[-1].kv_blocks == served.samples[-1].decoding == 0
     if not served.preemptions:
         busy_ps = max(served.ended_ps) - min(served.arrivals_ps)
         tokens = sum(requests.outputs)
@@ -282,7 +281,7 @@ def test_replicas_share_the_load_and_serve_no_less(name: str, router: Router) ->
     )
     durations: list[int] = []
     for replicas in (1, 2, 4):
-        served = serve(requests, setup, replicas=replicas, router=router)
+        served = ServingPlan(setup=setup, replicas=replicas, router=router).serve(requests)
         assert set(served.replicas) == set(range(replicas))
         durations.append(max(served.ended_ps))
     assert durations == sorted(durations, reverse=True)
@@ -293,7 +292,7 @@ def test_a_closed_load_never_has_more_under_way() -> None:
         200, prompts=Lengths(mean=100), outputs=Lengths(mean=20, spread=0.5), concurrency=7
     )
     setup = Setup(engine=VLLM, times=TIMES, blocks=10_000)
-    served = serve(requests, setup, replicas=3, router=Router.LEAST_LOADED)
+    served = ServingPlan(setup=setup, replicas=3, router=Router.LEAST_LOADED).serve(requests)
     changes = [(time, 1) for time in served.arrivals_ps] + [(time, -1) for time in served.ended_ps]
     under_way = most = 0
     for _, change in sorted(changes):
@@ -307,10 +306,14 @@ def test_parts_with_attention_of_their_own_have_budgets(*, name: str, shorter: b
     engine = engine_named(name, memory_bytes=80 * 2**30, part="H100")
     load = drawn_requests(64, prompts=Lengths(mean=4096), outputs=Lengths(mean=1), concurrency=64)
     one = Setup(engine=replace(engine, token_budget=8192), times=TIMES, blocks=100_000)
-    ended = [max(serve(load, replace(one, parts=parts)).ended_ps) for parts in (1, 4)]
+    ended = [
+        max(ServingPlan(setup=replace(one, parts=parts)).serve(load).ended_ps) for parts in (1, 4)
+    ]
     # Tokens of an iteration are divided over parts: fewer or shorter iterations.
     assert ended[1] < ended[0] / 2
-    iterations = [serve(load, replace(one, parts=parts)).iterations for parts in (1, 4)]
+    iterations = [
+        ServingPlan(setup=replace(one, parts=parts)).serve(load).iterations for parts in (1, 4)
+    ]
     assert (iterations[1] < iterations[0]) == shorter
 
 
@@ -319,13 +322,13 @@ def test_the_same_load_gives_the_same_times() -> None:
         100, prompts=Lengths(mean=300, spread=0.9), outputs=Lengths(mean=40), rate=30.0, seed=3
     )
     setup = Setup(engine=VLLM, times=TIMES, blocks=500)
-    assert serve(requests, setup) == serve(requests, setup)
+    assert ServingPlan(setup=setup).serve(requests) == ServingPlan(setup=setup).serve(requests)
 
 
 def test_a_request_that_fits_no_replica_is_refused() -> None:
     requests = Requests(arrivals_ps=(0,), prompts=(160,), outputs=(1,))
     with pytest.raises(ConfigError, match=r"161 tokens needs more than the 10 blocks"):
-        serve(requests, Setup(engine=VLLM, times=TIMES, blocks=10))
+        ServingPlan(setup=Setup(engine=VLLM, times=TIMES, blocks=10)).serve(requests)
 
 
 def test_the_cost_follows_requests_and_not_their_tokens() -> None:
@@ -336,7 +339,7 @@ def test_the_cost_follows_requests_and_not_their_tokens() -> None:
             500, prompts=Lengths(mean=10), outputs=Lengths(mean=output), rate=2.0
         )
         start_s = process_time()
-        served = serve(requests, setup)
+        served = ServingPlan(setup=setup).serve(requests)
         assert served.iterations > output
         return process_time() - start_s
 

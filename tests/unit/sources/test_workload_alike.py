@@ -9,8 +9,7 @@ import pytest
 from hespas.base.cache import ContentCache
 from hespas.base.process import stay
 from hespas.errors import ConfigError, ProgramError
-from hespas.models.model import MeshAxes, parse_mesh
-from hespas.models.part import Part, PartProgram
+from hespas.models.model import MeshAxes, Part, PartProgram, parse_mesh
 from hespas.sources.function import export_model
 from hespas.sources.options import ModelOptions
 from hespas.sources.source import ModelSource, find_source

@@ -13,11 +13,11 @@ from pathlib import Path
 
 from hespas.base.frozen import frozen
 from hespas.base.suggest import suggestion
-from hespas.base.table import Line, read_table
+from hespas.base.table import Line
 from hespas.base.units import format_time
 from hespas.errors import HardwareError, MeasurementError
 from hespas.evidence.calibrate.factors import Group
-from hespas.evidence.calibrate.samples import Case, check_agreement, check_limits, time_column
+from hespas.evidence.calibrate.samples import Case, check_agreement, check_limits, timed_lines
 from hespas.hardware.device import Device, factor_of
 from hespas.price.gemm import GemmModel, Product, gemm_model
 from hespas.program.types import ELEMENT_TYPES
@@ -129,27 +129,24 @@ def _group(name: str, rows: Sequence[_Row]) -> Group:
 
 
 def _rows(path: Path) -> list[_Row]:
-    table = read_table(
+    lines = timed_lines(
         path,
         needed=("m", "n", "k", "dtype"),
         header=_HEADER,
+        form=_TIME,
+        units=_UNITS,
         renamed=lambda name: _COLUMNS.get(name.lower(), name.lower()),
-        error=MeasurementError,
+        hint="write latency_us, latency_ms, latency_ns or latency_s",
     )
-    hint = "write latency_us, latency_ms, latency_ns or latency_s"
-    time, unit_s = time_column(table, _TIME, _UNITS, hint=hint)
-    rows = [_row(line, time, unit_s) for line in table.lines]
-    if not rows:
-        raise MeasurementError("there is no measurement", location=str(path), hint="add lines")
-    return rows
+    return [_row(line, time_s) for line, time_s in lines]
 
 
-def _row(line: Line, time: str, unit_s: float) -> _Row:
+def _row(line: Line, time_s: float) -> _Row:
     m, n, k = map(line.whole, ("m", "n", "k"))
     batch = line.whole("batch") if "batch" in line.cells else 1
     type_name = _type(line.text("dtype"), line.location)
     product = Product(type_name=type_name, m=m, n=n, k=k, batch=batch)
-    return _Row(product=product, time_s=line.amount(time) * unit_s, location=line.location)
+    return _Row(product=product, time_s=time_s, location=line.location)
 
 
 def _type(text: str, location: str) -> str:

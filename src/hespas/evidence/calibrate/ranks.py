@@ -16,9 +16,8 @@ from statistics import mean, median, quantiles
 
 import msgspec
 
-from hespas.base.table import read_table
 from hespas.errors import MeasurementError
-from hespas.evidence.calibrate.samples import STEP_TIME, STEP_UNITS, time_column
+from hespas.evidence.calibrate.samples import timed_lines
 from hespas.hardware.variation import SlowDevices, Variation
 
 _HEADER = "rank,step,seconds"
@@ -76,15 +75,7 @@ def read_ranks(path: Path) -> Variation:
 
 def _times(path: Path) -> dict[str, dict[str, float]]:
     by_rank: dict[str, dict[str, float]] = defaultdict(dict)
-    table = read_table(
-        path,
-        needed=("rank", "step"),
-        header=_HEADER,
-        renamed=str.lower,
-        error=MeasurementError,
-    )
-    time, unit_s = time_column(table, STEP_TIME, STEP_UNITS, hint=f"write {_HEADER}")
-    for line in table.lines:
+    for line, time_s in timed_lines(path, needed=("rank", "step"), header=_HEADER):
         rank, step = line.text("rank"), line.text("step")
         if step in by_rank[rank]:
             raise MeasurementError(
@@ -92,7 +83,7 @@ def _times(path: Path) -> dict[str, dict[str, float]]:
                 location=line.location,
                 hint="keep one",
             )
-        by_rank[rank][step] = line.amount(time) * unit_s
+        by_rank[rank][step] = time_s
     short_rank = next((rank for rank, own in by_rank.items() if len(own) < _LEAST_STEPS), None)
     if len(by_rank) < _LEAST_RANKS or short_rank is not None:
         count = (

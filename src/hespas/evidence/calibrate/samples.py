@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Generator, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from operator import attrgetter
+from pathlib import Path
 from re import Pattern
 from statistics import median
 
 from hespas.base.frozen import frozen
-from hespas.base.table import Table
+from hespas.base.table import Line, read_table
 from hespas.base.units import format_time
 from hespas.errors import ExtraMissingError, HespasError, MeasurementError, ToolError
 
@@ -156,20 +157,34 @@ def worst(samples: Sequence[Sample]) -> list[Sample]:
     return sorted(samples, key=lambda sample: (-abs(sample.error), sample.case.location))[:3]
 
 
-def time_column(
-    table: Table, form: Pattern[str], units: Mapping[str, float], *, hint: str
-) -> tuple[str, float]:
-    """Return the name and unit of a table's time column.
+def timed_lines(
+    path: Path,
+    *,
+    needed: Sequence[str],
+    header: str,
+    form: Pattern[str] = STEP_TIME,
+    units: Mapping[str, float] = STEP_UNITS,
+    renamed: Callable[[str], str] = str.lower,
+    hint: str = "",
+) -> list[tuple[Line, float]]:
+    """Return a table's lines, each with its time in seconds.
 
-    ``form`` matches the column's name; its first group is a key of ``units``, in seconds.
+    ``form`` matches the name of the column of times; its first group is a key of ``units``. By
+    default the ``hint`` for a table without such a column is to write ``header``.
     """
+    table = read_table(path, needed=needed, header=header, renamed=renamed, error=MeasurementError)
     column = table.column(form)
     if column is None:
         raise MeasurementError(
-            "the header doesn't name one time with its unit", location=table.location, hint=hint
+            "the header doesn't name one time with its unit",
+            location=table.location,
+            hint=hint or f"write {header}",
         )
     name, match = column
-    return name, units[match[1]]
+    lines = [(line, line.amount(name) * units[match[1]]) for line in table.lines]
+    if not lines:
+        raise MeasurementError("there is no measurement", location=str(path), hint="add lines")
+    return lines
 
 
 @contextmanager

@@ -9,9 +9,10 @@ import msgspec
 from hespas.base.files import json_bytes, write_file
 from hespas.errors import ConfigError
 from hespas.serve.answer import LogReport
-from hespas.serve.calibration import FACTORS_FILE, SavedFactors
+from hespas.serve.calibration import FACTORS_FILE
 from hespas.serve.options import ServeOptions
 from hespas.serve.serving import serving
+from hespas.serve.step_times import StepFactors
 
 
 class ServingCalibration(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,7 +33,7 @@ def calibrated_serving(options: ServeOptions, node: str, output: Path) -> Servin
     calibration = ServingCalibration(
         model=options.model_name, node=node, engine=report.engine, log=log
     )
-    factors = SavedFactors(decode=log.decode_factor, prompts=log.prompts_factor)
+    factors = StepFactors(decode=log.decode_factor, prompts=log.prompts_factor)
     output.mkdir(parents=True, exist_ok=True)
     content = msgspec.to_builtins(calibration) | {"step_factors": msgspec.to_builtins(factors)}
     write_file(output / FACTORS_FILE, json_bytes(content))

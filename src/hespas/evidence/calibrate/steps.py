@@ -11,18 +11,15 @@ from pathlib import Path
 from typing import Protocol
 
 from hespas.base.frozen import frozen
-from hespas.base.table import read_table
 from hespas.base.units import format_time
 from hespas.errors import MeasurementError
 from hespas.evidence.calibrate.factors import SMALLEST_FACTOR, Group, scaled
 from hespas.evidence.calibrate.samples import (
-    STEP_TIME,
-    STEP_UNITS,
     Case,
     at_line,
     check_agreement,
     check_limits,
-    time_column,
+    timed_lines,
 )
 from hespas.hardware.device import Device, at_fastest
 from hespas.hardware.system import System
@@ -146,25 +143,14 @@ def _method_notes(steps: list[_Step], model: StepModel) -> list[str]:
 
 
 def _steps(path: Path) -> list[_Step]:
-    table = read_table(
-        path,
-        needed=("workload",),
-        header=_HEADER,
-        renamed=str.lower,
-        error=MeasurementError,
-    )
-    time, unit_s = time_column(table, STEP_TIME, STEP_UNITS, hint=f"write {_HEADER}")
     steps: list[_Step] = []
-    for line in table.lines:
+    for line, time_s in timed_lines(path, needed=("workload",), header=_HEADER):
         kernels = line.text("kernels")
         workload = Workload(
             file=path.parent / line.text("workload"),
             kernels=path.parent / kernels if kernels else None,
         )
-        time_s = line.amount(time) * unit_s
         steps.append(_Step(workload=workload, time_s=time_s, location=line.location))
-    if not steps:
-        raise MeasurementError("there is no measurement", location=str(path), hint="add lines")
     return steps
 
 

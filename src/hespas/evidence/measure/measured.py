@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from enum import Enum
 from statistics import median
+
+import msgspec
 
 from hespas.base.fields import Group, Use, check_options, declare, refuse_unused
 from hespas.base.frozen import frozen
@@ -19,7 +21,6 @@ from hespas.prediction.result import Prediction
 from hespas.prediction.workload import source_of
 from hespas.sources.exported import Workload
 from hespas.sources.workload import export_cache, read_workload
-from hespas.xla.compile.messages import MemoryAnalysis
 from hespas.xla.hlo.forms import is_hlo
 from hespas.xla.run import messages
 
@@ -114,26 +115,11 @@ class MeasureOptions:
             )
 
 
-@frozen
-class Measurement:
-    """Timed steps on all devices of this process.
-
-    ``memory`` is the compiler's memory analysis of a device; ``free_bytes`` the free memory of
-    each, None if unknown. ``versions`` are of the packages that compiled and ran it.
-    """
+class Measurement(messages.StepAnswer, frozen=True, kw_only=True):
+    """Timed steps of a workload on all devices of this process."""
 
     workload: str
-    devices: int
-    processes: int
-    platform: str
-    device_kind: str
     warm_up: int
-    durations_s: tuple[float, ...]
-    compile_s: float
-    memory: MemoryAnalysis
-    free_bytes: int | None
-    versions: Mapping[str, str]
-    notes: tuple[str, ...]
 
     @property
     def median_s(self) -> float:
@@ -195,20 +181,9 @@ def measure_step(options: PredictOptions, how: MeasureOptions) -> Measurement:
     steps = f"{how.warm_up + how.steps} steps of {workload.name}"
     with stage(Stage.MEASURE, steps, kind=workload.name, size=len(workload.content)):
         answer = _run(request, workload.content, Limits(time_s=how.time_limit_s))
-    return Measurement(
-        workload=workload.name,
-        devices=answer.devices,
-        processes=answer.processes,
-        platform=answer.platform,
-        device_kind=answer.device_kind,
-        warm_up=how.warm_up,
-        durations_s=answer.durations_s,
-        compile_s=answer.compile_s,
-        memory=answer.memory,
-        free_bytes=answer.free_bytes,
-        versions=answer.versions,
-        notes=(*workload.notes, *answer.notes, *_notes(answer)),
-    )
+    answered = msgspec.structs.asdict(answer)
+    answered["notes"] = (*workload.notes, *answer.notes, *_notes(answer))
+    return Measurement(workload=workload.name, warm_up=how.warm_up, **answered)
 
 
 def _stated_devices(options: PredictOptions) -> int | None:

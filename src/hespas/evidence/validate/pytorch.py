@@ -192,9 +192,7 @@ def _model_name(line: Line, publisher: str) -> str:
 def _llm_foundry_options(line: Line, _: _Model) -> dict[str, str]:
     return {
         "mesh": f"fsdp={_count(line, 'devices')}",
-        "global_batch": str(_count(line, "global_batch")),
-        "micro_batch": str(_count(line, "micro_batch")),
-        "sequence": str(_count(line, "sequence")),
+        **_batch(line),
         "software": "llm-foundry-2023",
         **({"remat": "whole"} if line.text("recompute") == "full" else {}),
     }
@@ -271,12 +269,10 @@ def _mlperf_options(line: Line, model: _Model) -> dict[str, str]:
     note = line.text("note").casefold()
     return {
         "mesh": _mesh(pipe=stages, fsdp=parts // experts, expert=experts),
-        "global_batch": str(_count(line, "global_batch")),
-        "micro_batch": str(_count(line, "micro_batch")),
-        "sequence": str(_count(line, "sequence")),
+        **_batch(line),
         "software": "megatron",
         "gradient_dtype": "bf16",
-        **_precision(line, has_experts=model_named(model.workload).settings.routing is not None),
+        **_precision(line, model),
         **({"overlap": "exchanges=on"} if "a2a overlap" in note else {}),
         **({"cuda_graphs": "true"} if "cuda graph" in note else {}),
         **_stages(model, stages, max(1, _number_in_note(line, "vp"))),
@@ -295,11 +291,9 @@ def _megatron_bridge_options(line: Line, model: _Model) -> dict[str, str]:
         raise _UnmappedError(f"experts over {experts} of {parts} data-parallel devices")
     shards = _number_in_note(line, "fsdp")
     options = {
-        "global_batch": str(_count(line, "global_batch")),
-        "micro_batch": str(_count(line, "micro_batch")),
-        "sequence": str(_count(line, "sequence")),
+        **_batch(line),
         "software": "megatron",
-        **_precision(line, has_experts=model_named(model.workload).settings.routing is not None),
+        **_precision(line, model),
         **_tensor_parallel(tensor),
         **({"expert_axes": axes} if axes != "expert" else {}),
         **(_ADAPTERS if "LoRA" in line.text("source") else {}),
@@ -400,7 +394,13 @@ def _tensor_parallel(tensor: int) -> dict[str, str]:
     return {"sequence_parallel": "true"} if tensor > 1 else {}
 
 
-def _precision(line: Line, *, has_experts: bool = False) -> dict[str, str]:
+def _batch(line: Line) -> dict[str, str]:
+    names = ("global_batch", "micro_batch", "sequence")
+    return {name: str(_count(line, name)) for name in names}
+
+
+def _precision(line: Line, model: _Model | None = None) -> dict[str, str]:
+    """Return the types of products; those of experts are in few bits of a ``model`` alone."""
     precision = line.text("precision").casefold()
     if "fp4" in precision:
         small = "f4"
@@ -408,7 +408,9 @@ def _precision(line: Line, *, has_experts: bool = False) -> dict[str, str]:
         small = "f8"
     else:
         return {}
-    return {"product_dtype": small} | ({"expert_product_dtype": small} if has_experts else {})
+    if model is None or model_named(model.workload).settings.routing is None:
+        return {"product_dtype": small}
+    return {"product_dtype": small, "expert_product_dtype": small}
 
 
 def _stages(model: _Model, stages: int, chunks: int) -> dict[str, str]:

@@ -19,8 +19,7 @@ from hespas.errors import HespasError, spelled
 from hespas.evidence.validate.every import RowAnswer, RowRequest
 from hespas.hardware.sized import find_system
 from hespas.models.catalogue import find_model
-from hespas.models.model import parse_mesh
-from hespas.models.part import PIPE
+from hespas.models.model import PIPE, parse_mesh
 from hespas.prediction import composition, loading, staged
 from hespas.prediction.answer import PipelinePrediction
 from hespas.prediction.figures.step import run_report

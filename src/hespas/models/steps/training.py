@@ -22,9 +22,8 @@ from jax.sharding import NamedSharding, PartitionSpec
 from hespas.errors import refuse
 from hespas.models.division import divided_part, model_of_part
 from hespas.models.language import LanguageModel
-from hespas.models.model import Step
+from hespas.models.model import Part, PartProgram, Step
 from hespas.models.network_model import Learning
-from hespas.models.part import Part, PartProgram
 from hespas.models.runs import Training
 from hespas.models.steps.adamw import METRICS, Preparation, training_state, training_step, updated
 from hespas.models.steps.sharding import Divided, dtype_named

@@ -14,7 +14,7 @@ import msgspec
 from hespas.base.units import PS_PER_S
 from hespas.errors import ConfigError
 from hespas.models.language import expert_axes
-from hespas.models.part import EXPERT, PIPE, REDUCED
+from hespas.models.model import EXPERT, PIPE, REDUCED
 from hespas.prediction.answer import PartCost, PipelinePrediction
 from hespas.prediction.figures.communication import communication_rows, plain_row
 from hespas.prediction.figures.schema import IDLE, CommunicationRow, PipelineReport, StageRow

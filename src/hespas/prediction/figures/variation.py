@@ -17,7 +17,7 @@ import numpy as np
 from hespas.base.frozen import frozen
 from hespas.base.units import PS_PER_S
 from hespas.hardware.variation import Slowest, Variation, latest_of
-from hespas.models.part import PIPE, SHARED
+from hespas.models.model import PIPE, SHARED
 from hespas.prediction.figures.recorded_stages import slowest_of
 from hespas.prediction.figures.schema import VariationReport
 from hespas.prediction.result import Prediction

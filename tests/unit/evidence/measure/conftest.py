@@ -29,6 +29,7 @@ def measured() -> Measurement:
         compile_s=2.0,
         memory=memory,
         free_bytes=30 * 2**30,
+        made_inputs=0,
         versions={"jax": "1", "jaxlib": "2"},
         notes=(),
     )

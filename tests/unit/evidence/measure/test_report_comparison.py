@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from hespas.errors import ConfigError, HardwareError
 from hespas.evidence.measure.measured import Measurement, MeasureOptions, Platform
@@ -64,7 +65,7 @@ def test_the_error_is_predicted_over_measured_less_one(measured: Measurement) ->
 
 
 def test_another_part_and_another_count_are_noted(measured: Measurement) -> None:
-    other = replace(measured, device_kind="NVIDIA H100 80GB HBM3", devices=8)
+    other = structs.replace(measured, device_kind="NVIDIA H100 80GB HBM3", devices=8)
     kind, count = compare(ON_A100, other).notes
     assert "predicted for A100_SXM_40GB" in kind
     assert count == "measured on 8 devices, predicted for 4"

@@ -19,8 +19,7 @@ from hespas.errors import ConfigError
 from hespas.frontend.load import load_source
 from hespas.models.catalogue import model_named
 from hespas.models.language import LanguageModel
-from hespas.models.model import parse_mesh
-from hespas.models.part import Part, PartProgram
+from hespas.models.model import Part, PartProgram, parse_mesh
 from hespas.models.steps.products import Rounded, product
 from hespas.models.steps.sharding import Divided
 from hespas.models.steps.transformer import Transformer

@@ -19,9 +19,8 @@ from hespas.frontend.load import load_source
 from hespas.models.catalogue import model_named
 from hespas.models.flops import model_flops
 from hespas.models.language import LanguageModel
-from hespas.models.model import MeshAxes
+from hespas.models.model import MeshAxes, Part, PartProgram
 from hespas.models.parameters import parameters, trained_parameters
-from hespas.models.part import Part, PartProgram
 from hespas.models.steps.products import ADAPTER_SCALE, Adapted, Rounded, adapted, product
 from hespas.program.program import Program, all_ops
 from hespas.program.types import TensorType

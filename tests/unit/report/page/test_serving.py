@@ -17,10 +17,10 @@ from hespas.serve.answer import (
     RatePoint,
     ServingReport,
     StageRow,
-    StateRow,
     SurfaceReport,
 )
 from hespas.serve.search import Layout, ServingSearch, TradeOff
+from hespas.serve.simulation import StateRow
 
 TIME = Latency(mean=0.05, p50=0.04, p90=0.08, p99=0.2)
 REPORT = ServingReport(

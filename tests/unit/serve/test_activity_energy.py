@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from hespas.serve.activity import Activity
-from hespas.serve.energy import energy_of
+from hespas.serve.activity import Activity, energy_of
 from hespas.serve.load import PICOSECONDS
 from hespas.serve.step_times import StepTimes
 from hespas.serve.surface import CacheMemory, Surface
