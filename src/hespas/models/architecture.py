@@ -33,12 +33,11 @@ class Sizes:
 class RotaryScaling:
     """How rotary positions reach beyond ``original`` tokens.
 
-    ``kind`` is Hugging Face's name.
-
-    Periods are ``factor`` times as long: all of them (linear), or those that turn fewer than
-    ``slow`` times in the original tokens, with a ramp up to those that turn ``fast`` times (llama3,
-    yarn). What turns is multiplied by ``amplitude``. Sources: A. Grattafiori et al., The Llama 3
-    Herd of Models, 2024; B. Peng et al., YaRN, 2023, sections 3.2 to 3.4.
+    ``kind`` is Hugging Face's name. Periods are ``factor`` times as long: all of them (linear), or
+    those that turn fewer than ``slow`` times in the original tokens, with a ramp up to those that
+    turn ``fast`` times (llama3, yarn). What turns is multiplied by ``amplitude``. Sources: A.
+    Grattafiori et al., The Llama 3 Herd of Models, 2024; B. Peng et al., YaRN, 2023, sections 3.2
+    to 3.4.
     """
 
     kind: Literal["linear", "llama3", "yarn"]
@@ -148,21 +147,19 @@ class RoutingStyle:
 class Routing:
     """Layers of ``experts``; a router chooses for each token.
 
-    The first ``dense_layers`` have none.
-
-    An expert takes ``capacity_percent`` of the tokens that it would get from each device if all
-    were chosen equally often, and drops others; at 100 the work is that of a router that spreads
-    tokens evenly and drops none. ``dropless`` products have as many rows as tokens choose them.
-    ``shared_experts`` take all tokens, as one layer of their widths, or of ``shared_mlp`` where
-    that is given; with a ``shared_gate`` a product of the row multiplies it. Experts of
-    ``latent_size`` are sent shorter rows. Experts stand in ``expert_groups``, neighbours along the
-    axis ``expert``; a token chooses ``chosen_groups`` of them, as many experts in each, and is sent
-    once to each. With ``exchange_dtype`` f8 tokens go to experts in 8 bits, and so do gradients of
-    what comes back. The ``dispatcher`` sorts what arrived by expert in the kernel that exchanges it
-    (fused), or in a kernel behind an all-to-all, and in one before the way back. ``expert_axes``
-    names the axes of the mesh that divide the experts; those on ``tp`` are whole, and have its
-    devices' share of the tokens in training; in inference, where all have all tokens, what the
-    devices make is summed.
+    The first ``dense_layers`` have none. An expert takes ``capacity_percent`` of the tokens that it
+    would get from each device if all were chosen equally often, and drops others; at 100 the work
+    is that of a router that spreads tokens evenly and drops none. ``dropless`` products have as
+    many rows as tokens choose them. ``shared_experts`` take all tokens, as one layer of their
+    widths, or of ``shared_mlp`` where that is given; with a ``shared_gate`` a product of the row
+    multiplies it. Experts of ``latent_size`` are sent shorter rows. Experts stand in
+    ``expert_groups``, neighbours along the axis ``expert``; a token chooses ``chosen_groups`` of
+    them, as many experts in each, and is sent once to each. With ``exchange_dtype`` f8 tokens go to
+    experts in 8 bits, and so do gradients of what comes back. The ``dispatcher`` sorts what arrived
+    by expert in the kernel that exchanges it (fused), or in a kernel behind an all-to-all, and in
+    one before the way back. ``expert_axes`` names the axes of the mesh that divide the experts;
+    those on ``tp`` are whole, and have its devices' share of the tokens in training; in inference,
+    where all have all tokens, what the devices make is summed.
     """
 
     experts: int

@@ -211,7 +211,6 @@ def _check_tokens(model: LanguageModel) -> None:
 
 
 def _check_types(model: LanguageModel, run: Prefill | Decode) -> None:
-    """Raise `ConfigError` for types of parts that it lacks."""
     refuse(
         run.expert_dtype != "same" and model.routing is None,
         f"expert_dtype = {run.expert_dtype} has no effect: there are no experts",
@@ -227,7 +226,6 @@ def _check_types(model: LanguageModel, run: Prefill | Decode) -> None:
 
 
 def _check_stage(model: LanguageModel, run: Prefill | Decode) -> None:
-    """Raise `ConfigError` for a pipeline stage that it lacks."""
     refuse(
         has_embedding(run) and run.first_layer > 0,
         f"first_layer = {run.first_layer} of what begins with the model's first layer",
@@ -250,7 +248,6 @@ def _check_pages(page_size: int, tokens: int, name: str) -> None:
 
 
 def _check_recomputed(model: LanguageModel, run: Training) -> None:
-    """Refuse modules that a model has not."""
     has = {
         "moe": model.routing is not None,
         "moe_act": model.routing is not None,
@@ -365,7 +362,6 @@ def _check_training(model: LanguageModel, run: Training) -> None:
 
 
 def _check_mtp(model: LanguageModel, run: Training) -> None:
-    """Raise `ConfigError` for layers that cannot predict further tokens."""
     refuse(
         not 0 <= run.mtp_layers < min(run.sequence, _MOST_MTP_LAYERS),
         f"mtp_layers = {run.mtp_layers}",
@@ -432,7 +428,6 @@ def _lacks_of_flash(model: LanguageModel) -> list[tuple[bool, str]]:
 
 
 def _lacks_of_flash_mla(model: LanguageModel) -> list[tuple[bool, str]]:
-    """Return what FlashMLA lacks, and whether the model needs it."""
     run, latent = model.run, model.latent
     if model.is_longer_than_index and isinstance(run, Prefill):
         return []
@@ -452,7 +447,6 @@ def _lacks_of_flash_mla(model: LanguageModel) -> list[tuple[bool, str]]:
 
 
 def _lacks_over_cache(model: LanguageModel, run: Decode) -> list[tuple[bool, str]]:
-    """Return what kernels over a cache lack, and whether needed."""
     latent = 0 if model.latent is None else model.latent.kv_rank + model.latent.rope_size
     is_small = run.cache_dtype == "f8"
     return [

@@ -64,10 +64,9 @@ _DEFAULTS = SHIPPED.parent / "decoder_defaults.json"
 class Configuration:
     """A decoder as its configuration describes it.
 
-    ``model`` has the steps' own defaults.
-
-    ``longest`` are the tokens of the longest context; ``precision`` is that of the published
-    weights. ``notes`` name what the model leaves out of the file.
+    ``model`` has the steps' own defaults. ``longest`` are the tokens of the longest context;
+    ``precision`` is that of the published weights. ``notes`` name what the model leaves out of the
+    file.
     """
 
     name: str
@@ -153,6 +152,7 @@ def configured(values: Mapping[str, Any], *, location: str, name: str) -> Config
     refuse(
         fields.flag("is_encoder_decoder"), "models with an encoder are not known", location=location
     )
+    fields.check_family(family.removesuffix("_text"))
     model = reader(fields)
     quantised = fields.part("quantization_config")
     precision, published = read_precision(quantised, layers=model.layers)
@@ -241,9 +241,9 @@ def _network_kind(values: Mapping[str, Any]) -> str:
 
 
 def _network(fields: Fields, name: str) -> Configuration:
-    """Return what the fields of another network describe."""
     kind = _network_kind(fields.values)
     fields.ignore("model_type", "_class_name")
+    fields.check_family(kind)
     design = NETWORKS[kind](fields)
     fields.check_read()
     model = design
@@ -320,7 +320,6 @@ def _structural(names: set[str]) -> set[str]:
 
 
 def _shipped_fields() -> dict[str, set[str]]:
-    """Return the fields that shipped configurations of each family have."""
     fields: dict[str, set[str]] = {}
     for file in sorted(SHIPPED.glob("*/*.json")):
         values = json.loads(file.read_bytes())
@@ -354,7 +353,6 @@ def _check_count(count: int, fields: Fields) -> None:
 
 
 def _check(model: LanguageModel, fields: Fields) -> None:
-    """Raise `ConfigError` for sizes that contradict each other."""
     _check_count(parameters(model), fields)
     try:
         model.check()

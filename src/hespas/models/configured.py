@@ -74,9 +74,7 @@ def published() -> tuple[str, ...]:
 def configured_model(text: str) -> Model | None:
     """Return the step that a name or path means.
 
-    Returns None for other texts.
-
-    Raises `ConfigError` for a configuration that can't be read.
+    Returns None for other texts. Raises `ConfigError` for a configuration that can't be read.
 
     >>> configured_model("Qwen/Qwen3-8B:decode").summary
     'Qwen3-8B making a token for each sequence of a cache, 8.191 B parameters'
@@ -117,7 +115,6 @@ def _check_spelling(text: str) -> None:
 
 
 def _megatron_model(text: str) -> Model:
-    """Return the training step that Megatron-LM's arguments describe."""
     from hespas.models.megatron import read_arguments  # noqa: PLC0415 - few workloads have them
 
     path = Path(text.removeprefix(ARGUMENTS_PREFIX)).resolve()
@@ -134,10 +131,8 @@ def _megatron_model(text: str) -> Model:
 def configuration_of(name: str) -> Configuration | None:
     """Read the configuration of a name or path.
 
-    Returns None for other texts.
-
-    A checkpoint whose configuration is not shipped has the sizes of the one that it is made from,
-    as ``-Instruct`` and ``-FP8`` behind a name say.
+    Returns None for other texts. A checkpoint whose configuration is not shipped has the sizes of
+    the one that it is made from, as ``-Instruct`` and ``-FP8`` behind a name say.
     """
     meant = SHORT_NAMES.get(name, name)
     if not isinstance(meant, str):
@@ -201,7 +196,6 @@ def _name_and_step(text: str) -> tuple[str, str]:
 
 
 def _file(name: str) -> Path | None:
-    """Return the configuration file of a name, or None."""
     path = Path(name)
     if path.is_dir():
         return path if (path / FILE).is_file() else None
@@ -263,7 +257,6 @@ def counted(model: Network | ResNet) -> int:
 
 
 def _check_step(model: LanguageModel | Network | ResNet, name: str, step: str) -> None:
-    """Raise `ConfigError` for a step that a model has not."""
     steps = STEPS[:3]
     if not isinstance(model, LanguageModel):
         steps = steps_of(model.design if isinstance(model, Network) else model)
@@ -275,7 +268,6 @@ def _check_step(model: LanguageModel | Network | ResNet, name: str, step: str) -
 
 
 def _network_run(model: Network, step: str) -> Learning | Inferring | Reading | Writing:
-    """Return a network's default run."""
     count = network_parameters(model)
     is_small = count * _TRAINED_BYTES < _DEVICE_BYTES / 2
     if step == "training":

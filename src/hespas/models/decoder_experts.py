@@ -108,7 +108,6 @@ OLMO_EXPERTS = experts(
     style={"normalised": flag("norm_topk_prob")},
 )
 ERNIE_EXPERTS = experts(
-    ignore=("moe_norm_min", "moe_capacity", "moe_use_aux_free"),
     experts=size("moe_num_experts"),
     chosen=size("moe_k"),
     expert_mlp=_WIDTH,
@@ -127,7 +126,6 @@ GPT_OSS_EXPERTS = experts(style={"logit_biases": True, "biases": True})
 
 def bailing_experts(fields: Fields, sizes: Sizes) -> Routing:
     """Return the experts of Bailing, whose scores say which."""
-    fields.ignore("router_dtype", "norm_head", "norm_softmax", "multi_gate", "max_window_layers")
     score = fields.text("score_function", default="softmax")
     fields.refuse(score not in {"sigmoid", "softmax"}, f"score_function is {score!r}")
     read = deepseek_experts(

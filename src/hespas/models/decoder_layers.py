@@ -46,7 +46,6 @@ def check_types(fields: Fields, types: Sequence[str], known_types: Sequence[str]
 
 
 def _check_length(fields: Fields, name: str, listed: Sequence[object], sizes: Sizes) -> None:
-    """Raise `ConfigError` for a list of another length."""
     fields.refuse(
         len(listed) != sizes.layers,
         f"{name} has {len(listed)} layers, and num_hidden_layers is {sizes.layers}",
@@ -56,7 +55,6 @@ def _check_length(fields: Fields, name: str, listed: Sequence[object], sizes: Si
 def _by_type(
     fields: Fields, sizes: Sizes, kinds: Mapping[str, LayerKind], default: Callable[[int], str]
 ) -> Kinds:
-    """Return each layer's kind by its listed type."""
     listed = fields.texts("layer_types", "layers_block_type")
     types = listed or [default(index) for index in range(sizes.layers)]
     _check_length(fields, "layer_types", types, sizes)
@@ -116,7 +114,6 @@ def unrotated_where_full(fields: Fields, sizes: Sizes) -> Kinds:
 
 def smollm_layers(fields: Fields, sizes: Sizes) -> Kinds:
     """Return SmolLM's layers, some without positions or with windows."""
-    fields.ignore("max_window_layers")
     has_windows = fields.flag("use_sliding_window")
     if not has_windows:
         fields.ignore("sliding_window", "layer_types")
@@ -165,7 +162,6 @@ def ernie_layers(fields: Fields, sizes: Sizes) -> Kinds:
 
 
 def _hybrid(attention: LayerKind) -> dict[str, LayerKind]:
-    """Return the kinds of attention and states, by type."""
     states = replace(attention, mixer="state_space")
     return {"mamba": states, _LINEAR: states, "attention": attention, _FULL: attention}
 

@@ -6,7 +6,7 @@ Source: the configuration and modelling files of transformers 5.24.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, cast
 
@@ -121,22 +121,16 @@ def family(
     latent: Part | None = None,
     delta: Part | None = None,
     state_space: Part | None = None,
-    only: Mapping[str, Sequence[Any]] = MappingProxyType({}),
-    ignore: Sequence[str] = (),
     **facts: Any,
 ) -> Reader:
     """Return the reader of a family like Llama.
 
-    ``layers`` reads their kinds, which differ in windows where it is not given. ``only`` has the
-    values that fields may have, ``ignore`` the fields that change no cost. ``facts`` are fields of
-    `Style`, or readers of these.
+    ``layers`` reads their kinds, which differ in windows where it is not given. ``facts`` are
+    fields of `Style`, or readers of these.
     """
     parts = {"routing": experts, "latent": latent, "delta": delta, "state_space": state_space}
 
     def read(fields: Fields) -> LanguageModel:
-        for name, allowed in only.items():
-            fields.one_of(name, allowed)
-        fields.ignore(*ignore)
         own = sizes(fields)
         return described(
             fields,
@@ -182,8 +176,6 @@ def activation_named(
 
 @frozen
 class _Rope:
-    """Rotary positions: base, share of a head, scaling."""
-
     theta: int
     share: float
     scaling: RotaryScaling | None

@@ -46,8 +46,6 @@ from hespas.models.decoder_parts import (
 from hespas.models.fields import Fields
 from hespas.models.language import LanguageModel
 
-LATENT_ORDER = ("rope_interleave", "indexer_rope_interleave", "qk_head_dim")
-"""The order of what turns, and the sum of both parts of a head."""
 _EXPERTS = ("n_routed_experts", "num_local_experts", "num_experts")
 
 
@@ -58,8 +56,6 @@ def latent_family(gate: Literal["softmax", "sigmoid"], *, indexed: bool = False)
         layers=_latent_layers,
         latent=partial(latent_of, indexed=indexed),
         experts=where_given(_EXPERTS, deepseek_experts(gate)),
-        only={"scoring_func": (gate,)},
-        ignore=LATENT_ORDER,
         rotary_size=0,
         query_scale=_latent_scale,
     )
@@ -137,7 +133,6 @@ def gemma4(fields: Fields) -> LanguageModel:
     """
     wide_rope, local = rope_of(fields, "full_attention"), rope_of(fields, "sliding_attention").theta
     sizes = sizes_of(fields, rope_theta=wide_rope.theta)
-    fields.one_of("use_bidirectional_attention", ("vision",))
     layer_input = fields.size("hidden_size_per_layer_input", default=0, least=0)
     vocabulary = fields.size("vocab_size_per_layer_input", default=sizes.vocabulary)
     is_shared = fields.flag("attention_k_eq_v")
@@ -157,8 +152,6 @@ def gemma4(fields: Fields) -> LanguageModel:
         replace(kind, is_routed=has_experts, rope_theta=local) if kind.window else full
         for kind in windowed(fields, sizes, every=6)
     )
-    experts = ("num_experts", "top_k_experts", "moe_intermediate_size", "expert_intermediate_size")
-    fields.ignore(*experts)
     parts: dict[str, Any] = {}
     if has_experts:
         parts["routing"] = Routing(
@@ -217,12 +210,6 @@ _NEMOTRON_NAMES = {
     "mlp": "-",
     "moe": "E",
 }
-_NEMOTRON_EXPERTS = (
-    *("n_group", "topk_group", "n_routed_experts", "n_shared_experts", "num_experts_per_tok"),
-    *("moe_intermediate_size", "moe_shared_expert_intermediate_size", "moe_latent_size"),
-    *("routed_scaling_factor", "norm_topk_prob"),
-)
-"""What files of models without experts say of them, too."""
 
 
 def nemotron_h(fields: Fields) -> LanguageModel:
@@ -233,8 +220,6 @@ def nemotron_h(fields: Fields) -> LanguageModel:
     letters = [_NEMOTRON_NAMES[layer_type] for layer_type in types] or list(pattern)
     check_types(fields, letters, tuple(_NEMOTRON_LAYERS))
     kinds = tuple(_NEMOTRON_LAYERS[letter] for letter in letters)
-    fields.ignore("sliding_window", *_NEMOTRON_EXPERTS)
-    fields.one_of("mamba_hidden_act", ("silu",))
     layers = fields.size("num_hidden_layers", default=len(kinds))
     fields.refuse(
         layers != len(kinds),
@@ -288,9 +273,6 @@ def mpt(fields: Fields) -> LanguageModel:
         "attn_impl", "attn_pdrop", "attn_uses_sequence_id", "prefix_lm", "alibi_bias_max"
     )
     attention.check_read()
-    fields.one_of("no_bias", (True,))
-    fields.one_of("embedding_fraction", (1.0,))
-    fields.one_of("norm_type", ("low_precision_layernorm", "layernorm"))
     learned = fields.flag("learned_pos_emb", default=True) and not alibi
     sizes = sizes_of(fields, rope_theta=0)
     sizes = replace(sizes, mlp=sizes.embedding * fields.size("expansion_ratio", default=4))
@@ -366,7 +348,6 @@ def chatglm_sizes(fields: Fields) -> Sizes:
     """Return the sizes of ChatGLM, by its own names."""
     heads = fields.size("num_attention_heads")
     groups = fields.size("multi_query_group_num", default=1)
-    fields.ignore("vocab_size")
     return sizes_of(
         fields.with_values(vocab_size=fields.size("padded_vocab_size")),
         head_size=fields.size("kv_channels"),
@@ -387,22 +368,8 @@ def _for_all_layers(fields: Fields, name: str, default: int) -> int:
     return numbers.pop()
 
 
-_HUNYUAN = (
-    *("cla_share_factor", "class_num", "dense_list", "enable_lm_head_fp32", "pool_type"),
-    *("enable_attention_fp32_softmax", "enable_moe_fp32_combine", "org_vocab_size"),
-    *("im_end_id", "im_newline_id", "im_start_id", "mask_init_id", "pad_id", "eod_id"),
-    *("text_start_id", "text_end_id", "moe_random_routing_dropped_token"),
-    *("n_group", "topk_group", "use_mixed_mlp_moe"),
-)
-"""What Hunyuan's files say of what costs nothing, or is not there."""
-
-
 def hunyuan(fields: Fields) -> LanguageModel:
     """Read Hunyuan 1; its sizes may be lists by layer."""
-    fields.one_of("moe_layer_num_skipped", (0,))
-    fields.one_of("norm_type", ("rms",))
-    fields.one_of("use_rotary_pos_emb", (True,))
-    fields.ignore("routed_scaling_factor", "norm_topk_prob", *_HUNYUAN)
     sizes = sizes_of(fields)
     routing = Routing(
         experts=_for_all_layers(fields, "num_experts", 1),
@@ -425,8 +392,6 @@ def hunyuan(fields: Fields) -> LanguageModel:
 def mamba2(fields: Fields) -> LanguageModel:
     """Read Mamba-2; its heads are those of states."""
     heads, head = fields.size("num_heads"), fields.size("head_dim")
-    fields.one_of("rms_norm", (True,))
-    fields.ignore("norm_before_gate", "intermediate_size", "expand")
     space = states_of(fields, heads, head, chunk=256)
     embedding = fields.size("hidden_size")
     sizes = Sizes(

@@ -60,7 +60,6 @@ from hespas.models.decoder_parts import (
     sizes_of,
 )
 from hespas.models.decoder_readers import (
-    LATENT_ORDER,
     chatglm_sizes,
     dbrx,
     embedding_root,
@@ -136,7 +135,6 @@ def _rotary_size(fields: Fields) -> int:
 
 def _neox_rotary(fields: Fields) -> int:
     # Versions before 5 of transformers name the share of a head that turns otherwise.
-    fields.ignore("rotary_emb_base")
     share, older = rope_of(fields).share, fields.number("rotary_pct", default=1.0)
     return int(sizes_of(fields).head_size * (share if share != 1 else older))
 
@@ -185,7 +183,6 @@ _QWEN3: _Facts = {"norms_of_heads": True}
 _QWEN_DELTA: _Facts = {
     **_QWEN3,
     "delta": qwen_delta,
-    "only": {"attn_output_gate": (True,)},
     "output_gate": True,
 }
 _GRANITE: _Facts = {
@@ -206,13 +203,11 @@ _qwen3 = family(layers=qwen_layers, **_QWEN3)
 _qwen2_moe = family(
     layers=partial(qwen_sparse, layers=qwen_layers),
     experts=QWEN_EXPERTS,
-    only={"qkv_bias": (True,)},
     **_QWEN2,
 )
 _qwen3_moe = family(
     layers=partial(qwen_sparse, layers=qwen_layers),
     experts=QWEN_EXPERTS,
-    only={"use_qk_norm": (True,)},
     **_QWEN3,
 )
 _qwen_delta = family(layers=qwen_delta_layers, **_QWEN_DELTA)
@@ -228,14 +223,6 @@ _glm4_moe = family(
 )
 _cohere = family(
     layers=unrotated_where_full,
-    ignore=("use_parallel_embedding",),
-    only={
-        "use_gated_activation": (True,),
-        "use_parallel_block": (True,),
-        "position_embedding_type": ("rope_gptj",),
-        "order_of_interleaved_layers": ("local_attn_first",),
-        "rotary_pct": (1.0,),
-    },
     norm="layer",
     norm_biases=False,
     before_mlp="same_norm",
@@ -246,12 +233,6 @@ _granite_moe = family(layers=ROUTED, experts=GRANITE_EXPERTS, **_GRANITE)
 _gpt2 = family(
     sizes=_gpt2_sizes,
     layers=alike,
-    ignore=(
-        "scale_attn_weights",
-        "n_ctx",
-        "attention_softmax_in_fp32",
-        "scale_attention_softmax_in_fp32",
-    ),
     norm="layer",
     activation=activation("activation_function", default="gelu_new"),
     gated=False,
@@ -262,8 +243,6 @@ _gpt2 = family(
 _gptj = family(
     sizes=_ungrouped,
     layers=alike,
-    only={"rotary": (True,)},
-    ignore=("scale_attn_weights", "n_positions", "n_ctx"),
     norm="layer",
     before_mlp="same_norm",
     activation=activation("activation_function", default="gelu_new"),
@@ -275,7 +254,6 @@ _gptj = family(
 _bailing = family(
     layers=behind_dense,
     experts=bailing_experts,
-    only={"use_rmsnorm": (True,)},
     norms_of_heads=flag("use_qk_norm"),
     attention_biases=_bailing_biases,
     mlp_biases=flag("use_bias"),
@@ -304,7 +282,6 @@ DECODERS: dict[str, Reader] = {
     "deepseek": family(
         layers=behind_dense,
         experts=deepseek_experts("softmax"),
-        only={"scoring_func": ("softmax",)},
     ),
     "deepseek_v2": latent_family("softmax"),
     "deepseek_v3": latent_family("sigmoid"),
@@ -317,11 +294,6 @@ DECODERS: dict[str, Reader] = {
     "minimax_m2": family(
         layers=minimax_layers,
         experts=MINIMAX_EXPERTS,
-        only={
-            "scoring_func": ("sigmoid",),
-            "qk_norm_type": ("per_layer",),
-            "shared_intermediate_size": (0,),
-        },
         norms_of_rows=flag("use_qk_norm", default=True),
         rotary_size=_rotary_size,
     ),
@@ -343,9 +315,7 @@ DECODERS: dict[str, Reader] = {
         sizes=_hybrid_sizes,
         layers=granite_layers,
         experts=where_given(("num_local_experts",), GRANITE_EXPERTS),
-        ignore=("num_experts_per_tok",),
         state_space=mamba_of,
-        only={"normalization_function": ("rmsnorm",)},
         **_GRANITE,
     ),
     "nemotron_h": nemotron_h,
@@ -408,8 +378,6 @@ DECODERS: dict[str, Reader] = {
     "opt": family(
         sizes=_opt_sizes,
         layers=alike,
-        ignore=("layerdrop",),
-        only={"do_layer_norm_before": (True,), "layer_norm_elementwise_affine": (True,)},
         norm="layer",
         activation=activation("activation_function", default="relu"),
         gated=False,
@@ -424,28 +392,22 @@ DECODERS: dict[str, Reader] = {
         sizes=sized(mlp=size("moe_intermediate_size")),
         layers=ROUTED,
         experts=deepseek_experts(),
-        ignore=("first_k_dense_replace",),
     ),
     "stablelm": family(norm="layer", attention_biases=biases_if("use_qkv_bias", "inputs")),
     "starcoder2": family(
-        only={"mlp_type": ("default",), "norm_type": ("layer_norm",)},
         norm="layer",
         epsilon=number("norm_epsilon", default=1e-5),
         gated=False,
         tied=TIED,
         **all_biases_if("use_bias", default=True),
     ),
-    "baichuan": family(layers=alike, ignore=("z_loss_weight",), alibi=_baichuan_slopes),
+    "baichuan": family(layers=alike, alibi=_baichuan_slopes),
     "bailing_moe": _bailing,
     "bailing_moe_v2": _bailing,
     "bamba": family(layers=bamba_layers, state_space=mamba_of),
     "bloom": family(
         sizes=_bloom_sizes,
         layers=alike,
-        ignore=(
-            *("masked_softmax_fusion", "skip_bias_add", "skip_bias_add_qkv", "offset_alibi"),
-            "attention_softmax_in_fp32",
-        ),
         norm="layer",
         activation="gelu",
         gated=False,
@@ -457,8 +419,6 @@ DECODERS: dict[str, Reader] = {
     "chatglm": family(
         sizes=chatglm_sizes,
         layers=alike,
-        ignore=("apply_query_key_layer_scaling", "quantization_bit", "attention_softmax_in_fp32"),
-        only=dict.fromkeys(("rmsnorm", "post_layer_norm", "original_rope"), (True,)),
         attention_biases=biases_if("add_qkv_bias", "inputs"),
         rotary_size=_chatglm_rotary,
     ),
@@ -469,12 +429,11 @@ DECODERS: dict[str, Reader] = {
     "hunyuan_v1_moe": hunyuan,
     "internlm2": family(layers=alike, attention_biases=biases_if("bias", default=True)),
     "mamba2": mamba2,
-    "minicpm": family(layers=alike, ignore=("mup_denominator",), **_MINICPM),
+    "minicpm": family(layers=alike, **_MINICPM),
     "minicpm3": family(
         sizes=latent_sizes,
         layers=alike,
         latent=latent_of,
-        ignore=("mup_denominator", *LATENT_ORDER),
         rotary_size=0,
         **_MINICPM,
     ),
@@ -492,7 +451,6 @@ DECODERS: dict[str, Reader] = {
     "phimoe": family(
         layers=routed(windowed),
         experts=experts(),
-        ignore=("input_jitter_noise",),
         norm="layer",
         head_biases=flag("lm_head_bias"),
     ),

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from hespas.base.frozen import frozen
-from hespas.models.network import ROW, Heads, Input, Net, Sample
+from hespas.models.network import ROW, Design, Heads, Input, Net, Sample
 
 _WAVES = 256
 _EPSILON = 1e-6
@@ -38,13 +38,10 @@ def _feed_forward(net: Net, name: str, x: Any, width: int) -> Any:
 
 
 @frozen
-class Dit:
+class Dit(Design):
     """Layers over patches of latents, modulated by step and class."""
 
-    IS_FIXED: ClassVar[bool] = True
     objective: ClassVar[str] = "noise"
-    longest: ClassVar[None] = None
-    divides: ClassVar[bool] = True
     defaults: ClassVar[Mapping[str, int]] = {"batch": 32}
     heads: int
     head_size: int
@@ -108,15 +105,13 @@ class Dit:
 
 
 @frozen
-class Flux:
+class Flux(Design):
     """Layers over text and image, first apart, then together.
 
     An image of ``run.image`` pixels has a row for 16 each way: 8 to a latent, 2 to a row.
     """
 
-    IS_FIXED: ClassVar[bool] = True
     objective: ClassVar[str] = "noise"
-    longest: ClassVar[None] = None
     divides: ClassVar[bool] = False
     defaults: ClassVar[Mapping[str, int]] = {"batch": 1, "sequence": 512, "image": 1024}
     pixels: ClassVar[int] = 16

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from hespas.base.frozen import frozen
-from hespas.models.network import ROW, Heads, Input, Net, Sample
+from hespas.models.network import ROW, Design, Heads, Input, Net, Sample
 
 _BERT = ("attention.self.query", "attention.self.key", "attention.self.value")
 
@@ -36,17 +36,13 @@ class Tower:
 
 
 @frozen
-class Bert:
+class Bert(Design):
     """Layers with norms behind; each token is guessed.
 
-    Tokens are of ``kinds`` kinds.
-
-    The first ``unused`` of the positions are those of no token.
+    Tokens are of ``kinds`` kinds. The first ``unused`` of the positions are those of no token.
     """
 
-    IS_FIXED: ClassVar[bool] = True
     objective: ClassVar[str] = "tokens"
-    divides: ClassVar[bool] = True
     tower: Tower
     vocabulary: int
     positions: int
@@ -99,7 +95,6 @@ class Bert:
 
 
 def _pre_norm_layers(net: Net, tower: Tower, x: Any, names: tuple[str, str, Heads]) -> Any:
-    """Apply pre-norm layers."""
     first, second, heads = names
 
     def block(layer: Net, x: Any) -> Any:
@@ -111,18 +106,14 @@ def _pre_norm_layers(net: Net, tower: Tower, x: Any, names: tuple[str, str, Head
 
 
 def _head_names(part: str, output: str) -> tuple[str, ...]:
-    """Return the names of attention's products in a layer."""
     return (f"{part}.q_proj", f"{part}.k_proj", f"{part}.v_proj", f"{part}.{output}")
 
 
 @frozen
-class Vit:
+class Vit(Design):
     """Layers over patches, with a class token or pooled."""
 
-    IS_FIXED: ClassVar[bool] = True
     objective: ClassVar[str] = "classes"
-    longest: ClassVar[None] = None
-    divides: ClassVar[bool] = True
     defaults: ClassVar[Mapping[str, int]] = {"batch": 64}
     tower: Tower
     image: int
@@ -156,13 +147,10 @@ class Vit:
 
 
 @frozen
-class Siglip:
+class Siglip(Design):
     """A tower over patches and one over tokens, matched."""
 
-    IS_FIXED: ClassVar[bool] = True
     objective: ClassVar[str] = "pairs"
-    longest: ClassVar[None] = None
-    divides: ClassVar[bool] = True
     defaults: ClassVar[Mapping[str, int]] = {"batch": 64}
     text: Tower
     vision: Tower
@@ -225,13 +213,10 @@ class Siglip:
 
 
 @frozen
-class T5:
+class T5(Design):
     """Encoder and decoder with score biases by distance."""
 
-    IS_FIXED: ClassVar[bool] = True
     objective: ClassVar[str] = "tokens"
-    longest: ClassVar[None] = None
-    divides: ClassVar[bool] = True
     defaults: ClassVar[Mapping[str, int]] = {"batch": 8, "sequence": 512, "source": 512}
     encoder: Tower
     decoder: Tower
@@ -302,12 +287,10 @@ class T5:
 
 
 @frozen
-class Whisper:
+class Whisper(Design):
     """An encoder of sound, and a text decoder."""
 
-    IS_FIXED: ClassVar[bool] = True
     objective: ClassVar[str] = "tokens"
-    divides: ClassVar[bool] = True
     encoder: Tower
     decoder: Tower
     vocabulary: int

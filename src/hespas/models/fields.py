@@ -25,6 +25,8 @@ def ignored(file: Literal["config.json", "megatron"]) -> re.Pattern[str]:
 
 
 IGNORED = ignored("config.json")
+_FAMILIES: Mapping[str, Any] = json.loads((CONFIGS / "family_fields.json").read_bytes())
+"""By family, or ``megatron``: fields with the values that are known, and those without effect."""
 MISSING = object()
 _MOST_LAYERS = 2000
 
@@ -138,6 +140,16 @@ class Fields:
             f"{name} is {value!r}, which changes what is computed and is not known",
             f"known: {', '.join(map(repr, allowed))}",
         )
+
+    def check_family(self, family: str) -> None:
+        """Check the fields of a family that its files may say in one way alone.
+
+        Raises `ConfigError` for another; takes as read what says nothing of cost there.
+        """
+        rules = _FAMILIES.get(family, {})
+        for name, allowed in rules.get("allowed", {}).items():
+            self.one_of(name, allowed)
+        self.ignore(*rules.get("ignored", ()))
 
     def texts(self, *names: str) -> list[str]:
         """Return a list of texts; empty where none is given."""

@@ -208,7 +208,6 @@ def _caching(model: LanguageModel) -> list[LayerKind]:
 
 
 def _cached_elements(model: LanguageModel, kind: LayerKind) -> int:
-    """Return how many numbers a layer caches per token."""
     if (latent := model.latent) is not None:
         return latent.kv_rank + latent.rope_size + latent.index_size
     sizes = model.sizes_of(kind)
@@ -235,7 +234,6 @@ def _working_bytes(model: LanguageModel) -> int:
 
 
 def _clusters(divided: float, everywhere: float) -> dict[str, str]:
-    """Return each part's smallest cluster with enough memory."""
     clusters: dict[str, str] = {}
     for part in PARTS:
         capacity = load_device(part).memory_capacity_bytes

@@ -140,7 +140,6 @@ def attention_flops(settings: LanguageModel, kind: LayerKind) -> int:
 
 
 def _index_flops(latent: Latent) -> int:
-    """Return an index's FLOPs for one token and query."""
     return 2 * latent.index_heads * (latent.index_size + 1)
 
 

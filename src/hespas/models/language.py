@@ -36,10 +36,8 @@ _LARGEST_HEAD = 256
 class LanguageModel:
     """A decoder and how it is run.
 
-    Parts that it lacks are None.
-
-    ``pattern`` are the kinds of its layers, in order and again from the front; without one they
-    are alike but for windows and dense layers.
+    Parts that it lacks are None. ``pattern`` are the kinds of its layers, in order and again from
+    the front; without one they are alike but for windows and dense layers.
     """
 
     sizes_of_layers: Sizes
@@ -352,9 +350,8 @@ class LanguageModel:
     def _cached_tokens(self, kind: LayerKind) -> int:
         """Return how many tokens a kind of layer caches.
 
-        A window or a chunk caches its last ones.
-
-        Several new tokens each have a window of their own, in the order of tokens.
+        A window or a chunk caches its last ones. Several new tokens each have a window of their
+        own, in the order of tokens.
         """
         seen = kind.window or kind.chunk
         is_ring = seen > 0 and getattr(self.run, "new_tokens", 1) == 1
@@ -412,9 +409,8 @@ class LanguageModel:
     def state_axes(self) -> dict[str, tuple[str, ...]]:
         """The mesh axes that divide each dimension of states.
 
-        With ZeRO ``data`` does, too.
-
-        Where weights are gathered along ``data``, its devices have neighbouring parts.
+        With ZeRO ``data`` does, too. Where weights are gathered along ``data``, its devices have
+        neighbouring parts.
         """
         run = self.training
         if not run.zero:

@@ -12,7 +12,7 @@ Source: NVIDIA, Megatron-LM (core 0.15), ``megatron/training/arguments.py``; NeM
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -73,6 +73,7 @@ def read_arguments(path: Path) -> Arguments:
 @cache
 def _read_arguments(path: Path, change: tuple[int, int]) -> Arguments:  # noqa: ARG001 - of the key
     fields = Fields(values=arguments_of(path), location=str(path), ignored=IGNORED)
+    fields.check_family("megatron")
     check_arguments(fields, path)
     notes = list(_notes(fields, path))
     model = _model(fields)
@@ -119,7 +120,6 @@ def _notes(fields: Fields, path: Path) -> Iterator[str]:
         yield "dropout is left out"
     if fields.size("mtp_num_layers", default=0, least=0):
         yield "heads that predict further tokens are left out"
-    fields.ignore("mtp_loss_scaling_factor")
     recipe = fields.text("fp8_recipe", default="delayed")
     if recipe != "delayed":
         yield f"products of 8 bits have delayed scales, without regard to fp8_recipe {recipe}"
@@ -130,7 +130,6 @@ def _notes(fields: Fields, path: Path) -> Iterator[str]:
     if fields.flag("fp8_param_gather"):
         gathered = spelled("fp8_param_gather", path)
         yield f"weights are gathered in 16 bits, without regard to {gathered}"
-    fields.one_of("cp_comm_type", ("p2p", "all_gather"))
     is_ring = fields.text("cp_comm_type", default="p2p") == "p2p"
     if is_ring and fields.size("context_parallel_size", default=1) > 1:
         yield (
@@ -146,10 +145,6 @@ def _model(fields: Fields) -> LanguageModel:
     if latent is not None:
         head = fields.size("qk_head_dim", default=128)
         sizes = replace(sizes, kv_heads=sizes.heads, head_size=head)
-    fields.one_of("optimizer", ("adam", "adamw", "distributed_fused_adam"))
-    for name in ("main_grads_dtype", "main_params_dtype", "exp_avg_dtype", "exp_avg_sq_dtype"):
-        fields.one_of(name, ("fp32",))
-    fields.ignore("use_precision_aware_optimizer")
     kinds = _kinds(fields, sizes.layers, routing is not None)
     rank, modules = _adapters(fields)
     return LanguageModel(
@@ -167,7 +162,6 @@ _ADAPTED_BY_DEFAULT = 32
 
 
 def _adapters(fields: Fields) -> tuple[int, str]:
-    """Return the rank of adapters, and their modules."""
     is_adapted = any(name.startswith("lora_") for name in fields.values)
     default = _ADAPTED_BY_DEFAULT if is_adapted else 0
     rank = fields.size("lora_dim", "lora_rank", default=default)
@@ -178,23 +172,7 @@ def _adapters(fields: Fields) -> tuple[int, str]:
             f"adapters stand beside {module}",
             f"name some of {', '.join(LORA_MODULES)}",
         )
-    for name, value in _FIXED_OF_ADAPTERS.items():
-        fields.one_of(name, (value,))
-    fields.ignore("lora_alpha", "lora_dropout_position")
-    fields.ignore("lora_lora_A_init_method", "lora_lora_B_init_method")
     return rank, "+".join(sorted(set(modules))) or "all"
-
-
-_FIXED_OF_ADAPTERS: Mapping[str, object] = {
-    "lora__target_": "megatron.bridge.peft.lora.LoRA",
-    "lora_a2a_experimental": False,
-    "lora_exclude_modules": [],
-    "lora_experts_shared_outer_loras": False,
-    "lora_normalize_moe_lora": False,
-    "lora_sequence_parallel_input_regather": False,
-    "lora_share_expert_adapters": True,
-}
-"""Fields of Megatron-Bridge's adapters that are as it has them by default."""
 
 
 def _sizes(fields: Fields) -> Sizes:
@@ -247,11 +225,6 @@ def _is_gated(fields: Fields) -> bool:
 
 
 def _style(fields: Fields, sizes: Sizes, *, is_latent: bool) -> Style:
-    fields.one_of("normalization", ("LayerNorm", "RMSNorm"))
-    fields.one_of("position_embedding_type", ("learned_absolute", "rope", "none"))
-    fields.one_of("activation_func", ("silu", "gelu", "squared_relu"))
-    for name in ("apply_residual_connection_post_layernorm", "openai_gelu", "quick_geglu"):
-        fields.one_of(name, (False,))
     norm = fields.text("normalization", default="LayerNorm")
     kind = fields.text("position_embedding_type", default="learned_absolute")
     is_without = fields.flag("no_position_embedding") or kind != "learned_absolute"
@@ -270,8 +243,6 @@ def _style(fields: Fields, sizes: Sizes, *, is_latent: bool) -> Style:
     tied = not fields.flag("untie_embeddings_and_output_weights")
     rotary = fields.number("rotary_percent", default=1.0)
     window = fields.given("window_size")
-    fields.ignore("rotary_scaling_factor", "rotary_seq_len_interpolation_factor", "rope_type")
-    fields.ignore("use_rope_scaling", "rope_scaling_factor", "apply_layernorm_1p")
     return Style(
         norm="rms" if norm == "RMSNorm" else "layer",
         epsilon=fields.number("norm_epsilon", "layernorm_epsilon", default=1e-5),

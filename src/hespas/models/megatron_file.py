@@ -57,7 +57,6 @@ def is_yaml(path: Path) -> bool:
 
 
 def _shell(path: Path) -> Iterator[tuple[str, Any]]:
-    """Yield the arguments of a shell script, name and value."""
     seen = dict[str, Any]()
     for argument in shell_arguments(read_text(path), str(path), ignores=IGNORED.fullmatch):
         _add(seen, argument.name, argument.values, path)
@@ -79,7 +78,6 @@ def _add(seen: dict[str, Any], name: str, values: Sequence[str], path: Path) -> 
 
 
 def _typed(text: str) -> Any:
-    """Return a text as a number, if it is one."""
     for kind in (int, float):
         try:
             return kind(text)

@@ -20,9 +20,8 @@ from hespas.models.model import MODULES
 class Layout:
     """How a run is divided and scheduled, by Megatron-LM's names.
 
-    Fields are None where the file doesn't say.
-
-    ``experts`` is the size of the axis ``expert``, beside those of ``expert_axes``.
+    Fields are None where the file doesn't say. ``experts`` is the size of the axis ``expert``,
+    beside those of ``expert_axes``.
     """
 
     tensor: int
@@ -130,11 +129,10 @@ _REPEATED_LAYER = re.compile(r"([EtmL|])\*(\d{1,6})")
 def _listed_layers(fields: Fields) -> tuple[int, ...] | None:
     """Return the layers of each listed part of a pipeline.
 
-    Returns None without a ``pipeline_model_parallel_layout``.
-
-    In a text ``t`` is a layer, ``|`` ends a part, ``E``, ``m`` and ``L`` are the embedding, layers
-    that predict further tokens and the loss, and ``*`` repeats what is before it. Source: NVIDIA,
-    Megatron-Core 0.16, ``PipelineParallelLayerLayout``.
+    Returns None without a ``pipeline_model_parallel_layout``. In a text ``t`` is a layer, ``|``
+    ends a part, ``E``, ``m`` and ``L`` are the embedding, layers that predict further tokens and
+    the loss, and ``*`` repeats what is before it. Source: NVIDIA, Megatron-Core 0.16,
+    ``PipelineParallelLayerLayout``.
     """
     layout = fields.given("pipeline_model_parallel_layout")
     if layout is None:
@@ -251,8 +249,6 @@ def _stage_layers(fields: Fields, layers: int, stages: int, chunks: int) -> tupl
 
 
 def _remat(fields: Fields, layers: int) -> str:
-    """Return what the backward pass computes again."""
-    fields.one_of("recompute_granularity", ("full", "selective"))
     granularity = fields.text("recompute_granularity")
     method = fields.text("recompute_method", default="uniform")
     number = fields.size("recompute_num_layers", default=1)
@@ -283,7 +279,6 @@ def _remat(fields: Fields, layers: int) -> str:
 
 
 def _attention(fields: Fields) -> str | None:
-    fields.one_of("attention_backend", ("auto", "fused", "flash", "unfused", "local"))
     backend = fields.text("attention_backend", default="auto")
     if fields.flag("use_flash_attn"):
         backend = "flash"
@@ -308,7 +303,6 @@ _DTYPES = {"bfloat16": "bf16", "float16": "f16", "half": "f16", "float32": "f32"
 
 
 def _gradient_dtype(fields: Fields) -> str:
-    """Return the type in which gradients are summed."""
     in_f32 = fields.given("accumulate_allreduce_grads_in_fp32", "grad_reduce_in_fp32")
     # By default Megatron-LM sums gradients of bf16 weights in f32, and those of f16 weights in f16.
     is_f16 = fields.flag("fp16") and in_f32 is None
@@ -317,13 +311,6 @@ def _gradient_dtype(fields: Fields) -> str:
 
 
 def _product_dtype(fields: Fields) -> str:
-    fields.one_of("fp8_recipe", ("delayed", "tensorwise", "blockwise", "mxfp8"))
-    fields.one_of("fp4_recipe", ("nvfp4",))
-    fields.one_of("fp4_format", ("e2m1",))
-    fields.one_of("fp8_format", ("hybrid", "e4m3"))
-    fields.one_of("fp8_wgrad", (True,))
-    for name in ("fp8_dot_product_attention", "fp8_multi_head_attention"):
-        fields.one_of(name, (False,))
     mixed = fields.text("mixed_precision", "precision_config").casefold()
     if "fp4" in mixed or fields.given("fp4_format", "fp4") is not None:
         return "f4"
@@ -335,9 +322,6 @@ def _overlap(fields: Fields, chunks: int) -> dict[str, bool]:
     """Return what communication is hidden, by the names of `Overlap`."""
     messages = not fields.flag("no_overlap_p2p_communication") and chunks > 1
     messages = fields.flag("overlap_p2p_communication", "overlap_p2p_comm", default=messages)
-    fields.ignore(
-        "overlap_p2p_communication_warmup_flush", "batch_p2p_comm", "defer_embedding_wgrad_compute"
-    )
     overlap = {
         "tp": fields.flag("tp_comm_overlap"),
         "gradients": fields.flag("overlap_grad_reduce"),

@@ -113,7 +113,6 @@ class _Script:
         return Token(text="", line=0) if at_end else self.tokens[self.position - 1]
 
     def _command(self, *, runs: bool | None) -> bool | None:
-        """Follow one command, and return whether it succeeds."""
         while self._peek() == "\n":
             self.position += 1
         first = self._peek()
@@ -166,7 +165,6 @@ class _Script:
         return status
 
     def _cases(self, *, runs: bool | None) -> bool:
-        """Follow the first branch of ``case`` whose pattern is the word."""
         self.position += 1
         words = [text for text in self._word() if text]
         while self._peek() in {"\n", "in"}:
@@ -208,7 +206,6 @@ class _Script:
         return expanded(self._next().text, self.variables, self.arrays)
 
     def _simple(self, *, runs: bool | None) -> bool | None:
-        """Follow an assignment, or a command and its arguments."""
         line = self.tokens[self.position].line if self.position < len(self.tokens) else 0
         words: list[str] = []
         while self._peek() and self._peek() not in _ENDS:

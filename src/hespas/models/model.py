@@ -305,14 +305,12 @@ class Model:
 
 
 def _setting_hint(name: str, options: Mapping[str, object]) -> str:
-    """Return the hint for an unknown setting."""
     synonyms = other_names()["settings"].items()
     own = [setting for setting, names in synonyms if name in names and setting in options]
     return f"that is {own[0]} here" if own else suggestion(name, options)
 
 
 def _options(settings: Any) -> dict[str, object]:
-    """Return the options of settings and of their parts."""
     options: dict[str, object] = {}
     for name, value in _values(settings).items():
         if isinstance(value, _OPTION_TYPES):
@@ -372,7 +370,6 @@ def _value(name: str, text: str, default: object) -> object:
 
 
 def _spelled(text: str, choices: tuple[str, ...]) -> str:
-    """Return the known spelling of a text, or the text."""
     types = other_names()["types"].items()
     own = next((dtype for dtype, names in types if text.casefold() in names), text)
     return own if own in choices and text not in choices else text

@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from math import prod
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, ClassVar, Literal, NamedTuple, cast
 
 from hespas.base.frozen import frozen
 
@@ -42,6 +42,18 @@ class Weight:
     def elements(self) -> int:
         """How many numbers all copies have."""
         return self.copies * prod(size for _, size in self.dims)
+
+
+@frozen
+class Design:
+    """The sizes of a network, which are no settings.
+
+    Its ``objective`` names the loss. Where it ``divides``, the axis ``tp`` divides its products.
+    ``longest`` are the most tokens of a sample, where it has that.
+    """
+
+    IS_FIXED: ClassVar[bool] = True
+    divides: ClassVar[bool] = True
 
 
 SOURCE = "/source"

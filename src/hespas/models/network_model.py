@@ -71,9 +71,8 @@ class Reading:
 class Writing:
     """A step that makes a token for each text.
 
-    A text has ``context`` tokens.
-
-    What was read has ``source`` tokens, or as many rows as the model has.
+    A text has ``context`` tokens. What was read has ``source`` tokens, or as many rows as the model
+    has.
     """
 
     mesh: MeshAxes
@@ -93,9 +92,8 @@ class Writing:
 class Network:
     """A network and how it is run.
 
-    ``design`` has the functions over a `Net`, and its ``inputs``. Its ``objective`` names the loss,
-    and ``longest`` are the most tokens of a sequence. Where it ``divides``, the axis ``tp`` divides
-    its products. ``defaults`` are settings of training, unless others are given.
+    ``design`` has the functions over a `Net`, its ``inputs``, and ``defaults``: settings of
+    training, unless others are given.
     """
 
     module: ClassVar[str] = "hespas.models.steps.arrays"
@@ -213,7 +211,7 @@ class Network:
 
     def check(self) -> None:
         """Raise `ConfigError` for settings that do not fit each other."""
-        run, longest = self.run, self.design.longest
+        run, longest = self.run, getattr(self.design, "longest", None)
         tokens = run.context if isinstance(run, Writing) else run.sequence
         if longest is not None and tokens is not None and tokens > longest:
             raise ConfigError(

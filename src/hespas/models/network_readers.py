@@ -24,7 +24,6 @@ _activation = partial(activation_named, default="gelu", known=_ACTIVATIONS)
 
 
 def _tower(fields: Fields, **changed: Any) -> Tower:
-    """Return the sizes that most encoders name alike."""
     embedding = fields.size("hidden_size")
     heads = fields.size("num_attention_heads")
     _divides(fields, "num_attention_heads", heads, "hidden_size", embedding)
@@ -49,10 +48,6 @@ def _divides(fields: Fields, name: str, size: int, whole_name: str, total: int) 
 
 def _bert(fields: Fields, kind: str = "Bert", *, unused: int = 0) -> Bert:
     _class(fields, *(f"{kind}{head}" for head in ("ForMaskedLM", "ForPreTraining", "Model")))
-    fields.one_of("position_embedding_type", ("absolute",))
-    fields.one_of("is_decoder", (False,))
-    fields.one_of("add_cross_attention", (False,))
-    fields.one_of("tie_word_embeddings", (True,))
     return Bert(
         tower=_tower(fields),
         vocabulary=fields.size("vocab_size"),
@@ -63,7 +58,6 @@ def _bert(fields: Fields, kind: str = "Bert", *, unused: int = 0) -> Bert:
 
 
 def _class(fields: Fields, *known: str) -> str:
-    """Return the class of a model, which names its head."""
     names = fields.texts("architectures") or [known[0]]
     fields.refuse(names[0] not in known, f"a {names[0]} is not known", f"known: {', '.join(known)}")
     return names[0]
@@ -72,9 +66,7 @@ def _class(fields: Fields, *known: str) -> str:
 def _vit(fields: Fields) -> Vit:
     has_classes = _class(fields, "ViTForImageClassification", "ViTModel") != "ViTModel"
     tower, (image, patch) = _tower(fields), _patches(fields)
-    fields.one_of("pooler_act", ("tanh",))
     fields.one_of("pooler_output_size", (tower.embedding,))
-    fields.ignore("encoder_stride")
     names = fields.given("id2label") or ()
     labels = fields.size("num_labels", default=len(names) or 2)
     return Vit(
@@ -131,7 +123,6 @@ def _t5(fields: Fields) -> T5:
         f"feed_forward_proj is {kind!r}, which is not known",
     )
     fields.one_of("is_gated_act", (bool(gated),))
-    fields.ignore("dense_act_fn", "n_positions")
     layers = fields.layers("num_layers")
     towers = [
         Tower(
@@ -157,7 +148,6 @@ def _t5(fields: Fields) -> T5:
 
 
 def _whisper(fields: Fields) -> Whisper:
-    fields.one_of("tie_word_embeddings", (True,))
     embedding = fields.size("d_model")
     towers: list[Tower] = []
     for part in ("encoder", "decoder"):
@@ -175,7 +165,6 @@ def _whisper(fields: Fields) -> Whisper:
                 epsilon=_EPSILON,
             )
         )
-    fields.ignore("num_hidden_layers", "max_target_positions")
     return Whisper(
         encoder=towers[0],
         decoder=towers[1],
@@ -188,10 +177,6 @@ def _whisper(fields: Fields) -> Whisper:
 
 
 def _dit(fields: Fields) -> Dit:
-    fields.one_of("norm_type", ("ada_norm_zero",))
-    fields.one_of("activation_fn", ("gelu-approximate",))
-    fields.one_of("norm_elementwise_affine", (False,))
-    fields.ignore("norm_num_groups", "upcast_attention")
     channels, side = fields.size("in_channels"), fields.size("sample_size")
     patch = fields.size("patch_size")
     _divides(fields, "patch_size", patch, "sample_size", side)
@@ -211,7 +196,6 @@ def _dit(fields: Fields) -> Dit:
 
 def _flux(fields: Fields) -> Flux:
     channels, size = fields.size("in_channels"), fields.size("attention_head_dim")
-    fields.one_of("patch_size", (1,))
     fields.one_of("out_channels", (channels,))
     rotations = fields.numbers("axes_dims_rope") or [16, 56, 56]
     fields.refuse(
@@ -258,18 +242,17 @@ def _unet(fields: Fields) -> Unet:
         f"blocks {', '.join(down)} and {', '.join(up)} for {count} widths are not known",
         "known: DownBlock2D and CrossAttnDownBlock2D, and the same upwards",
     )
-    for name, allowed in _UNET.items():
-        fields.one_of(name, allowed)
-    fields.ignore("downsample_padding")
     # What this is called is the number of heads.
     heads = _for_each(fields, "attention_head_dim", count, 8)
     layers = _for_each(fields, "transformer_layers_per_block", count, 1)
     for width, number in zip(widths, heads, strict=True):
         _divides(fields, "attention_head_dim", number, "block_out_channels", width)
-    groups, is_added = fields.size("norm_num_groups", default=32), _ADDED in fields.values
+    groups, is_added = (
+        fields.size("norm_num_groups", default=32),
+        "addition_embed_type" in fields.values,
+    )
     for width in widths:
         _divides(fields, "norm_num_groups", groups, "block_out_channels", width)
-    fields.one_of(_ADDED, ("text_time",))
     waves = fields.size("addition_time_embed_dim") if is_added else 0
     all_added = (
         fields.size("projection_class_embeddings_input_dim", least=6 * waves + 1) if is_added else 0
@@ -295,22 +278,6 @@ def _unet(fields: Fields) -> Unet:
     )
 
 
-_ADDED = "addition_embed_type"
-_UNET: dict[str, tuple[Any, ...]] = {
-    "act_fn": ("silu",),
-    "center_input_sample": (False,),
-    "flip_sin_to_cos": (True,),
-    "freq_shift": (0,),
-    "mid_block_scale_factor": (1, 1.0),
-    "mid_block_type": ("UNetMidBlock2DCrossAttn",),
-    "resnet_time_scale_shift": ("default",),
-    "time_embedding_type": ("positional",),
-    "conv_in_kernel": (3,),
-    "conv_out_kernel": (3,),
-}
-"""What of a U-Net is computed in one way alone."""
-
-
 def _for_each(fields: Fields, name: str, count: int, default: int) -> list[int]:
     """Return a number per level, from one or a list."""
     numbers = fields.numbers(name) or [default]
@@ -323,7 +290,6 @@ def _for_each(fields: Fields, name: str, count: int, default: int) -> list[int]:
 
 
 def _dlrm(fields: Fields) -> Dlrm:
-    fields.one_of("interaction_type", ("dcn",))
     tables, bags = (
         fields.numbers(name) for name in ("num_embeddings_per_feature", "multi_hot_sizes")
     )
@@ -358,12 +324,6 @@ _RESNET_BLOCKS = {"basic": 1, "bottleneck": 4}
 def _resnet(fields: Fields) -> ResNet:
     _class(fields, "ResNetForImageClassification")
     kind = fields.text("layer_type", default="bottleneck")
-    for name in ("downsample_in_first_stage", "downsample_in_bottleneck"):
-        fields.one_of(name, (False,))
-    fields.one_of("layer_type", tuple(_RESNET_BLOCKS))
-    fields.one_of("hidden_act", ("relu",))
-    fields.one_of("num_channels", (3,))
-    fields.one_of("embedding_size", (64,))
     depths, widths = fields.numbers("depths"), fields.numbers("hidden_sizes")
     expected = [64 * _RESNET_BLOCKS[kind] * 2**stage for stage in range(len(depths))]
     fields.refuse(

@@ -100,7 +100,6 @@ def placed(mesh: MeshAxes, place: Place, dimensions: Sequence[int]) -> MeshAxes:
 def _problems(
     ordered: Sequence[tuple[str, int, tuple[int, ...]]], dimensions: Sequence[int]
 ) -> Iterator[str]:
-    """Yield what doesn't fit, the nearest first."""
     stride = 1
     for axis, size, used in ordered:
         begins, ends = prod(dimensions[: used[0]]), prod(dimensions[: used[-1] + 1])

@@ -10,16 +10,14 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from hespas.base.frozen import frozen
-from hespas.models.network import ROW, TABLE, Input, Net, Sample
+from hespas.models.network import ROW, TABLE, Design, Input, Net, Sample
 
 
 @frozen
-class Dlrm:
+class Dlrm(Design):
     """Products of numbers, and sums of rows of tables."""
 
-    IS_FIXED: ClassVar[bool] = True
     objective: ClassVar[str] = "clicks"
-    longest: ClassVar[None] = None
     divides: ClassVar[bool] = False
     defaults: ClassVar[Mapping[str, int]] = {"batch": 8192}  # MLPerf's, over eight devices
     absent: ClassVar[tuple[str, ...]] = ("accumulation", "attention", "remat", "scan", "zero")

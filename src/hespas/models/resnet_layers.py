@@ -158,7 +158,6 @@ def _windows(layer: Convolution, side: int, *, padding: int | None = None) -> tu
 
 @cache
 def _blocks(stages: str, *, bottleneck: bool) -> tuple[Block, ...]:
-    """Build the blocks of stages."""
     counts = stages.split("-")
     refuse(
         not all(count.isdecimal() and int(count) for count in counts),

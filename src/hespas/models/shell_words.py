@@ -213,7 +213,6 @@ def condition(words: Sequence[str]) -> bool | None:
 
 
 def _holds(terms: Sequence[str]) -> bool | None:
-    """Return whether the terms of a test hold."""
     status: bool | None = None
     if any("$" in term for term in terms):
         return None

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from hespas.base.frozen import frozen
 from hespas.models.diffusion import embedded
-from hespas.models.network import ROW, Heads, Input, Net, Sample
+from hespas.models.network import ROW, Design, Heads, Input, Net, Sample
 
 _EPSILON, _ATTENTION_EPSILON = 1e-5, 1e-6
 _TIMES = 6
@@ -27,16 +27,14 @@ class Level:
 
 
 @frozen
-class Unet:
+class Unet(Design):
     """Levels down to the smallest resolution, and up again.
 
     With ``added`` numbers of a text and a wave of ``added_waves`` for each of six sizes, these are
     embedded beside the step.
     """
 
-    IS_FIXED: ClassVar[bool] = True
     objective: ClassVar[str] = "noise"
-    longest: ClassVar[None] = None
     divides: ClassVar[bool] = False
     defaults: ClassVar[Mapping[str, int]] = {"batch": 4, "sequence": 77}
     side: int
@@ -116,7 +114,6 @@ class Unet:
         return attention.call(self._attention, x, text, level=level) if level.layers else x
 
     def _residual_block(self, net: Net, x: Any, condition: Any, *, width: int) -> Any:
-        """Return two convolutions beside a shortcut."""
         ops, how = net.ops, {"padding": 1}
         inner = ops.activate(self._group_norm(net, "norm1", x, self.epsilon), "silu")
         inner = net.convolution("conv1", inner, width, 3, **how)
@@ -128,7 +125,6 @@ class Unet:
         return ops.rows(x + inner)
 
     def _attention(self, net: Net, x: Any, text: Any, *, level: Level) -> Any:
-        """Apply attention over pixels, and to the text."""
         size = level.width
         batch, height, width, _ = x.shape
         rows = batch, height * width, size
@@ -161,7 +157,6 @@ class Unet:
 
 
 def _geglu(net: Net, x: Any) -> Any:
-    """Return gated products, as GEGLU computes them."""
     ops, size = net.ops, x.shape[-1]
     with ops.scope("mlp"):
         both = ops.keep(net.linear("ff.net.0.proj", x, ("", 2), ("mlp", 4 * size)), "mlp_up")

@@ -322,7 +322,6 @@ def _steady_rate(requests: Requests, plan: ServingPlan) -> float:
 
 
 def _filling(requests: Requests, plan: ServingPlan) -> int:
-    """Return how many requests fill replicas some times."""
     count, setup = len(requests), plan.setup
     length = (sum(requests.prompts) + sum(requests.outputs)) // count
     room = setup.blocks // max(1, setup.blocks_of(length))

@@ -37,9 +37,8 @@ class Depths:
 def depths_of(kinds: Sequence[Hashable]) -> Depths | None:
     """Choose two depths that a model's steps follow from.
 
-    None where predicting all layers costs no more.
-
-    Both have the front of the model, and end in its round of kinds where the model does.
+    None where predicting all layers costs no more. Both have the front of the model, and end in its
+    round of kinds where the model does.
 
     >>> depths_of(["dense"] * 3 + ["routed"] * 58)
     Depths(shallow=7, deep=11, layers=61)

@@ -154,7 +154,6 @@ class Replica:
             room -= uncomputed
 
     def _is_full(self) -> bool:
-        """Return whether the engine takes no more sequences."""
         if self.clock is None or self.setup.engine.batch_limit is BatchLimit.TOGETHER:
             return len(self.pool.blocks_of) >= self.limit
         return self.decoding + len(self.pool.prompts) + len(self.complete) >= self.limit
@@ -198,7 +197,6 @@ class Replica:
         return self.setup.blocks_of(work.prompts[request] + tokens)
 
     def _count(self, length: int, generation: int, change: int) -> None:
-        """Add a sequence to those that grow, or remove it."""
         growth = self.growths[self.setup.is_beyond(length)]
         if growth is None:
             return
@@ -362,7 +360,6 @@ class Replica:
             self._preempt()
 
     def _growing(self, tokens: int) -> int:
-        """Return the blocks that sequences take for their next ``tokens``."""
         within, beyond = self.growths
         blocks = within.blocks(self.generation, tokens)
         return blocks if beyond is None else blocks + beyond.blocks(self.generation, tokens)

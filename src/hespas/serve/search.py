@@ -204,7 +204,6 @@ def _divided(
 
 
 def _trade_offs(options: ServeOptions, replicas: int, surfaces: Surfaces) -> Iterator[TradeOff]:
-    """Yield a layout's trade-offs at mean lengths."""
     requests = options.load.made()
     prompt, output = (
         sum(lengths) // len(requests) for lengths in (requests.prompts, requests.outputs)
@@ -224,7 +223,6 @@ def _trade_offs(options: ServeOptions, replicas: int, surfaces: Surfaces) -> Ite
 
 
 def _explained(layout: Layout, best: Layout) -> Layout:
-    """Return a layout with the reason why it is not the best."""
     report, most = layout.report, best.report
     if report is None or most is None:
         return layout

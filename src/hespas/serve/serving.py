@@ -195,7 +195,6 @@ def _capacity_bytes(part: str) -> int:
 
 
 def _check(options: ServeOptions, fleet: Fleet, model: LanguageModel | None) -> None:
-    """Raise `ConfigError` for what a part or the engines do not serve."""
     configuration = configuration_of(options.model_name)
     if configuration is not None and not isinstance(configuration.model, LanguageModel):
         raise ConfigError(
@@ -226,7 +225,6 @@ def _check_unserved(options: ServeOptions, fleet: Fleet) -> None:
 
 
 def _check_type(options: ServeOptions, model: LanguageModel, part: str) -> None:
-    """Raise `ConfigError` for a type that a part can't multiply."""
     dtype, device = options.model.dtype or model.run.dtype, load_device(part)
     if dtype in _HALVES and not device.names(dtype):
         substitute = next((dtype_name for dtype_name in _HALVES if device.names(dtype_name)), "f32")
@@ -367,7 +365,6 @@ def _report(
 
 
 def _goodput(objectives: Objectives, figures: Figures) -> float | None:
-    """Return requests per second that meet objectives, if any."""
     if not objectives.are_given:
         return None
     return float(objectives.met(figures).sum()) / figures.duration_s
@@ -390,7 +387,6 @@ def _prompt_share(requests: Requests, surface: Surface, batch: float) -> float:
 
 
 def _launches(options: ServeOptions, fleet: Fleet, engine: Engine) -> Iterator[str]:
-    """Yield the launch command of each kind of replica."""
     settings, own = options.model.settings, options.engine
     of_options = {
         "weights in 8 bits": settings.get("weight_dtype") == "f8",
@@ -515,7 +511,6 @@ def _engine_assumptions(options: ServeOptions, plan: ServingPlan, *, shares: boo
 
 
 def _stage_assumptions(steps: ReplicaSteps, engine: Engine) -> Iterator[str]:
-    """Say how layers are cut into stages, and what stages send."""
     if len(steps.models) == 1:
         return
     layers = ", ".join(str(stage.layers) for stage in steps.models)
@@ -549,7 +544,6 @@ def _step_assumptions(surface: Surface, *, said: Collection[str]) -> Iterator[st
 
 
 def _cache_assumptions(plan: ServingPlan, surface: Surface) -> Iterator[str]:
-    """Say what windows and states make of the cache."""
     setup, memory = plan.setup, surface.memory
     if window := setup.times.window:
         keeping = f"{setup.engine.name} keeps all tokens of these too"
@@ -561,7 +555,6 @@ def _cache_assumptions(plan: ServingPlan, surface: Surface) -> Iterator[str]:
 
 
 def _power_assumptions(surface: Surface) -> Iterator[str]:
-    """Say what devices that wait draw, if power is known."""
     if surface.power_w is None:
         return
     if surface.idle_w:
@@ -572,7 +565,6 @@ def _power_assumptions(surface: Surface) -> Iterator[str]:
 
 
 def _host_assumption(engine: Engine) -> str:
-    """Say what iterations wait for the host."""
     if not engine.plans_ahead and any(engine.unhidden_s):
         fixed, of_sequence = map(format_time, engine.unhidden_s)
         return (

@@ -222,7 +222,6 @@ _Chooser = Callable[[int], Server]
 
 
 def _first(times: Sequence[tuple[int, int]]) -> int:
-    """Return the time of a heap's first entry."""
     return times[0][0] if times else NEVER
 
 
@@ -294,7 +293,6 @@ class _Fleet:
                     following += 1
 
     def _prefills(self) -> list[Server]:
-        """Return the replicas that compute prompts alone, numbered behind those that decode."""
         prefill = self.plan.prefill
         if prefill is None:
             return []
@@ -325,7 +323,6 @@ class _Fleet:
             self._enter(request, arrived_ps)
 
     def _enter(self, request: int, arrived_ps: int) -> None:
-        """Queue a request at its replica's server."""
         number = self.placed[request]
         start_ps = max(arrived_ps, self.entered_ps.get(number, 0))
         self.entered_ps[number] = start_ps + self.plan.entry.time_ps(self.requests.prompts[request])

@@ -242,7 +242,6 @@ _TYPICAL = 32
 def _served_model(
     options: ServeOptions, part: str, mesh: MeshAxes, model: LanguageModel | None
 ) -> ServedModel:
-    """Return what is served on a mesh without a pipeline."""
     chosen = options.model
     values: dict[str, Scalar] = {}
     if chosen.dtype is not None:
@@ -280,8 +279,6 @@ def _window_of(model: LanguageModel) -> Window | None:
 
 
 class _Cached(NamedTuple):
-    """A replica's blocks, and those of its sequences."""
-
     blocks: int
     tokens_beyond: int | None
     state_blocks: int

@@ -439,7 +439,6 @@ def _reports(
 def _predicted(
     phase: Phase, executor: ExecutorOptions, candidates: Sequence[Candidate]
 ) -> list[RunReport]:
-    """Return the candidates' reports in order, cached or predicted."""
     cache = ContentCache(
         directory=cache_home() / "serving",
         suffix=".step",

@@ -79,7 +79,6 @@ def export_named(location: str, *, platform: str = "cpu") -> Exported:
 
 
 def _function(module: ModuleType, name: str, location: str) -> Any:
-    """Return a function of a module."""
     function = getattr(module, name, None)
     if function is not None:
         return function

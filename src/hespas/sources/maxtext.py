@@ -231,7 +231,6 @@ def _slices_text(slices: int) -> str:
 
 
 def _check(settings: Sequence[str]) -> None:
-    """Raise `ConfigError` for settings that MaxText could not read."""
     names: set[str] = set()
     for setting in settings:
         name, equals, _ = setting.partition("=")
@@ -301,7 +300,6 @@ def _python_of(step: MaxTextStep) -> Path:
 
 
 def _versions(python: Path) -> dict[str, str | None]:
-    """Return an interpreter's versions of the lowering packages."""
     with scratch_directory("maxtext") as directory:
         command = [str(python), "-c", _VERSIONS]
         run_program(command, name=str(python), directory=directory, limits=_ASK)

@@ -75,8 +75,6 @@ class _RefusedError(Exception):
 
 
 class _Stub(ModuleType):
-    """A package in name only."""
-
     def __init__(self, name: str) -> None:
         super().__init__(name)
         self.__path__ = []
@@ -280,7 +278,6 @@ def _suggestion(name: str, names: str) -> str:
 
 
 def _file(name: str) -> str:
-    """Return the path of a configuration, given or MaxText's."""
     named_file = Path(name)
     if named_file.is_file():
         return str(named_file)
@@ -370,7 +367,6 @@ def _lowered_step(config: Any, mesh: Any) -> Any:
 
 
 def _is_raised_by(package: str, error: BaseException) -> bool:
-    """Return whether a package itself raised an error."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
@@ -378,7 +374,6 @@ def _is_raised_by(package: str, error: BaseException) -> bool:
 
 
 def _step(config: Any, mesh: Any) -> Any:
-    """Return the lowered step, by the calls of ``train_compile``."""
     jax = _module("jax")
     rules = _module("flax.core.spmd").logical_axis_rules
     sharding = _module("maxtext.utils.sharding")

@@ -193,7 +193,6 @@ def find_source(
 
 
 def _may_be_model(path: Path, text: str) -> bool:
-    """Return whether a text can name a model."""
     if is_recorded_file(path):
         return False
     if path.is_dir() or path.suffix == ".json":

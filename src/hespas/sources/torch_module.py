@@ -29,8 +29,6 @@ _SEED_SHAPE = (4,)
 
 @frozen
 class _Module:
-    """A module as a function of its state."""
-
     callee: Any
     environment: Any
     loss: Callable[..., Any] | None = None
@@ -83,7 +81,6 @@ def export_torch(
 
 
 def _export_module(run: _Module, data: Any, *, name: str) -> Exported:
-    """Export a module; tensors in ``data`` are arguments."""
     jax = import_module("jax")
     leaves, structure = jax.tree.flatten(data)
     positions = [position for position, leaf in enumerate(leaves) if _is_tensor(leaf)]
@@ -108,7 +105,6 @@ def _export_module(run: _Module, data: Any, *, name: str) -> Exported:
 
 
 def _environment(torchax: Any) -> Any:
-    """Return an environment that runs torch in JAX."""
     torch = import_module("torch")
     environment = torchax.tensor.Environment()
     original = environment.dispatch

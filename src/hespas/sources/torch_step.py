@@ -97,8 +97,6 @@ class TorchStep:
 
 
 class _CachedStep(msgspec.Struct, frozen=True, kw_only=True):
-    """A recorded step, and the digests of its files."""
-
     step: bytes
     sources: dict[str, str]
 
@@ -141,17 +139,7 @@ def torch_step(
         )
     if devices < 1:
         raise DeviceCountError(f"{devices} devices are asked for", hint="give 1 or more")
-    if script:
-        given = [f"--{name}={value}" for name, value in arguments.items()]
-        return TorchStep(
-            module=script,
-            function="",
-            words=(*words, *given),
-            target=target,
-            devices=devices,
-            options=options,
-        )
-    return TorchStep(
+    step = TorchStep(
         module=module,
         function=function,
         arguments=dict(arguments),
@@ -159,6 +147,10 @@ def torch_step(
         devices=devices,
         options=options,
     )
+    if not script:
+        return step
+    given = [f"--{name}={value}" for name, value in arguments.items()]
+    return replace(step, module=script, function="", arguments={}, words=(*words, *given))
 
 
 def _script(text: str) -> list[str]:
@@ -203,7 +195,6 @@ def hugging_face_step(
 
 
 def _configuration(name: str) -> Path:
-    """Return the file of a model's configuration."""
     from hespas.models.configuration import FILE, SHIPPED  # noqa: PLC0415 - few steps need it
 
     given_path, shipped = Path(name), SHIPPED / f"{name}.json"
@@ -328,7 +319,6 @@ def _step_key(step: TorchStep) -> str:
 
 
 def _digests(files: Mapping[str, str] | tuple[str, ...]) -> dict[str, str]:
-    """Return the digests of files, empty for absent ones."""
     return {
         file: sha256(Path(file).read_bytes()).hexdigest() if Path(file).is_file() else ""
         for file in files

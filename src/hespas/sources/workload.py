@@ -176,7 +176,6 @@ def model_key(source: ModelSource) -> str:
 
 
 def _export_apart(request: Request, artifact: bytes = b"") -> Exported:
-    """Export in a process of its own."""
     with (
         stage(Stage.EXPORT, request.name, kind=request.name, size=1),
         scratch_directory("export") as home,

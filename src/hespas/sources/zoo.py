@@ -97,7 +97,6 @@ def model_source(
 
 
 def _software_settings(model: Model, name: str, target: str | None) -> tuple[dict[str, str], str]:
-    """Return a framework's settings, and a note."""
     software = software_named(name)
     if not (isinstance(model.settings, LanguageModel) and isinstance(model.settings.run, Training)):
         raise ConfigError(
@@ -142,7 +141,6 @@ def _states_note(settings: object) -> Iterator[str]:
 
 
 def _heads_note(settings: object) -> Iterator[str]:
-    """Yield a note if devices share key heads."""
     if not isinstance(settings, LanguageModel) or settings.latent is not None:
         return
     has = settings.sizes_of_layers.kv_heads
@@ -168,7 +166,6 @@ def _experts_note(settings: object) -> Iterator[str]:
 
 
 def _one_stage(mesh: MeshAxes) -> MeshAxes:
-    """Return a mesh without a pipeline axis."""
     if mesh.size(PIPE) > 1:
         raise ConfigError(
             f"{PIPE}={mesh.size(PIPE)} makes a pipeline of several programs; one is needed here",
@@ -205,7 +202,6 @@ def _check_count(mesh: MeshAxes, devices: int | None) -> None:
 
 
 def _share(global_batch: int, source: ModelSource) -> int:
-    """Return a part's share of a global batch."""
     if source.batch is None:
         raise ConfigError(f"{source.name} has no batch", hint=f"drop {option('global_batch')}")
     parts = source.settings.parts
@@ -355,7 +351,6 @@ def settled_attention(
 
 
 def _usual_kernels(target: str | None, settings: Any) -> str:
-    """Return a device's usual attention kernels."""
     if target is not None and _is_tpu(target):
         return "splash"
     if isinstance(settings, LanguageModel) and settings.latent is not None:
@@ -369,7 +364,6 @@ def _usual_kernels(target: str | None, settings: Any) -> str:
 
 
 def _vendors_kernels(target: str | None) -> tuple[str, ...]:
-    """Return the attention kernels of a part's file."""
     return node_info(target).attention_kernels if target in device_names() else ()
 
 

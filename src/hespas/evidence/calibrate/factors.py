@@ -81,7 +81,6 @@ def combined(factors: Mapping[str, float], fitted: Mapping[str, float]) -> dict[
 
 
 def _current_factor(factors: Mapping[str, float], name: str) -> float:
-    """Return the current factor, of a type or general."""
     general = factors.get("gemm", 1.0) if name.startswith("gemm.") else 1.0
     return factors.get(name, general)
 

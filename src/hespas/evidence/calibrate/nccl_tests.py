@@ -203,7 +203,6 @@ def _bus_share(kind: str, gpus: int) -> float:
 
 
 def _check_kind(line: str, location: str, kind: str, gpus: int) -> None:
-    """Raise `MeasurementError` if the bus bandwidth contradicts kind or group."""
     algorithm, bus = (float(text) for text in line.split()[6:8])
     share = _bus_share(kind, gpus)
     # Both are printed with two decimals.

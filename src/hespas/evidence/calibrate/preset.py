@@ -85,7 +85,6 @@ def _check_target(target: Path) -> None:
 
 
 def _written_before(target: Path) -> list[str]:
-    """Return the files that an earlier calibration may have written."""
     system = sorted(f"{_ASTRA_SIM}/{file.name}" for file in (target / _ASTRA_SIM).glob("*"))
     return [name for name in (*_OWN_FILES, *system) if (target / name).is_file()]
 
@@ -142,7 +141,6 @@ def _mapping(file: Path) -> dict[str, Any]:
 
 
 def _node(calibration: Calibration, home: Path) -> dict[str, Any]:
-    """Return the base's description with the factors, without its aliases."""
     base = _mapping(home / "node.json")
     base_factors = cast("Mapping[str, float]", base.get("calibration", {}))
     factors = combined(base_factors, {fit.name: fit.factor for fit in calibration.factors})
@@ -178,7 +176,6 @@ def _link(calibration: Calibration, name: str) -> dict[str, Any]:
 
 
 def _system(home: Path) -> dict[str, bytes]:
-    """Return the system's files, with the new link first."""
     network, (first, *more) = _network(home)
     described = {**network, "dimensions": [{**first, "link": "../link.json"}, *more]}
     files = {str(_NETWORK): json_bytes(described)}

@@ -212,7 +212,6 @@ def check_comparison(options: PredictOptions, how: MeasureOptions) -> MeasureOpt
 
 
 def _part(options: PredictOptions) -> str | None:
-    """Return the predicted device's preset, if it has one."""
     estimate, system = options.estimate, machines.system_of(options.network)
     if estimate.method is not None and method_named(estimate.method).device_here:
         return None if system is None else system.part

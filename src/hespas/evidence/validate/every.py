@@ -310,7 +310,6 @@ def _cost_key(row: Row) -> str:
 
 
 def _key(row: Row, options: RowOptions) -> str:
-    """Return a prediction's key, from its inputs and the code."""
     parts = {
         "row": _inputs_of(row),
         "options": [

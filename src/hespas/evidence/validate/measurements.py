@@ -273,7 +273,6 @@ def _published_row(line: Line) -> Row:
 
 
 def _path_beside(system: str, table: Path) -> str:
-    """Return a system's path beside the table, or its name."""
     described = table.parent / system
     return str(described) if described.is_dir() else system
 

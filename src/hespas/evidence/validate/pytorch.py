@@ -34,8 +34,6 @@ _GIB = 2**30
 
 
 class _Model(msgspec.Struct, frozen=True, kw_only=True):
-    """A model's family, workload and settings here."""
-
     family: str
     workload: str
     settings: dict[str, str] = {}
@@ -340,21 +338,18 @@ _ALWAYS_SORTED = frozenset({"gptoss120b"})
 
 
 def _sorts_experts(line: Line) -> bool:
-    """Return whether a recipe sorts experts' rows beside all-to-alls."""
     model = _plain(line.text("model"))
     parts = _RECIPES.sorts.get(model, {})
     return _is_of_recipe(line, parts, is_known=model in _ALWAYS_SORTED)
 
 
 def _hides_exchanges(line: Line, chunks: int) -> bool:
-    """Return whether a step hides all-to-alls."""
     if _count(line, "pp") > 1 and chunks == 1:
         return False
     return _is_of_recipe(line, _RECIPES.hides_exchanges.get(_plain(line.text("model")), {}))
 
 
 def _recomputed_modules(line: Line) -> str:
-    """Return the modules that a recipe recomputes, if any."""
     policies = _RECIPES.recomputed.get(_plain(line.text("model")), {})
     return next((remat for remat, parts in policies.items() if _is_of_recipe(line, parts)), "")
 
@@ -382,7 +377,6 @@ _MAPPINGS: Mapping[str, Callable[[Line, _Model], dict[str, str]]] = {
 
 
 def _mesh(**sizes: int) -> str:
-    """Return a mesh without axes of one device."""
     # A pipeline of one stage stays an axis; 0 leaves it out.
     axes = {name: size for name, size in sizes.items() if size > 1 or (name == "pipe" and size)}
     if set(axes) <= {"pipe"}:

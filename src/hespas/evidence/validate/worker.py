@@ -67,7 +67,6 @@ def _answer_with_cost(request: RowRequest, _: Path) -> RowAnswer:
 
 
 def _limit(request: RowRequest) -> None:
-    """Limit this process, its compiler and its exporter."""
     limit_s = within_inherited(resource.RLIMIT_CPU, round(request.cpu_limit_s))
     over_s = within_inherited(resource.RLIMIT_CPU, limit_s + _OVER_S)
     resource.setrlimit(resource.RLIMIT_CPU, (limit_s, over_s))
@@ -200,7 +199,6 @@ def _row_options(options: PredictOptions, request: RowRequest) -> PredictOptions
 
 
 def _count(settings: dict[str, str], name: str) -> int | None:
-    """Take a number out of the settings, if any."""
     text = settings.pop(name, None)
     return None if text is None else int(text)
 

@@ -91,7 +91,6 @@ def updated(state: State, raw: Tree) -> tuple[dict[str, Any], Tree]:
 
 
 def _updated(state: State, gradients: Tree) -> dict[str, Any]:
-    """Return the weights after AdamW, both moments, their counter."""
     count = _next_count(state["adam_count"])
     factor = -_learning_rate(state["schedule_count"])
     scalars = (1 - _FIRST_DECAY**count, 1 - _SECOND_DECAY**count, factor)

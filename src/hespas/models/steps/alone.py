@@ -26,7 +26,6 @@ def build(settings: Gemm | Experts) -> Step:
 
 
 def _product_step(settings: Gemm) -> Step:
-    """Make the product."""
     mesh, sizes = settings.mesh, settings.sizes
     divided = Divided(mesh=mesh, sizes=sizes, axes=settings.axes)
     array = partial(divided.array, dtype=dtype_named(settings.dtype))
@@ -58,7 +57,6 @@ def _scattered(divided: Divided, result: Divided, axes: tuple[str, ...]) -> Any:
 
 
 def _experts_step(settings: Experts) -> Step:
-    """Build the layer's forward pass, or its gradients."""
     model = settings.model
     divided = Divided(mesh=settings.mesh, sizes=model.sizes, axes=model.axes)
     array = partial(divided.array, dtype=dtype_named(settings.dtype))

@@ -44,9 +44,8 @@ _PERIOD = 10000.0
 class Caches:
     """Keys and values by layer, (batch, heads, tokens, size).
 
-    ``written`` are new.
-
-    A step that reads has none before it. ``position`` is that of the first new token.
+    ``written`` are new. A step that reads has none before it. ``position`` is that of the first new
+    token.
     """
 
     cached: Weights
@@ -256,9 +255,8 @@ class Arrays:
     ) -> jax.Array:
         """Return the bucket of each distance between tokens.
 
-        The queries are the last tokens.
-
-        Source: C. Raffel et al., Exploring the Limits of Transfer Learning, 2020, section 2.1.
+        The queries are the last tokens. Source: C. Raffel et al., Exploring the Limits of Transfer
+        Learning, 2020, section 2.1.
         """
         count, longest = sizes
         row = lax.broadcasted_iota(jnp.int32, (queries, keys), 0) + (keys - queries)
@@ -466,7 +464,6 @@ def _writing(program: Program, weights: Weights, cached: Weights, given: Weights
 
 
 def _cache_shapes(program: Program) -> dict[str, dict[str, Any]]:
-    """Return the abstract caches of a step that writes."""
     model, divided = program.model, program.divided
     sharding = NamedSharding(divided.mesh.abstract(), divided.spec("batch", "heads", None, None))
     array = partial(jax.ShapeDtypeStruct, dtype=dtype_named(model.dtype), sharding=sharding)

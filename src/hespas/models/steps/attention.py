@@ -172,10 +172,9 @@ def fused_over_latents(
 ) -> jax.Array:
     """Return attention to latent vectors by FlashMLA.
 
-    Of tokens at ``places``, or of all.
-
-    ``query`` is scaled; ``cached`` are vectors that all heads share, whose first ``kv_rank``
-    numbers are the value. Without places a sequence has one new token.
+    Of tokens at ``places``, or of all. ``query`` is scaled; ``cached`` are vectors that all heads
+    share, whose first ``kv_rank`` numbers are the value. Without places a sequence has one new
+    token.
     """
     kernels, divided = import_module(FUSED["flashmla"].module), layer.divided
     queries, rows = divided.spec("batch", None, "attended_heads", None), divided.spec("batch")

@@ -81,9 +81,8 @@ def context_attention(
 ) -> jax.Array:
     """Return softmax(query key^T) value of a device's part.
 
-    Scores have no scale.
-
-    Arrays are (batch, sequence, heads, head size); keys and values may have fewer heads.
+    Scores have no scale. Arrays are (batch, sequence, heads, head size); keys and values may have
+    fewer heads.
     """
     return _forward(sharing, query, key, value)[0]
 
@@ -207,7 +206,6 @@ def _other_keys(sharing: Sharing, own: Arrays) -> Iterator[tuple[jax.Array, Arra
 
 
 def _next(sharing: Sharing, array: jax.Array) -> jax.Array:
-    """Send an array to the next device of the ring."""
     ring = [(device, (device + 1) % sharing.devices) for device in range(sharing.devices)]
     return lax.ppermute(array, sharing.axis, ring)
 

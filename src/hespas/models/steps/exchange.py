@@ -124,11 +124,9 @@ _sent.defvjp(_sent_forward, _sent_backward)
 class Packing:
     """Which choices go to which target, in order.
 
-    Each target has a count of them.
-
-    Rows have as many choices each, side by side; a target has ``capacity`` places. The targets are
-    one of ``parts`` equal ones, each of which gets as many choices; choices of other parts have
-    numbers beyond the targets'.
+    Each target has a count of them. Rows have as many choices each, side by side; a target has
+    ``capacity`` places. The targets are one of ``parts`` equal ones, each of which gets as many
+    choices; choices of other parts have numbers beyond the targets'.
     """
 
     order: jax.Array

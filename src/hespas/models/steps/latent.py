@@ -161,9 +161,8 @@ def _most_rated(
 ) -> jax.Array:
     """Return the places of each query's chosen keys.
 
-    They are (batch, queries, places).
-
-    ``seen`` masks the keys before each query; None attends to all keys.
+    They are (batch, queries, places). ``seen`` masks the keys before each query; None attends to
+    all keys.
     """
     query, _, share = indexes
     with jax.named_scope("indexer"):

@@ -116,7 +116,6 @@ def _through_experts(layer: Layer, routing: Routing, x: jax.Array) -> jax.Array:
 
 
 def _through_dense_and_experts(layer: Layer, x: jax.Array, hidden: jax.Array) -> jax.Array:
-    """Return the sum of a dense layer and of experts."""
     after_dense, before_experts, after_experts = BESIDE
     dense = layer.normed(feed_forward(layer, hidden), after_dense)
     scores = plainly_normalised(layer.style, x) * layer.weights["router_scale_norm"].astype(x.dtype)
@@ -174,7 +173,6 @@ def _attended(layer: Layer, x: jax.Array, cache: Cache | None) -> LayerOutput:
 
 
 def _projected(layer: Layer, x: jax.Array) -> list[jax.Array]:
-    """Return queries, keys and values."""
     style, weights = layer.style, layer.weights
     if MERGED in weights:
         merged = product("bse,ekgd->bskgd", x, weights[MERGED])

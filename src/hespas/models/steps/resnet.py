@@ -56,8 +56,6 @@ class Forward:
 
 @frozen
 class _Run:
-    """One forward pass, and the statistics that it gathers."""
-
     forward: Forward
     weights: Weights
     statistics: Weights
@@ -207,7 +205,6 @@ def _train_step(
 
 
 def _updated(state: State, gradients: Tree) -> dict[str, Any]:
-    """Return the state after a step of Nesterov's momentum."""
     rate = _learning_rate(state["step"])
     momentum = jax.tree.map(
         lambda gradient, old: gradient + _MOMENTUM * old, gradients, state["momentum"]

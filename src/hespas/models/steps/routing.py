@@ -107,7 +107,6 @@ def _spec(name: str, spec: PartitionSpec, weight: Any) -> Any:
 
 
 def _sent_dimension(routing: Routing) -> str:
-    """Return the dimension of tokens that a device sends."""
     return "norm_sequence" if "tp" in routing.axes else "sequence"
 
 
@@ -217,7 +216,6 @@ class _Experts:
         return weighed.reshape(-1, rows.shape[-1]), replace(packing, choices=1)
 
     def _combined(self, gates: jax.Array, outputs: jax.Array) -> jax.Array:
-        """Return each token's sum of what its choices made."""
         with jax.named_scope("combine"):
             by_choice = outputs.reshape(*gates.shape, -1)
             if self.routing.style.scales_inputs:
@@ -291,7 +289,6 @@ class _Experts:
             return jnp.sum(to_groups.unpacked(back).reshape(*chosen_groups.shape, -1), 1)
 
     def _choice(self, tokens: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Return each token's weights and chosen experts."""
         if self.routing.expert_groups > 1:
             gates, groups, chosen = self._choice_in_groups(tokens)
             chosen += groups[..., None] * (self.routing.experts // self.routing.expert_groups)

@@ -86,7 +86,6 @@ def sparse_training(model: Program) -> Step:
 def _updated_table(
     table: jax.Array, squares: jax.Array, numbers: jax.Array, gradient: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Update the rows ``numbers`` of a table and its squares."""
     shape = (*numbers.shape, gradient.shape[-1])
     of_rows = jnp.broadcast_to(gradient[:, None], shape).astype(table.dtype)
     squares = squares.at[numbers].add(lax.square(of_rows))

@@ -393,7 +393,6 @@ def _of_layers(function: Callable[..., Weights], *layers: Any) -> Any:
 
 
 def _selected(weights: Weights, picks: Callable[[str], bool]) -> dict[str, Any]:
-    """Return the weights of the names that are picked."""
 
     def of_layer(layer: Weights) -> Weights:
         return {name: leaf for name, leaf in layer.items() if picks(name)}
@@ -438,7 +437,6 @@ def _through(  # noqa: PLR0917 - the pieces of some layers
 def _looped(
     layers: _Layers, loop: Loop[LayerKind], x: jax.Array, weights: Sequence[Any], places: Places
 ) -> jax.Array:
-    """Return the rows after a loop of layers."""
 
     def through(loop: Loop[LayerKind], x: jax.Array, weights: Sequence[Any]) -> jax.Array:
         def turn(carried: jax.Array, of_turn: Sequence[Any]) -> tuple[jax.Array, None]:
