@@ -21,11 +21,21 @@ _OTHER_NAMES = CONFIGS / "other_names.json"
 
 @cache
 def other_names() -> Mapping[str, Any]:
-    """Return other tools' names of options, settings and types.
+    """Return other tools' names of options, settings, axes and types.
 
     The tools are Megatron-LM, torchtitan, DeepSpeed, vLLM, SGLang, TensorRT-LLM and benchmarks.
     """
     return json.loads(_OTHER_NAMES.read_bytes())
+
+
+def own_name(kind: str, other: str) -> str | None:
+    """Return the name here of what other tools call ``other``, if any.
+
+    >>> own_name("axes", "pp"), own_name("types", "bfloat16"), own_name("types", "int3")
+    ('pipe', 'bf16', None)
+    """
+    names = other_names()[kind].items()
+    return next((own for own, others in names if other.casefold() in others), None)
 
 
 def suggestion(word: str, choices: Iterable[str]) -> str:

@@ -7,10 +7,12 @@ Models, 2024, table 3; T. Brown et al., Language Models are Few-Shot Learners, 2
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
+from hespas.base.configs import CONFIGS
 from hespas.models.architecture import Sizes, Style
 from hespas.models.language import LanguageModel
 from hespas.models.model import Model, parse_mesh
@@ -65,45 +67,10 @@ def _maxtext() -> Iterator[Model]:
 MODELS = tuple(_maxtext())
 
 
-def _gpt3(embedding: int, heads: int, layers: int) -> Mapping[str, Any]:
-    """Return the fields of a GPT-3.
+SHORT_NAMES: Mapping[str, str | Mapping[str, Any]] = json.loads(
+    (CONFIGS / "short_names.json").read_bytes()
+)
+"""Published configurations, or fields, by name; the training steps above come first.
 
-    Its 50,257 tokens are padded, so that every usual number of tensor-parallel devices divides
-    them, as Megatron does, and counted so; attention is dense in all layers.
-    """
-    return {
-        "model_type": "gpt2",
-        "n_embd": embedding,
-        "n_head": heads,
-        "n_layer": layers,
-        "n_positions": 2048,
-        "vocab_size": 51200,
-    }
-
-
-SHORT_NAMES: Mapping[str, str | Mapping[str, Any]] = {
-    "llama2-7b": "meta-llama/Llama-2-7b-hf",
-    "llama2-70b": "meta-llama/Llama-2-70b-hf",
-    "llama3-8b": "meta-llama/Meta-Llama-3-8B",
-    "llama3-70b": "meta-llama/Meta-Llama-3-70B",
-    "llama3-405b": "meta-llama/Llama-3.1-405B",
-    "llama3.1-405b": "meta-llama/Llama-3.1-405B",
-    "mistral-7b": "mistralai/Mistral-7B-v0.1",
-    "mixtral-8x7b": "mistralai/Mixtral-8x7B-v0.1",
-    "mixtral-8x22b": "mistralai/Mixtral-8x22B-v0.1",
-    "deepseek-v3": "deepseek-ai/DeepSeek-V3",
-    "gemma2-2b": "google/gemma-2-2b",
-    "gemma2-9b": "google/gemma-2-9b",
-    "gemma2-27b": "google/gemma-2-27b",
-    "gemma3-12b": "google/gemma-3-12b-it",
-    "gemma3-27b": "google/gemma-3-27b-it",
-    "gpt3-125m": _gpt3(768, 12, 12),
-    "gpt3-350m": _gpt3(1024, 16, 24),
-    "gpt3-760m": _gpt3(1536, 16, 24),
-    "gpt3-1.3b": _gpt3(2048, 16, 24),
-    "gpt3-2.7b": _gpt3(2560, 32, 32),
-    "gpt3-6.7b": _gpt3(4096, 32, 32),
-    "gpt3-13b": _gpt3(5120, 40, 40),
-    "gpt3-175b": _gpt3(12288, 96, 96),
-}
-"""Published configurations, or fields, by name; steps of training above come first."""
+GPT-3's 50,257 tokens are padded to 51,200, so that every usual number of tensor-parallel devices
+divides them, as Megatron does, and counted so; attention is dense in all layers."""

@@ -16,7 +16,7 @@ from typing import Any, cast
 
 from hespas.base.configs import CONFIGS
 from hespas.base.decode import read_text, read_yaml
-from hespas.errors import ConfigError, option, refuse
+from hespas.errors import ConfigError, refuse
 from hespas.models.fields import Fields, ignored
 from hespas.models.megatron_shell import shell_arguments
 
@@ -136,53 +136,15 @@ def _sections(values: Any, location: str) -> Iterator[tuple[str, Any]]:
     yield from seen.items()
 
 
-_FSDP = f"weights are divided by {option('mesh')} fsdp=N of a model of the zoo"
-_GRAPHS = f"kernels are launched one by one, unless {option('cuda_graphs')} is given"
-_BATCH = "all steps have the global batch"
-_ENCODER = "the model is a decoder alone"
-_REFUSED: Mapping[str, str] = {
-    "first_last_layers_bf16": "layers are all of one precision here",
-    "use_torch_fsdp2": _FSDP,
-    "use_megatron_fsdp": _FSDP,
-    "use_custom_fsdp": _FSDP,
-    "hybrid_override_pattern": "layers without attention are read from a config.json alone",
-    "fp32_residual_connection": "residuals are of the type that is computed in",
-    "distribute_saved_activations": "each device keeps what its layers save",
-    "use_tp_pp_dp_mapping": "stages are the outermost groups of devices here",
-    "hierarchical_context_parallel_sizes": "context parallelism has one level here",
-    "optimizer_cpu_offload": "the optimiser's states are in the device's memory",
-    "optimizer_offload_fraction": "the optimiser's states are in the device's memory",
-    "enable_cuda_graph": _GRAPHS,
-    "external_cuda_graph": _GRAPHS,
-    "cuda_graph_impl": _GRAPHS,
-    "rampup_batch_size": _BATCH,
-    "encoder_num_layers": _ENCODER,
-    "encoder_seq_length": _ENCODER,
-    "decoder_seq_length": _ENCODER,
-    "data_parallel_size": "it follows from the devices of the cluster",
-    "num_distributed_optimizer_instances": "states are divided over all data-parallel devices",
-}
-"""Arguments that change what is computed and are not modelled, each with what is modelled."""
-
-_NEEDED: Mapping[str, tuple[str, ...]] = {
-    "num_query_groups": ("group_query_attention",),
-    "overlap_param_gather": ("use_distributed_optimizer", "overlap_grad_reduce"),
-    "tp_comm_overlap": ("sequence_parallel",),
-    "fp8_recipe": ("fp8_format",),
-    "fp8_param_gather": ("fp8_format",),
-    "fp4_recipe": ("fp4_format",),
-    "recompute_method": ("recompute_granularity",),
-    "recompute_num_layers": ("recompute_granularity",),
-    "recompute_modules": ("recompute_granularity",),
-}
-"""What an argument of a command line is refused or ignored without, by Megatron-LM itself."""
-
-_EXCLUSIVE = (("bf16", "fp16"), ("swiglu", "squared_relu"))
+_CHECKS: Mapping[str, Any] = json.loads((CONFIGS / "megatron_checks.json").read_bytes())
+"""Arguments that are ``refused``, since they change what is computed and are not modelled, each
+with what is modelled; those that Megatron-LM itself refuses or ignores without others that are
+``needed`` on its command line; and those that are ``exclusive``."""
 
 
 def check_arguments(fields: Fields, path: Path) -> None:
     """Raise `ConfigError` for arguments that are not modelled or that contradict each other."""
-    for name, why in _REFUSED.items():
+    for name, why in _CHECKS["refused"].items():
         value = fields.values.get(name)
         fields.ignore(name)
         if value not in (None, False, DEFAULTS.get(name)):
@@ -213,13 +175,13 @@ def _check_line(fields: Fields, path: Path) -> None:
     def is_on(name: str) -> bool:
         return fields.values.get(name) not in (None, False)
 
-    for one, other in _EXCLUSIVE:
+    for one, other in _CHECKS["exclusive"]:
         fields.refuse(
             is_on(one) and is_on(other),
             f"{spelled(one, path)} and {spelled(other, path)} are both given",
             "keep one",
         )
-    for name, needed in _NEEDED.items():
+    for name, needed in _CHECKS["needed"].items():
         for other in needed:
             has_other = is_on(other) or (
                 other == "recompute_granularity" and is_on("recompute_activations")

@@ -11,7 +11,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from hespas.base.frozen import frozen
-from hespas.base.suggest import other_names, suggestion
+from hespas.base.suggest import other_names, own_name, suggestion
 from hespas.errors import ConfigError, refuse
 from hespas.models.kernels import FUSED
 from hespas.models.quantization import FORMATS
@@ -123,23 +123,6 @@ class Part:
         return ", ".join(parts)
 
 
-_ELSEWHERE = {
-    "cp": "context",
-    "dp": "data",
-    "dp_replicate": "data",
-    "dp_shard": "fsdp",
-    "ep": "expert",
-    "model": "tp",
-    "mp": "tp",
-    "pipeline": "pipe",
-    "pp": "pipe",
-    "sp": "sequence",
-    "tensor": "tp",
-    "zero": "fsdp",
-}
-"""What frameworks call axes: Megatron-LM, torchtitan, DeepSpeed, MaxText."""
-
-
 def check_division(
     mesh: MeshAxes, sizes: Mapping[str, int], axes: Mapping[str, tuple[str, ...]]
 ) -> None:
@@ -150,7 +133,7 @@ def check_division(
     dividing = {axis for divisors in axes.values() for axis in divisors}
     for axis, _ in mesh.axes:
         if axis not in dividing:
-            own = _ELSEWHERE.get(axis.casefold())
+            own = own_name("axes", axis)
             hint = suggestion(axis, dividing) if own is None else f"that axis is {own} here"
             raise ConfigError(f"mesh axis {axis} divides nothing in this model", hint=hint)
     for dimension, divisors in axes.items():
@@ -370,8 +353,7 @@ def _value(name: str, text: str, default: object) -> object:
 
 
 def _spelled(text: str, choices: tuple[str, ...]) -> str:
-    types = other_names()["types"].items()
-    own = next((dtype for dtype, names in types if text.casefold() in names), text)
+    own = own_name("types", text) or text
     return own if own in choices and text not in choices else text
 
 

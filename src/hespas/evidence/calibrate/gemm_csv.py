@@ -9,10 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 from hespas.base.frozen import frozen
-from hespas.base.suggest import suggestion
+from hespas.base.suggest import other_names, own_name, suggestion
 from hespas.base.table import Line
 from hespas.base.units import format_time
 from hespas.errors import HardwareError, MeasurementError
@@ -24,23 +25,6 @@ from hespas.program.types import ELEMENT_TYPES
 
 _UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
 _TIME = re.compile(r"(?:latency|time|duration)[ _]*[\[(]?(s|ms|us|µs|ns)[\])]?")
-_TYPES = {
-    "bfloat16": "bf16",
-    "float16": "f16",
-    "half": "f16",
-    "fp16": "f16",
-    "float32": "f32",
-    "fp32": "f32",
-    "float64": "f64",
-    "fp64": "f64",
-    "fp8": "f8E4M3FN",
-    "f8": "f8E4M3FN",
-    "e4m3": "f8E4M3FN",
-    "e5m2": "f8E5M2",
-    "float8_e4m3fn": "f8E4M3FN",
-    "float8_e5m2": "f8E5M2",
-    "int8": "i8",
-}
 SHORTEST_KERNEL_S = 5e-7
 """The shortest time in which a GPU starts and ends a kernel."""
 
@@ -150,11 +134,9 @@ def _row(line: Line, time_s: float) -> _Row:
 
 
 def _type(text: str, location: str) -> str:
-    name = _TYPES.get(text.lower().removeprefix("torch."), text)
-    element_types = tuple(ELEMENT_TYPES)
-    if name not in element_types:
-        message = f"there is no type {text!r}"
-        raise MeasurementError(
-            message, location=location, hint=suggestion(text, (*element_types, *_TYPES))
-        )
+    name = own_name("element_types", text.lower().removeprefix("torch.")) or text
+    if name not in ELEMENT_TYPES:
+        others = chain.from_iterable(other_names()["element_types"].values())
+        hint = suggestion(text, (*ELEMENT_TYPES, *others))
+        raise MeasurementError(f"there is no type {text!r}", location=location, hint=hint)
     return name
