@@ -12,38 +12,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from hespas.models import decoder_experts as experts
+from hespas.models import decoder_layers as layers
+from hespas.models import decoder_readers as readers
 from hespas.models.architecture import Sizes
-from hespas.models.decoder_experts import (
-    ERNIE_EXPERTS,
-    GPT_OSS_EXPERTS,
-    GRANITE_EXPERTS,
-    MINIMAX_EXPERTS,
-    OLMO_EXPERTS,
-    QWEN_EXPERTS,
-    bailing_experts,
-    deepseek_experts,
-    experts,
-    latent_of,
-    mamba_of,
-    qwen_delta,
-    where_given,
-)
-from hespas.models.decoder_layers import (
-    ROUTED,
-    alike,
-    bamba_layers,
-    behind_dense,
-    ernie_layers,
-    granite_layers,
-    minimax_layers,
-    qwen_delta_layers,
-    qwen_layers,
-    qwen_sparse,
-    routed,
-    smollm_layers,
-    unrotated_where_full,
-    windowed,
-)
 from hespas.models.decoder_parts import (
     ALL_BIASES,
     TIED,
@@ -58,22 +30,6 @@ from hespas.models.decoder_parts import (
     size,
     sized,
     sizes_of,
-)
-from hespas.models.decoder_readers import (
-    chatglm_sizes,
-    dbrx,
-    embedding_root,
-    falcon,
-    gemma2,
-    gemma3,
-    gemma4,
-    hunyuan,
-    latent_family,
-    latent_sizes,
-    llama4,
-    mamba2,
-    mpt,
-    nemotron_h,
 )
 from hespas.models.fields import Fields
 
@@ -182,7 +138,7 @@ _QWEN2: _Facts = {"attention_biases": "inputs"}
 _QWEN3: _Facts = {"norms_of_heads": True}
 _QWEN_DELTA: _Facts = {
     **_QWEN3,
-    "delta": qwen_delta,
+    "delta": experts.qwen_delta,
     "output_gate": True,
 }
 _GRANITE: _Facts = {
@@ -198,41 +154,43 @@ _MINICPM: _Facts = {
     "tied": TIED,
 }
 
-_qwen2 = family(layers=qwen_layers, **_QWEN2)
-_qwen3 = family(layers=qwen_layers, **_QWEN3)
+_qwen2 = family(layers=layers.qwen_layers, **_QWEN2)
+_qwen3 = family(layers=layers.qwen_layers, **_QWEN3)
 _qwen2_moe = family(
-    layers=partial(qwen_sparse, layers=qwen_layers),
-    experts=QWEN_EXPERTS,
+    layers=partial(layers.qwen_sparse, layers=layers.qwen_layers),
+    experts=experts.QWEN_EXPERTS,
     **_QWEN2,
 )
 _qwen3_moe = family(
-    layers=partial(qwen_sparse, layers=qwen_layers),
-    experts=QWEN_EXPERTS,
+    layers=partial(layers.qwen_sparse, layers=layers.qwen_layers),
+    experts=experts.QWEN_EXPERTS,
     **_QWEN3,
 )
-_qwen_delta = family(layers=qwen_delta_layers, **_QWEN_DELTA)
+_qwen_delta = family(layers=layers.qwen_delta_layers, **_QWEN_DELTA)
 _qwen_delta_moe = family(
-    layers=partial(qwen_sparse, layers=qwen_delta_layers), experts=QWEN_EXPERTS, **_QWEN_DELTA
+    layers=partial(layers.qwen_sparse, layers=layers.qwen_delta_layers),
+    experts=experts.QWEN_EXPERTS,
+    **_QWEN_DELTA,
 )
 _glm4 = family(norms_after=True, **_INPUT_BIASES)
 _glm4_moe = family(
-    layers=behind_dense,
-    experts=deepseek_experts(),
+    layers=layers.behind_dense,
+    experts=experts.deepseek_experts(),
     norms_of_heads=flag("use_qk_norm"),
     **_INPUT_BIASES,
 )
 _cohere = family(
-    layers=unrotated_where_full,
+    layers=layers.unrotated_where_full,
     norm="layer",
     norm_biases=False,
     before_mlp="same_norm",
     tied=flag("tie_word_embeddings", "use_embedding_sharing", default=True),
     logit_scale=number("logit_scale"),
 )
-_granite_moe = family(layers=ROUTED, experts=GRANITE_EXPERTS, **_GRANITE)
+_granite_moe = family(layers=layers.ROUTED, experts=experts.GRANITE_EXPERTS, **_GRANITE)
 _gpt2 = family(
     sizes=_gpt2_sizes,
-    layers=alike,
+    layers=layers.alike,
     norm="layer",
     activation=activation("activation_function", default="gelu_new"),
     gated=False,
@@ -242,7 +200,7 @@ _gpt2 = family(
 )
 _gptj = family(
     sizes=_ungrouped,
-    layers=alike,
+    layers=layers.alike,
     norm="layer",
     before_mlp="same_norm",
     activation=activation("activation_function", default="gelu_new"),
@@ -252,19 +210,19 @@ _gptj = family(
     rotary_size=_rotary_size,
 )
 _bailing = family(
-    layers=behind_dense,
-    experts=bailing_experts,
+    layers=layers.behind_dense,
+    experts=experts.bailing_experts,
     norms_of_heads=flag("use_qk_norm"),
     attention_biases=_bailing_biases,
     mlp_biases=flag("use_bias"),
 )
 
 DECODERS: dict[str, Reader] = {
-    "llama": family(layers=alike),
+    "llama": family(layers=layers.alike),
     "ministral": family(),
     "mistral": family(),
-    "mistral4": latent_family("softmax"),
-    "mixtral": family(layers=routed(windowed), experts=experts()),
+    "mistral4": readers.latent_family("softmax"),
+    "mixtral": family(layers=layers.routed(layers.windowed), experts=experts.experts()),
     "qwen2": _qwen2,
     "mimo": _qwen2,
     "qwen2_vl": _qwen2,
@@ -280,75 +238,80 @@ DECODERS: dict[str, Reader] = {
     "qwen3_5": _qwen_delta,
     "qwen3_5_moe": _qwen_delta_moe,
     "deepseek": family(
-        layers=behind_dense,
-        experts=deepseek_experts("softmax"),
+        layers=layers.behind_dense,
+        experts=experts.deepseek_experts("softmax"),
     ),
-    "deepseek_v2": latent_family("softmax"),
-    "deepseek_v3": latent_family("sigmoid"),
-    "deepseek_v32": latent_family("sigmoid", indexed=True),
-    "glm4_moe_lite": latent_family("sigmoid"),
-    "glm_moe_dsa": latent_family("sigmoid", indexed=True),
-    "kimi_k2": latent_family("sigmoid"),
+    "deepseek_v2": readers.latent_family("softmax"),
+    "deepseek_v3": readers.latent_family("sigmoid"),
+    "deepseek_v32": readers.latent_family("sigmoid", indexed=True),
+    "glm4_moe_lite": readers.latent_family("sigmoid"),
+    "glm_moe_dsa": readers.latent_family("sigmoid", indexed=True),
+    "kimi_k2": readers.latent_family("sigmoid"),
     "glm4_moe": _glm4_moe,
     "glm4v_moe": _glm4_moe,
     "minimax_m2": family(
-        layers=minimax_layers,
-        experts=MINIMAX_EXPERTS,
+        layers=layers.minimax_layers,
+        experts=experts.MINIMAX_EXPERTS,
         norms_of_rows=flag("use_qk_norm", default=True),
         rotary_size=_rotary_size,
     ),
     "gpt_oss": family(
-        layers=routed(partial(windowed, every=2)),
-        experts=GPT_OSS_EXPERTS,
+        layers=layers.routed(partial(layers.windowed, every=2)),
+        experts=experts.GPT_OSS_EXPERTS,
         activation="clipped_silu",
         attention_biases="all",
         sinks=True,
     ),
-    "gemma2": gemma2,
-    "gemma3": gemma3,
-    "gemma4": gemma4,
+    "gemma2": readers.gemma2,
+    "gemma3": readers.gemma3,
+    "gemma4": readers.gemma4,
     "phi3": family(),
     "phi3_v": family(),
     "phi4mm": family(),
-    "granite": family(layers=alike, **_GRANITE),
+    "granite": family(layers=layers.alike, **_GRANITE),
     "granitemoehybrid": family(
         sizes=_hybrid_sizes,
-        layers=granite_layers,
-        experts=where_given(("num_local_experts",), GRANITE_EXPERTS),
-        state_space=mamba_of,
+        layers=layers.granite_layers,
+        experts=experts.where_given(("num_local_experts",), experts.GRANITE_EXPERTS),
+        state_space=experts.mamba_of,
         **_GRANITE,
     ),
-    "nemotron_h": nemotron_h,
-    "llama4": llama4,
-    "mpt": mpt,
+    "nemotron_h": readers.nemotron_h,
+    "llama4": readers.llama4,
+    "mpt": readers.mpt,
     "gpt2": _gpt2,
     "gpt_bigcode": _gpt2,
     "dots1": family(
-        layers=behind_dense,
-        experts=deepseek_experts(),
+        layers=layers.behind_dense,
+        experts=experts.deepseek_experts(),
         norms_of_heads=flag("use_qk_norm", default=True),
         **_INPUT_BIASES,
     ),
-    "youtu": latent_family("softmax"),
-    "sarvam_mla": latent_family("sigmoid"),
+    "youtu": readers.latent_family("softmax"),
+    "sarvam_mla": readers.latent_family("sigmoid"),
     "arcee": family(gated=False),
     "cohere": _cohere,
     "cohere2": _cohere,
     "cwm": family(),
     "ernie4_5": family(tied=TIED, **all_biases_if("use_bias")),
     "ernie4_5_moe": family(
-        layers=ernie_layers, experts=ERNIE_EXPERTS, tied=TIED, **all_biases_if("use_bias")
+        layers=layers.ernie_layers,
+        experts=experts.ERNIE_EXPERTS,
+        tied=TIED,
+        **all_biases_if("use_bias"),
     ),
     "exaone": family(),
-    "exaone4": family(layers=unrotated_where_full, norms_of_heads=True, **_NORMS_BEHIND),
+    "exaone4": family(layers=layers.unrotated_where_full, norms_of_heads=True, **_NORMS_BEHIND),
     "exaone_moe": family(
-        layers=partial(behind_dense, layers=unrotated_where_full),
-        experts=deepseek_experts(),
+        layers=partial(layers.behind_dense, layers=layers.unrotated_where_full),
+        experts=experts.deepseek_experts(),
         norms_of_heads=True,
     ),
-    "falcon": falcon,
-    "flex_olmo": family(layers=ROUTED, experts=OLMO_EXPERTS, norms_of_rows=True, **_NORMS_BEHIND),
-    "gemma": family(activation="gelu", tied=TIED, embedding_scale=embedding_root),
+    "falcon": readers.falcon,
+    "flex_olmo": family(
+        layers=layers.ROUTED, experts=experts.OLMO_EXPERTS, norms_of_rows=True, **_NORMS_BEHIND
+    ),
+    "gemma": family(activation="gelu", tied=TIED, embedding_scale=readers.embedding_root),
     "glm": family(**_INPUT_BIASES),
     "glm4": _glm4,
     "glm4v": _glm4,
@@ -364,8 +327,10 @@ DECODERS: dict[str, Reader] = {
     "granitemoeshared": _granite_moe,
     "helium": family(),
     "hy_v3": family(
-        layers=behind_dense,
-        experts=deepseek_experts(scale=number("router_scaling_factor", "routed_scaling_factor")),
+        layers=layers.behind_dense,
+        experts=experts.deepseek_experts(
+            scale=number("router_scaling_factor", "routed_scaling_factor")
+        ),
         norms_of_heads=True,
     ),
     "internlm3": family(attention_biases=_biases_of("qkv_bias", "bias"), mlp_biases=flag("bias")),
@@ -373,11 +338,11 @@ DECODERS: dict[str, Reader] = {
     "ministral3": family(),
     "nemotron": family(norm="layer", gated=False),
     "olmo2": family(norms_of_rows=True, **_NORMS_BEHIND),
-    "olmo3": family(layers=partial(windowed, every=4), norms_of_rows=True, **_NORMS_BEHIND),
-    "olmoe": family(layers=ROUTED, experts=OLMO_EXPERTS, norms_of_rows=True),
+    "olmo3": family(layers=partial(layers.windowed, every=4), norms_of_rows=True, **_NORMS_BEHIND),
+    "olmoe": family(layers=layers.ROUTED, experts=experts.OLMO_EXPERTS, norms_of_rows=True),
     "opt": family(
         sizes=_opt_sizes,
-        layers=alike,
+        layers=layers.alike,
         norm="layer",
         activation=activation("activation_function", default="relu"),
         gated=False,
@@ -386,12 +351,12 @@ DECODERS: dict[str, Reader] = {
         **all_biases_if("enable_bias", default=True),
     ),
     "seed_oss": family(attention_biases=_biases_of("attention_bias", "attention_out_bias")),
-    "smollm3": family(layers=smollm_layers, tied=TIED),
+    "smollm3": family(layers=layers.smollm_layers, tied=TIED),
     "solar_open": family(
         # No layer is dense: experts' width stands for that of dense ones.
         sizes=sized(mlp=size("moe_intermediate_size")),
-        layers=ROUTED,
-        experts=deepseek_experts(),
+        layers=layers.ROUTED,
+        experts=experts.deepseek_experts(),
     ),
     "stablelm": family(norm="layer", attention_biases=biases_if("use_qkv_bias", "inputs")),
     "starcoder2": family(
@@ -401,13 +366,13 @@ DECODERS: dict[str, Reader] = {
         tied=TIED,
         **all_biases_if("use_bias", default=True),
     ),
-    "baichuan": family(layers=alike, alibi=_baichuan_slopes),
+    "baichuan": family(layers=layers.alike, alibi=_baichuan_slopes),
     "bailing_moe": _bailing,
     "bailing_moe_v2": _bailing,
-    "bamba": family(layers=bamba_layers, state_space=mamba_of),
+    "bamba": family(layers=layers.bamba_layers, state_space=experts.mamba_of),
     "bloom": family(
         sizes=_bloom_sizes,
-        layers=alike,
+        layers=layers.alike,
         norm="layer",
         activation="gelu",
         gated=False,
@@ -417,31 +382,31 @@ DECODERS: dict[str, Reader] = {
         **ALL_BIASES,
     ),
     "chatglm": family(
-        sizes=chatglm_sizes,
-        layers=alike,
+        sizes=readers.chatglm_sizes,
+        layers=layers.alike,
         attention_biases=biases_if("add_qkv_bias", "inputs"),
         rotary_size=_chatglm_rotary,
     ),
     "codegen": _gptj,
-    "dbrx": dbrx,
+    "dbrx": readers.dbrx,
     "gptj": _gptj,
-    "hunyuan_v1_dense": hunyuan,
-    "hunyuan_v1_moe": hunyuan,
-    "internlm2": family(layers=alike, attention_biases=biases_if("bias", default=True)),
-    "mamba2": mamba2,
-    "minicpm": family(layers=alike, **_MINICPM),
+    "hunyuan_v1_dense": readers.hunyuan,
+    "hunyuan_v1_moe": readers.hunyuan,
+    "internlm2": family(layers=layers.alike, attention_biases=biases_if("bias", default=True)),
+    "mamba2": readers.mamba2,
+    "minicpm": family(layers=layers.alike, **_MINICPM),
     "minicpm3": family(
-        sizes=latent_sizes,
-        layers=alike,
-        latent=latent_of,
+        sizes=readers.latent_sizes,
+        layers=layers.alike,
+        latent=experts.latent_of,
         rotary_size=0,
         **_MINICPM,
     ),
     "olmo": family(
-        layers=alike, norm="layer", norm_weights=False, clip=number("clip_qkv", default=0.0)
+        layers=layers.alike, norm="layer", norm_weights=False, clip=number("clip_qkv", default=0.0)
     ),
     "phi": family(
-        layers=alike,
+        layers=layers.alike,
         norm="layer",
         before_mlp="same_norm",
         gated=False,
@@ -449,8 +414,8 @@ DECODERS: dict[str, Reader] = {
         **ALL_BIASES,
     ),
     "phimoe": family(
-        layers=routed(windowed),
-        experts=experts(),
+        layers=layers.routed(layers.windowed),
+        experts=experts.experts(),
         norm="layer",
         head_biases=flag("lm_head_bias"),
     ),

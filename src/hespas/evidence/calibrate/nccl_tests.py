@@ -23,16 +23,9 @@ from hespas.hardware.links import Link
 from hespas.simulate.flow.measured import nearest_size
 
 KINDS = {
-    "all_reduce": "all_reduce",
-    "allreduce": "all_reduce",
-    "all_gather": "all_gather",
-    "allgather": "all_gather",
-    "reduce_scatter": "reduce_scatter",
-    "reducescatter": "reduce_scatter",
-    "alltoall": "all_to_all",
-    "all_to_all": "all_to_all",
-    "sendrecv": "send_recv",
-    "send_recv": "send_recv",
+    name: kind
+    for kind in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv")
+    for name in (kind, kind.replace("_", ""))
 }
 _COUNT = rf"\d{{1,{MOST_DIGITS}}}"
 _FIGURE = r"\d{1,18}(?:\.\d{0,18})?"

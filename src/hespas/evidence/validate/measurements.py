@@ -19,7 +19,6 @@ from hespas.hardware.sized import find_system
 
 PUBLISHED = PRESETS_DIRECTORY / "published" / "steps.csv"
 _NEEDED = ("workload", "node", "system", "step_s")
-_OPTIONAL = ("options", "resolution_s", "profiled_compute_s")
 _COLUMNS = ("workload", "options", "node", "system", "step_s", "resolution_s", "profiled_compute_s")
 
 
@@ -72,8 +71,7 @@ def read_steps(path: Path = PUBLISHED) -> tuple[MeasuredStep, ...]:
     >>> [step.step_s for step in read_steps() if step.workload == "llama3-100m"]
     [0.09, 0.04]
     """
-    columns = (*_NEEDED, *_OPTIONAL)
-    table = read_table(path, needed=_NEEDED, columns=columns, error=MeasurementError)
+    table = read_table(path, needed=_NEEDED, columns=_COLUMNS, error=MeasurementError)
     steps = list(map(_step, table.lines))
     _check_agreement(steps, path)
     return tuple(steps)
