@@ -120,7 +120,7 @@ def validate(
             rows = chosen((*read_rows(), *(read_rows(measurements) if measurements else ())), group)
         else:
             rows = chosen(read_pytorch_rows(measurements or PYTORCH_TABLE), group)
-        cached = row_cache(how.cache_dir or cache_home() / "validated")
+        cached = row_cache(values["cache_dir"] or cache_home() / "validated")
         with stage(Stage.VALIDATE, f"{len(rows)} published steps", total=len(rows)) as advance:
             predicted = predict_rows(rows, how, cached=cached, advance=advance)
         return Answer(text=lambda: every_text(predicted), json=lambda: every_json(predicted))
@@ -179,7 +179,7 @@ def _how_to_predict(
     how = RowOptions(
         method=values["method"],
         model=flags.built(NetworkOptions, {"model": values["model"]}).model,
-        cache_dir=values["cache_dir"],
+        cache_dir=values["cache_dir"] and str(values["cache_dir"].resolve()),
     )
     if not compiles:
         how = replace(how, cpu_limit_s=_TABLE_LIMIT_S, at_once=_TABLE_AT_ONCE)

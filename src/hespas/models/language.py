@@ -130,11 +130,6 @@ class LanguageModel:
         )
 
     @property
-    def attention(self) -> str:
-        """How attention is computed."""
-        return self.run.attention
-
-    @property
     def parts(self) -> int:
         """How many data-parallel parts the mesh has."""
         return self.mesh.size(*self.axes["batch"])

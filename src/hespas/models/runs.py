@@ -65,12 +65,12 @@ class Training:
 
 
 @frozen
-class Prefill:
-    """A step that takes in prompts and makes one token.
+class Inference:
+    """What prompts and new tokens have in common.
 
-    ``batch`` counts prompts of ``sequence`` tokens for one data-parallel part of the mesh. The
-    cache is in pages of ``page_size`` tokens, or contiguous where that is 0. Weights of products
-    are of ``weight_dtype``, those of mixers and of experts of types of their own unless these are
+    ``batch`` counts sequences for one data-parallel part of the mesh. The cache is in pages of
+    ``page_size`` tokens, or contiguous where that is 0. Weights of products are of
+    ``weight_dtype``, those of mixers and of experts of types of their own unless these are
     ``same``. Rows are rounded to 4 bits where they meet weights in NVFP4, on parts that multiply
     such numbers (``activation_dtype`` auto), always (nvfp4) or never (same). One ``stage`` of a
     pipeline has as many layers as it says, of the model's from ``first_layer`` on, the first with
@@ -79,7 +79,6 @@ class Prefill:
 
     mesh: MeshAxes
     batch: int = 1
-    sequence: int = 2048
     attention: str = "auto"
     cache_dtype: str = "bf16"
     page_size: int = 0
@@ -93,27 +92,21 @@ class Prefill:
 
 
 @frozen
-class Decode:
+class Prefill(Inference):
+    """A step that takes in prompts of ``sequence`` tokens and makes one token."""
+
+    sequence: int = 2048
+
+
+@frozen
+class Decode(Inference):
     """A step of ``new_tokens`` a sequence; ``context`` includes them.
 
-    ``batch`` counts sequences for one data-parallel part of the mesh. More than one new token are
-    computed at once, as when guessed ones are verified. Types are as for `Prefill`.
+    More than one new token are computed at once, as when guessed ones are verified.
     """
 
-    mesh: MeshAxes
-    batch: int = 1
     context: int = 2048
     new_tokens: int = 1
-    attention: str = "auto"
-    cache_dtype: str = "bf16"
-    page_size: int = 0
-    dtype: str = "bf16"
-    weight_dtype: str = "bf16"
-    attention_dtype: str = "same"
-    expert_dtype: str = "same"
-    activation_dtype: str = "auto"
-    stage: str = "whole"
-    first_layer: int = 0
 
 
 Run = Training | Prefill | Decode

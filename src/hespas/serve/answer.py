@@ -14,8 +14,8 @@ from hespas.compile.targets import compute_capability
 from hespas.errors import ConfigError, option
 from hespas.prediction.figures.expected import engine_errors
 from hespas.prediction.figures.schema import PublishedErrors
+from hespas.serve.engine import Setup
 from hespas.serve.load import PICOSECONDS, Requests
-from hespas.serve.setup import Setup
 from hespas.serve.simulation import Served, ServingPlan, StateRow
 from hespas.serve.step_times import StepTimes
 from hespas.serve.surface import Surface

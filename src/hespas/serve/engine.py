@@ -1,4 +1,4 @@
-"""Engines: how each fills an iteration and divides its memory.
+"""Engines: how each fills an iteration and divides its memory, and what a replica runs.
 
 Sources of the defaults: vLLM, vllm/engine/arg_utils.py (get_batch_defaults), vllm/config/cache.py,
 vllm/config/scheduler.py and the capture sizes of vllm/config/vllm.py; SGLang 0.5.9, server_args.py
@@ -15,8 +15,8 @@ TensorRT-LLM, get_max_num_sequences of pyexecutor/model_engine.py.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping
-from dataclasses import field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from importlib.metadata import entry_points
 
@@ -27,7 +27,7 @@ from hespas.base.frozen import frozen
 from hespas.base.suggest import suggestion
 from hespas.errors import ConfigError, option
 from hespas.serve.load import PICOSECONDS
-from hespas.serve.stages import MoreLayers
+from hespas.serve.step_times import StepTimes
 
 _LARGE_BYTES = 70 * 2**30
 """vLLM's defaults are those of large parts from so much memory on, but on A100."""
@@ -63,6 +63,17 @@ class MemoryRule(Enum):
     """Of the device's memory, with the weights in it; the rest is for the workspace."""
     OF_FREE = "free"
     """Of what weights and workspace leave."""
+
+
+class MoreLayers(Enum):
+    """Which stages have a layer more than others."""
+
+    MIDDLE = "middle"
+    """The last but one, and others before it (vLLM, get_pp_indices of distributed/utils.py)."""
+    LAST = "last"
+    """The last ones (SGLang, get_pp_indices of srt/distributed/utils.py)."""
+    FIRST = "first"
+    """The first ones (TensorRT-LLM, Mapping.pp_layers of mapping.py)."""
 
 
 @frozen
@@ -136,6 +147,97 @@ class Engine:
             case MemoryRule.OF_FREE:
                 cache = self.memory_share * (capacity - weights - workspace)
         return max(0, int(cache))
+
+
+@frozen
+class Setup:
+    """What a replica runs: an engine, step times, and cache blocks.
+
+    The batch of a replica is divided over ``parts`` that hold its weights in common. One that
+    ``only_prefills`` makes the first token of each request. ``times`` are of all layers; the
+    ``stages`` of a pipeline have their own, none without one. Beyond the ``window`` of step times a
+    block holds ``tokens_beyond``, 0 for any number, and a sequence has ``state_blocks`` beside.
+    """
+
+    engine: Engine
+    times: StepTimes
+    blocks: int
+    parts: int = 1
+    tokens_beyond: int | None = None
+    state_blocks: int = 0
+    speculation: Speculation | None = None
+    only_prefills: bool = False
+    stages: tuple[StepTimes, ...] = ()
+
+    def is_beyond(self, tokens: int) -> bool:
+        """Return whether a sequence with ``tokens`` has grown beyond the window."""
+        return self.tokens_beyond is not None and tokens > self.times.window
+
+    def blocks_of(self, tokens: int, *, joined: int | None = None) -> int:
+        """Return the blocks of a sequence with this many tokens."""
+        block, window = self.engine.block_tokens, self.times.window
+        if not self.is_beyond(tokens if joined is None else joined):
+            return -(-tokens // block) + self.state_blocks
+        more = -(-(tokens - window) // self.tokens_beyond) if self.tokens_beyond else 0
+        return -(-window // block) + more + self.state_blocks
+
+
+@frozen
+class Speculation:
+    """Tokens guessed ahead, accepted in order with a probability each.
+
+    A guess takes ``draft_share`` of the iteration that checks it. Source of the mean: Leviathan et
+    al., Fast Inference from Transformers via Speculative Decoding, ICML 2023, equation 1.
+    """
+
+    tokens: int
+    acceptance: float
+    draft_share: float
+
+    @property
+    def made(self) -> float:
+        """The mean number of tokens that an iteration makes of a sequence.
+
+        >>> Speculation(tokens=3, acceptance=0.5, draft_share=0.0).made
+        1.875
+        """
+        return sum(self.acceptance**guessed for guessed in range(self.tokens + 1))
+
+
+def layers_of_stages(layers: int, stages: int, more: MoreLayers) -> tuple[int, ...]:
+    """Return how many layers each stage has.
+
+    >>> [layers_of_stages(30, 4, more) for more in MoreLayers]
+    [(7, 8, 8, 7), (7, 7, 8, 8), (8, 8, 7, 7)]
+    """
+    fewest, remainder = divmod(layers, stages)
+    match more:
+        case MoreLayers.MIDDLE:
+            longer = range(stages - 1 - remainder, stages - 1)
+        case MoreLayers.LAST:
+            longer = range(stages - remainder, stages)
+        case MoreLayers.FIRST:
+            longer = range(remainder)
+    return tuple(fewest + (stage in longer) for stage in range(stages))
+
+
+@dataclass(slots=True, kw_only=True)
+class StageClock:
+    """When each stage of a pipeline is free, in ps."""
+
+    free_ps: list[int]
+
+    def through(self, ready_ps: int, times_ps: Sequence[int]) -> int:
+        """Return when a batch leaves the last stage.
+
+        >>> clock = StageClock(free_ps=[0, 0])
+        >>> clock.through(0, (5, 5)), clock.through(0, (5, 5)), clock.through(12, (5, 5))
+        (10, 15, 22)
+        """
+        for stage, time_ps in enumerate(times_ps):
+            ready_ps = max(ready_ps, self.free_ps[stage]) + time_ps
+            self.free_ps[stage] = ready_ps
+        return ready_ps
 
 
 _DEFAULTS = msgspec.json.decode((CONFIGS / "engines.json").read_bytes(), type=dict[str, Engine])

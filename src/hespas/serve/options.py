@@ -24,7 +24,7 @@ from hespas.errors import ConfigError, option
 from hespas.models.model import MeshAxes, parse_mesh
 from hespas.serve.answer import Objectives
 from hespas.serve.calibration import read_factors, read_log
-from hespas.serve.engine import Engine
+from hespas.serve.engine import Engine, Speculation
 from hespas.serve.load import (
     Arrivals,
     Lengths,
@@ -33,7 +33,6 @@ from hespas.serve.load import (
     in_conversations,
     read_requests,
 )
-from hespas.serve.setup import Speculation
 from hespas.serve.simulation import Entry, Router
 from hespas.serve.step_times import StepFactors
 from hespas.sources.options import NO_MODEL_OPTIONS, ModelOptions

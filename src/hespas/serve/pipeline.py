@@ -11,10 +11,9 @@ from __future__ import annotations
 from bisect import insort
 from heapq import heappop, heappush
 
+from hespas.serve.engine import Setup, StageClock
 from hespas.serve.pool import Work, pool_of, summed
 from hespas.serve.replica import Replica
-from hespas.serve.setup import Setup
-from hespas.serve.stages import StageClock
 
 
 class Pipeline:

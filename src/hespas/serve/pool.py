@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hespas.serve.activity import Activity
+from hespas.serve.engine import Setup
 from hespas.serve.prefixes import Chain, Node, PrefixCache
-from hespas.serve.setup import Setup
 
 
 @dataclass(slots=True, kw_only=True)

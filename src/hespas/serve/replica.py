@@ -11,11 +11,9 @@ from heapq import heappop, heappush
 from math import isqrt
 
 from hespas.errors import ConfigError
-from hespas.serve.engine import BatchLimit, Reserve
+from hespas.serve.engine import BatchLimit, Reserve, Setup, StageClock
 from hespas.serve.pool import Growth, Pool, Prompt, Work, pool_of
 from hespas.serve.prefixes import Node
-from hespas.serve.setup import Setup
-from hespas.serve.stages import StageClock
 from hespas.serve.step_times import NEVER, StepTimes
 
 _MOST_PREEMPTIONS = 1000

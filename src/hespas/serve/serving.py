@@ -34,10 +34,9 @@ from hespas.serve.answer import (
     published_errors,
 )
 from hespas.serve.calibration import compared, read_log
-from hespas.serve.engine import Engine, engine_named
+from hespas.serve.engine import Engine, Setup, engine_named
 from hespas.serve.load import PICOSECONDS, Requests
 from hespas.serve.options import ServeOptions
-from hespas.serve.setup import Setup
 from hespas.serve.simulation import NO_ENTRY, Prefill, ServingPlan
 from hespas.serve.stage_models import ReplicaSteps, stage_models
 from hespas.serve.step_times import StepFactors, interpolated

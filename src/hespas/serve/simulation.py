@@ -15,11 +15,11 @@ import msgspec
 from hespas.base.frozen import frozen
 from hespas.errors import ConfigError
 from hespas.serve.activity import Activity
+from hespas.serve.engine import Setup
 from hespas.serve.load import PICOSECONDS, Requests
 from hespas.serve.pipeline import Pipeline
 from hespas.serve.pool import Work, summed
 from hespas.serve.replica import Replica
-from hespas.serve.setup import Setup
 from hespas.serve.step_times import NEVER
 
 _MOST_AHEAD = 32

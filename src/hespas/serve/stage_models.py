@@ -17,11 +17,9 @@ from hespas.models.figures import state_bytes, windowed_share
 from hespas.models.language import LanguageModel
 from hespas.models.model import PIPE, TYPE_BYTES, MeshAxes
 from hespas.serve.answer import StageRow
-from hespas.serve.engine import Engine
+from hespas.serve.engine import Engine, Setup, layers_of_stages
 from hespas.serve.load import PICOSECONDS
 from hespas.serve.options import ServeOptions
-from hespas.serve.setup import Setup
-from hespas.serve.stages import layers_of_stages
 from hespas.serve.step_times import StepFactors, summed
 from hespas.serve.surface import ServedModel, Surface, Window, settings_of
 from hespas.study.keys import Scalar

@@ -8,9 +8,8 @@ import pytest
 
 from hespas.serve.activity import Activity, mean_batch, working_batch
 from hespas.serve.answer import figures_of
-from hespas.serve.engine import ENGINES, engine_named
+from hespas.serve.engine import ENGINES, Setup, engine_named
 from hespas.serve.load import PICOSECONDS, Lengths, Requests, drawn_requests
-from hespas.serve.setup import Setup
 from hespas.serve.simulation import Prefill, ServingPlan
 from hespas.serve.step_times import StepTimes
 

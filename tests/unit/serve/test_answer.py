@@ -19,10 +19,9 @@ from hespas.serve.answer import (
     load_word,
     sustained_rate,
 )
-from hespas.serve.engine import vllm
+from hespas.serve.engine import Setup, vllm
 from hespas.serve.load import PICOSECONDS, Lengths, Requests, drawn_requests
 from hespas.serve.options import LoadOptions
-from hespas.serve.setup import Setup
 from hespas.serve.simulation import ServingPlan
 from hespas.serve.step_times import StepTimes
 

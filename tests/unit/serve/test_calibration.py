@@ -9,9 +9,8 @@ import pytest
 from hespas.errors import ConfigError
 from hespas.serve.answer import figures_of
 from hespas.serve.calibration import COLUMNS, compared, read_log
-from hespas.serve.engine import engine_named
+from hespas.serve.engine import Setup, engine_named
 from hespas.serve.load import PICOSECONDS, Lengths, drawn_requests
-from hespas.serve.setup import Setup
 from hespas.serve.simulation import ServingPlan
 from hespas.serve.step_times import StepFactors, StepTimes
 

@@ -6,7 +6,7 @@ import pytest
 
 from hespas.errors import ConfigError
 from hespas.serve.answer import Objectives
-from hespas.serve.engine import engine_named
+from hespas.serve.engine import Speculation, engine_named
 from hespas.serve.load import Arrivals
 from hespas.serve.options import (
     EngineOptions,
@@ -15,7 +15,6 @@ from hespas.serve.options import (
     parse_factors,
     parse_objectives,
 )
-from hespas.serve.setup import Speculation
 from hespas.serve.step_times import StepFactors
 
 

@@ -11,9 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hespas.serve.answer import figures_of
-from hespas.serve.engine import ENGINES, BatchLimit, engine_named
+from hespas.serve.engine import ENGINES, BatchLimit, Setup, engine_named
 from hespas.serve.load import Lengths, Requests, drawn_requests, in_conversations
-from hespas.serve.setup import Setup
 from hespas.serve.simulation import Prefill, ServingPlan
 from hespas.serve.step_times import StepTimes, summed
 

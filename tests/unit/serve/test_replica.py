@@ -7,9 +7,8 @@ from dataclasses import replace
 import pytest
 
 from hespas.serve.answer import figures_of
-from hespas.serve.engine import ENGINES, engine_named
+from hespas.serve.engine import ENGINES, Setup, Speculation, engine_named
 from hespas.serve.load import PICOSECONDS, Lengths, Requests, drawn_requests
-from hespas.serve.setup import Setup, Speculation
 from hespas.serve.simulation import Entry, Prefill, ServingPlan
 from hespas.serve.step_times import StepTimes
 

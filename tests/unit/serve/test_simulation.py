@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hespas.errors import ConfigError
-from hespas.serve.engine import ENGINES, Engine, Reserve, engine_named
+from hespas.serve.engine import ENGINES, Engine, Reserve, Setup, engine_named
 from hespas.serve.load import PICOSECONDS, Lengths, Requests, drawn_requests
-from hespas.serve.setup import Setup
 from hespas.serve.simulation import Router, Served, ServingPlan
 from hespas.serve.step_times import StepTimes
 

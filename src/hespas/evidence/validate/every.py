@@ -32,24 +32,29 @@ from hespas.sources.maxtext import PYTHON_VARIABLE
 LOG = logging.getLogger("hespas.evidence.validate")
 
 
-class RowRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A step to predict, compiled, fused or of library kernels.
+@frozen
+class RowOptions:
+    """The method, network model, cache directory and limits.
 
-    ``cpu_limit_s`` is for each of the processes, ``memory_limit_bytes`` for the memory that they
-    write to.
+    None for the method is the best for the row's device, and for the model the system's own.
+    ``cpu_limit_s`` is of each process: the one that compiles, in practice; ``memory_limit_bytes``
+    are of the memory that they write to. ``at_once`` rows are predicted at the same time.
     """
 
-    workload: str
-    options: Mapping[str, str]
-    xla_flags: Mapping[str, str]
-    node: str
-    system: str
-    fidelity: str
-    method: str | None
-    model: str | None
-    cache_dir: str | None
-    cpu_limit_s: float
-    memory_limit_bytes: int
+    method: str | None = None
+    model: Model | None = None
+    cache_dir: str | None = None
+    cpu_limit_s: float = 600.0
+    memory_limit_bytes: int = 16 * 10**9
+    at_once: int = 1
+
+
+class RowRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A step to predict, compiled, fused or of library kernels."""
+
+    row: Row
+    fidelity: Fidelity
+    options: RowOptions
 
 
 class RowAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,23 +84,6 @@ _LIMIT_REASONS = ("predicting takes more than ", "compiling takes more than ")
 """How reasons of limits begin, without and with a compiler."""
 _WALL_PER_CPU = 12.0
 """The wall time allowed per CPU time: shared machines run processes slower."""
-
-
-@frozen
-class RowOptions:
-    """The method, network model, cache directory and limits.
-
-    None for the method is the best for the row's device, and for the model the system's own.
-    ``cpu_limit_s`` is of each process: the one that compiles, in practice. ``at_once`` rows are
-    predicted at the same time.
-    """
-
-    method: str | None = None
-    model: Model | None = None
-    cache_dir: Path | None = None
-    cpu_limit_s: float = 600.0
-    memory_limit_bytes: int = 16 * 10**9
-    at_once: int = 1
 
 
 @frozen
@@ -248,19 +236,9 @@ def _predicted_row(row: Row, answer: RowAnswer, reason: str, cost: _Cost) -> Pre
 
 def _predict_apart(row: Row, options: RowOptions, fidelity: Fidelity) -> RowAnswer:
     """Predict a row in its own process; failures are answers."""
-    request = RowRequest(
-        workload=_absolute(row.workload),
-        options=row.options,
-        xla_flags=row.xla_flags if fidelity is Fidelity.COMPILED else {},
-        node=_absolute(row.node),
-        system=_absolute(row.system),
-        fidelity=fidelity.value,
-        method=options.method,
-        model=None if options.model is None else options.model.value,
-        cache_dir=None if options.cache_dir is None else str(options.cache_dir.resolve()),
-        cpu_limit_s=options.cpu_limit_s,
-        memory_limit_bytes=options.memory_limit_bytes,
-    )
+    paths = {name: _absolute(getattr(row, name)) for name in ("workload", "node", "system")}
+    own = replace(row, **paths, xla_flags=row.xla_flags if fidelity is Fidelity.COMPILED else {})
+    request = RowRequest(row=own, fidelity=fidelity, options=options)
     with scratch_directory("row") as home:
         answer = _ask_worker(request, home, options)
     limit_reason = _LIMIT_REASONS[fidelity is Fidelity.COMPILED]

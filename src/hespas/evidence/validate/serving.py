@@ -180,27 +180,16 @@ class ServedPoint:
     reason: str = ""
 
     @property
-    def tpot_error(self) -> float | None:
-        """Relative error of the predicted time between tokens."""
-        return None if self.tpot_s is None else self.tpot_s / self.point.tpot_s - 1
-
-    @property
-    def ttft_error(self) -> float | None:
-        """Relative error of the predicted time to the first token."""
-        return None if self.ttft_s is None else self.ttft_s / self.point.ttft_s - 1
-
-    @property
-    def throughput_error(self) -> float | None:
-        """Relative error of output tokens per second."""
-        throughput = self.throughput
-        return None if throughput is None else throughput / self.point.throughput - 1
-
-    @property
     def throughput(self) -> float | None:
         """The predicted output tokens a second and device."""
         if self.ttft_s is None or self.tpot_s is None:
             return None
         return _throughput(self.point, self.ttft_s, self.tpot_s)
+
+    def error(self, figure: str) -> float | None:
+        """Return the relative error of ``ttft_s``, ``tpot_s`` or ``throughput``."""
+        predicted = getattr(self, figure)
+        return None if predicted is None else predicted / getattr(self.point, figure) - 1
 
 
 def read_serving_points(file: Path = SERVING_TABLE) -> tuple[ServingPoint, ...]:
@@ -284,11 +273,11 @@ def serving_json(points: Sequence[ServedPoint]) -> dict[str, object]:
             "statistic": served.point.statistic,
             "published_tpot_s": served.point.tpot_s,
             "tpot_s": served.tpot_s,
-            "tpot_error": served.tpot_error,
+            "tpot_error": served.error("tpot_s"),
             "published_ttft_s": served.point.ttft_s,
             "ttft_s": served.ttft_s,
-            "ttft_error": served.ttft_error,
-            "throughput_error": served.throughput_error,
+            "ttft_error": served.error("ttft_s"),
+            "throughput_error": served.error("throughput"),
             "reason": served.reason,
         }
         for served in points
@@ -332,9 +321,9 @@ def serving_points_text(points: Sequence[ServedPoint]) -> str:
             served.point.name,
             format_time(served.point.tpot_s),
             "" if served.tpot_s is None else format_time(served.tpot_s),
-            _percent(served.tpot_error),
+            _percent(served.error("tpot_s")),
             format_time(served.point.ttft_s),
-            _percent(served.ttft_error),
+            _percent(served.error("ttft_s")),
         )
         for served in points
     ]
@@ -365,11 +354,8 @@ def _percent(value: float | None, sign: str = "+") -> str:
     return "" if value is None else f"{100 * value:{sign}.1f} %"
 
 
-_ERRORS: Mapping[str, Callable[[ServedPoint], float | None]] = {
-    "tpot": lambda served: served.tpot_error,
-    "throughput": lambda served: served.throughput_error,
-    "ttft": lambda served: served.ttft_error,
-}
+_ERRORS = {"tpot": "tpot_s", "throughput": "throughput", "ttft": "ttft_s"}
+"""What errors are of, by their names in tables."""
 
 
 def serving_summary(points: Iterable[ServedPoint]) -> list[dict[str, object]]:
@@ -381,7 +367,7 @@ def serving_summary(points: Iterable[ServedPoint]) -> list[dict[str, object]]:
             groups.setdefault(name_of(served.point), []).append(served)
     rows: list[dict[str, object]] = []
     for name, members in groups.items():
-        errors = {f"median_{key}_error": _median(members, error) for key, error in _ERRORS.items()}
+        errors = {f"median_{key}_error": _median(members, of) for key, of in _ERRORS.items()}
         rows.append({"group": name, "points": len(members), **errors})
     return rows
 
@@ -393,8 +379,6 @@ _GROUPS: tuple[Callable[[ServingPoint], str], ...] = (
 )
 
 
-def _median(
-    members: Iterable[ServedPoint], error: Callable[[ServedPoint], float | None]
-) -> float | None:
-    sizes = [abs(value) for member in members if (value := error(member)) is not None]
+def _median(members: Iterable[ServedPoint], figure: str) -> float | None:
+    sizes = [abs(value) for member in members if (value := member.error(figure)) is not None]
     return median(sizes) if sizes else None

@@ -33,7 +33,6 @@ from hespas.prediction.options import (
 )
 from hespas.prediction.result import Prediction
 from hespas.program.slices import COMPILED_SLICES, with_slices
-from hespas.simulate.options import Model
 from hespas.sources.exported import partitioned
 from hespas.sources.function import export_model
 from hespas.sources.options import ModelOptions
@@ -67,10 +66,12 @@ def _answer_with_cost(request: RowRequest, _: Path) -> RowAnswer:
 
 
 def _limit(request: RowRequest) -> None:
-    limit_s = within_inherited(resource.RLIMIT_CPU, round(request.cpu_limit_s))
+    limit_s = within_inherited(resource.RLIMIT_CPU, round(request.options.cpu_limit_s))
     over_s = within_inherited(resource.RLIMIT_CPU, limit_s + _OVER_S)
     resource.setrlimit(resource.RLIMIT_CPU, (limit_s, over_s))
-    memory = request.memory_limit_bytes + stacks_bytes(find_system(request.system).device_count)
+    memory = request.options.memory_limit_bytes + stacks_bytes(
+        find_system(request.row.system).device_count
+    )
     limit_bytes = within_inherited(resource.RLIMIT_DATA, memory)
     resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, limit_bytes))
 
@@ -87,26 +88,26 @@ def stacks_bytes(devices: int) -> int:
 
 def _answer_request(request: RowRequest) -> RowAnswer:
     options = _options(request)
-    if request.fidelity == Fidelity.LIBRARY.value or PIPE in request.options.get("mesh", ""):
+    if request.fidelity is Fidelity.LIBRARY or PIPE in request.row.options.get("mesh", ""):
         options = _row_options(options, request)
         if options.is_pipeline:
             return _answer_of_pipeline(staged.predict_pipeline(options))
         return _answer(composition.predict(options))
     if _is_extended(request):
         answer = _answer(_predict_extended(options, request))
-        is_compiled = request.fidelity == Fidelity.COMPILED.value
+        is_compiled = request.fidelity is Fidelity.COMPILED
         return msgspec.structs.replace(answer, held_by="extended") if is_compiled else answer
     return _answer(_predict(options, request))
 
 
 def _options(request: RowRequest) -> PredictOptions:
-    flags = request.xla_flags
+    flags, how = request.row.xla_flags, request.options
     return PredictOptions(
         program=ProgramOptions(
-            file=Path(request.workload), model=ModelOptions(settings=request.options)
+            file=Path(request.row.workload), model=ModelOptions(settings=request.row.options)
         ),
         compile=CompileChoice(
-            fidelity=Fidelity(request.fidelity),
+            fidelity=request.fidelity,
             options=CompileOptions(
                 recipe=RecipeFlags(file="the recipe", flags=flags, lines=dict.fromkeys(flags, 1))
                 if flags
@@ -114,14 +115,11 @@ def _options(request: RowRequest) -> PredictOptions:
             ),
         ),
         estimate=EstimateOptions(
-            node=request.node,
-            method=request.method,
-            cache_dir=None if request.cache_dir is None else Path(request.cache_dir),
+            node=request.row.node,
+            method=how.method,
+            cache_dir=None if how.cache_dir is None else Path(how.cache_dir),
         ),
-        network=NetworkOptions(
-            system=request.system,
-            model=None if request.model is None else Model(request.model),
-        ),
+        network=NetworkOptions(system=request.row.system, model=how.model),
     )
 
 
@@ -131,23 +129,23 @@ _DCN_DATA = "dcn_data_parallelism"
 
 def _is_extended(request: RowRequest) -> bool:
     """Return whether a row has more equal slices than compiled."""
-    if not request.workload.startswith(_MAXTEXT):
+    if not request.row.workload.startswith(_MAXTEXT):
         return False
-    slices = find_system(request.system).slices
-    dcn_options = {name for name in request.options if name.startswith("dcn_")}
-    is_alike = dcn_options == {_DCN_DATA} and request.options[_DCN_DATA] == str(slices)
+    slices = find_system(request.row.system).slices
+    dcn_options = {name for name in request.row.options if name.startswith("dcn_")}
+    is_alike = dcn_options == {_DCN_DATA} and request.row.options[_DCN_DATA] == str(slices)
     return slices > COMPILED_SLICES and is_alike
 
 
 def _predict_extended(options: PredictOptions, request: RowRequest) -> Prediction:
     """Predict a row from the two-slice program, its collectives extended."""
-    system = find_system(request.system)
-    count, _, part = request.system.partition("x")
+    system = find_system(request.row.system)
+    count, _, part = request.row.system.partition("x")
     two = replace(
         options,
         program=replace(
             options.program,
-            model=ModelOptions(settings={**request.options, _DCN_DATA: str(COMPILED_SLICES)}),
+            model=ModelOptions(settings={**request.row.options, _DCN_DATA: str(COMPILED_SLICES)}),
         ),
         network=replace(options.network, system=f"{COMPILED_SLICES}x{part}"),
     )
@@ -166,7 +164,7 @@ def _row_options(options: PredictOptions, request: RowRequest) -> PredictOptions
 
     The option ``fidelity`` selects the kernels.
     """
-    settings = dict(request.options)
+    settings = dict(request.row.options)
     scan = settings.pop("scan", None)
     mesh = parse_mesh(settings.pop("mesh"))
     model = ModelOptions(
@@ -178,7 +176,7 @@ def _row_options(options: PredictOptions, request: RowRequest) -> PredictOptions
         sequence=_count(settings, "sequence"),
         micro_batch=_count(settings, "micro_batch"),
     )
-    is_of_libraries = request.fidelity == Fidelity.LIBRARY.value
+    is_of_libraries = request.fidelity is Fidelity.LIBRARY
     default_fidelity = Fidelity.LIBRARY if is_of_libraries else Fidelity.AUTO
     fidelity = Fidelity(settings.pop("fidelity", default_fidelity.value))
     layers = settings.pop("stage_layers", None)
@@ -204,10 +202,10 @@ def _count(settings: dict[str, str], name: str) -> int | None:
 
 
 def _predict(options: PredictOptions, request: RowRequest) -> Prediction:
-    if find_model(request.workload) is not None:
+    if find_model(request.row.workload) is not None:
         # As in `hespas validate`: layers written out, and divided before they are compiled.
         program = replace(options.program, model=ModelOptions())
-        source = partitioned(export_model(request.workload, request.options)).content
+        source = partitioned(export_model(request.row.workload, request.row.options)).content
         return composition.predict(replace(options, program=program), source=source)
     return composition.predict(options)
 
