@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from hespas.errors import refuse
 from hespas.models.kernels import FUSED
 from hespas.models.model import check_division
-from hespas.models.runs import Decode, Prefill, Training, has_embedding
+from hespas.models.runs import Decode, Inference, Prefill, Training, has_embedding
 
 if TYPE_CHECKING:
     from hespas.models.architecture import Routing
@@ -35,18 +36,25 @@ def check(model: LanguageModel) -> None:
         case Training():
             _check_training(model, run)
         case Prefill():
-            _check_types(model, run)
-            _check_stage(model, run)
+            _check_inference(model, run)
             _check_pages(run.page_size, run.sequence, "sequence")
         case Decode():
-            _check_types(model, run)
-            _check_stage(model, run)
+            _check_inference(model, run)
             _check_pages(run.page_size, run.context, "context")
             refuse(
                 run.new_tokens > run.context,
                 f"new_tokens = {run.new_tokens} of a context of {run.context}",
                 "context counts the new tokens too; give more",
             )
+
+
+def _refuse_unused(
+    settings: Routing | Training | Inference, name: str, why: str, hint: str = "drop it"
+) -> None:
+    """Raise `ConfigError` for a setting that is not its default, which has no effect."""
+    value = getattr(settings, name)
+    default = next(own.default for own in fields(settings) if own.name == name)
+    refuse(value != default, f"{name} = {value} has no effect: {why}", hint)
 
 
 def _check_experts(model: LanguageModel, routing: Routing) -> None:
@@ -81,21 +89,13 @@ def _check_experts(model: LanguageModel, routing: Routing) -> None:
         f"chosen = {routing.chosen} of experts = {routing.experts}",
         "choose fewer",
     )
-    refuse(
-        routing.exchange_dtype != "same" and (devices == 1 or is_shared),
-        f"exchange_dtype = {routing.exchange_dtype} has no effect: tokens go to no other devices",
-        "drop it, or give the mesh an axis expert",
-    )
-    refuse(
-        routing.dispatcher != "fused" and routing.dropless,
-        f"dispatcher = {routing.dispatcher} has no effect: dropless products sort rows themselves",
-        "drop it, or give dropless=false",
-    )
-    refuse(
-        routing.dispatcher != "fused" and (devices == 1 or is_shared),
-        f"dispatcher = {routing.dispatcher} has no effect: tokens go to no other devices",
-        "drop it, or give the mesh an axis expert",
-    )
+    if routing.dropless:
+        why = "dropless products sort rows themselves"
+        _refuse_unused(routing, "dispatcher", why, "drop it, or give dropless=false")
+    if devices == 1 or is_shared:
+        for name in ("exchange_dtype", "dispatcher"):
+            why = "tokens go to no other devices"
+            _refuse_unused(routing, name, why, "drop it, or give the mesh an axis expert")
     is_loop = isinstance(run, Training) and run.scan
     refuse(
         is_loop and routing.dense_layers >= model.layers,
@@ -210,12 +210,9 @@ def _check_tokens(model: LanguageModel) -> None:
         )
 
 
-def _check_types(model: LanguageModel, run: Prefill | Decode) -> None:
-    refuse(
-        run.expert_dtype != "same" and model.routing is None,
-        f"expert_dtype = {run.expert_dtype} has no effect: there are no experts",
-        "drop it",
-    )
+def _check_inference(model: LanguageModel, run: Inference) -> None:
+    if model.routing is None:
+        _refuse_unused(run, "expert_dtype", "there are no experts")
     precision = model.precision
     refuse(
         run.activation_dtype == "nvfp4"
@@ -223,9 +220,6 @@ def _check_types(model: LanguageModel, run: Prefill | Decode) -> None:
         "activation_dtype = nvfp4 has no effect: no weights are in nvfp4",
         "drop it, or give weight_dtype nvfp4",
     )
-
-
-def _check_stage(model: LanguageModel, run: Prefill | Decode) -> None:
     refuse(
         has_embedding(run) and run.first_layer > 0,
         f"first_layer = {run.first_layer} of what begins with the model's first layer",
@@ -315,23 +309,14 @@ def _check_training(model: LanguageModel, run: Training) -> None:
     _check_mtp(model, run)
     _check_adapters(model, run)
     _check_documents(model, run)
-    refuse(
-        run.expert_product_dtype != "same" and model.routing is None,
-        f"expert_product_dtype = {run.expert_product_dtype} has no effect: the model has no "
-        "experts",
-        "drop it",
-    )
-    refuse(
-        run.expert_kernels != "fused" and not model.has_slow_experts,
-        f"expert_kernels = {run.expert_kernels} has no effect: experts have no biases, and "
-        "activations are not cut off",
-        "drop it",
-    )
-    refuse(
-        run.rotary_kernels != "fused" and not model.rotates_heads,
-        f"rotary_kernels = {run.rotary_kernels} has no effect: heads are not rotated",
-        "drop it: latent attention has a kernel of its own",
-    )
+    if model.routing is None:
+        _refuse_unused(run, "expert_product_dtype", "the model has no experts")
+    if not model.has_slow_experts:
+        why = "experts have no biases, and activations are not cut off"
+        _refuse_unused(run, "expert_kernels", why)
+    if not model.rotates_heads:
+        hint = "drop it: latent attention has a kernel of its own"
+        _refuse_unused(run, "rotary_kernels", "heads are not rotated", hint)
     refuse(run.zero not in range(4), f"zero is {run.zero}", "give 0, 1, 2 or 3")
     refuse(
         run.zero > 0 and run.mesh.size("data") == 1,

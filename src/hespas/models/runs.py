@@ -112,11 +112,11 @@ class Decode(Inference):
 Run = Training | Prefill | Decode
 
 
-def has_embedding(run: Run) -> bool:
+def has_embedding(run: Training | Inference) -> bool:
     """Return whether a step has the embedding."""
     return isinstance(run, Training) or run.stage in {"whole", "first"}
 
 
-def has_head(run: Run) -> bool:
+def has_head(run: Training | Inference) -> bool:
     """Return whether a step has the head."""
     return isinstance(run, Training) or run.stage in {"whole", "last"}
