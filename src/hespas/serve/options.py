@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import field, replace
 from pathlib import Path
 from typing import ClassVar
@@ -50,9 +50,26 @@ NOT_SERVED = frozenset(
     }
 )
 """Options of models and executors that mean nothing here."""
-_PARTS = ("decode", "prompts")
+_PARTS = {"decode": "", "prompts": ""}
 _USUAL_UNITS = {"ttft": "ms", "tpot": "ms", "latency": ""}
-_OBJECTIVES = tuple(_USUAL_UNITS)
+
+
+def _amounts(
+    texts: Iterable[str] | str, usual_units: Mapping[str, str], *, name: str, form: str, unit: str
+) -> dict[str, float]:
+    """Read amounts above 0 by name; ``usual_units`` has the names that there are."""
+    pieces = texts.split(",") if isinstance(texts, str) else texts
+    amounts: dict[str, float] = {}
+    for key, text in parse_pairs(pieces, name=name, form=form).items():
+        if key not in usual_units:
+            raise ConfigError(
+                f"{option(name)} names {key!r}", hint=suggestion(key, tuple(usual_units))
+            )
+        amounts[key] = parse_quantity(text, unit, location=option(name))
+        if amounts[key] <= 0:
+            raise ConfigError(f"{option(name)} {key} is {text}", hint="give more than 0")
+        refuse_bare(text, unit, usual_units[key], subject=f"{option(name)} {key}")
+    return amounts
 
 
 def parse_objectives(texts: Iterable[str] | str) -> Objectives:
@@ -61,17 +78,8 @@ def parse_objectives(texts: Iterable[str] | str) -> Objectives:
     >>> parse_objectives("ttft=500ms,tpot=40ms").ttft_s
     0.5
     """
-    pieces = texts.split(",") if isinstance(texts, str) else texts
-    pairs = parse_pairs(pieces, name="slo", form="ttft=500ms,tpot=40ms")
-    times_s: dict[str, float] = {}
-    for name, text in pairs.items():
-        if name not in _OBJECTIVES:
-            raise ConfigError(f"{option('slo')} names {name!r}", hint=suggestion(name, _OBJECTIVES))
-        times_s[f"{name}_s"] = parse_quantity(text, "s", location=option("slo"))
-        if times_s[f"{name}_s"] <= 0:
-            raise ConfigError(f"{option('slo')} {name} is {text}", hint="give more than 0")
-        refuse_bare(text, "s", _USUAL_UNITS[name], subject=f"{option('slo')} {name}")
-    return Objectives(**times_s)
+    times_s = _amounts(texts, _USUAL_UNITS, name="slo", form="ttft=500ms,tpot=40ms", unit="s")
+    return Objectives(**{f"{name}_s": time_s for name, time_s in times_s.items()})
 
 
 def parse_factors(texts: Iterable[str] | str) -> StepFactors:
@@ -82,17 +90,7 @@ def parse_factors(texts: Iterable[str] | str) -> StepFactors:
     """
     if isinstance(texts, str) and "=" not in texts:
         return read_factors(Path(texts))
-    pieces = texts.split(",") if isinstance(texts, str) else texts
-    factors: dict[str, float] = {}
-    for name, text in parse_pairs(pieces, name="step_factors", form="decode=1.05").items():
-        if name not in _PARTS:
-            raise ConfigError(
-                f"{option('step_factors')} names {name!r}", hint=suggestion(name, _PARTS)
-            )
-        factors[name] = parse_quantity(text, "", location=option("step_factors"))
-        if factors[name] <= 0:
-            raise ConfigError(f"{option('step_factors')} {name} is {text}", hint="give more than 0")
-    return StepFactors(**factors)
+    return StepFactors(**_amounts(texts, _PARTS, name="step_factors", form="decode=1.05", unit=""))
 
 
 @frozen

@@ -12,7 +12,7 @@ always computed; Zheng et al., SGLang, 2024: a radix tree of prefixes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
@@ -119,11 +119,3 @@ class PrefixCache:
             del node.parent.children[node.number]
             node.parent = None
             self.unused_blocks -= node.blocks
-
-    def nodes(self) -> Iterator[Node]:
-        """Yield all segments that are kept."""
-        waiting = list(self._root.children.values())
-        while waiting:
-            node = waiting.pop()
-            yield node
-            waiting += node.children.values()

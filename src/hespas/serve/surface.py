@@ -184,7 +184,6 @@ class Surface:
     times: StepTimes
     most_decoded: int
     memory: CacheMemory
-    capacity_bytes: int | None
     parts: int
     power_w: tuple[tuple[int, float], ...] | None
     idle_w: float
@@ -304,7 +303,6 @@ def surface(
         ),
         most_decoded=halves * max(size.batch for size in decoded),
         memory=replace(memory, workspace_bytes=halves * memory.workspace_bytes),
-        capacity_bytes=next(iter(reports.values())).memory_capacity_bytes,
         parts=parts,
         power_w=tuple(sorted(power_w.items())) or None,
         idle_w=_idle_w(next(iter(reports.values())).energy),

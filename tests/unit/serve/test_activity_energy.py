@@ -21,7 +21,6 @@ SURFACE = Surface(
         kv_bytes_beyond=0.0,
         state_bytes=0,
     ),
-    capacity_bytes=None,
     parts=1,
     power_w=((1, 300.0), (101, 500.0), (1000, 700.0)),
     idle_w=100.0,

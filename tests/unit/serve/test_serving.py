@@ -147,7 +147,6 @@ class _Seen(Surfaces):
             times=times,
             most_decoded=256,
             memory=memory,
-            capacity_bytes=80 * 10**9,
             parts=1,
             power_w=None,
             idle_w=0.0,
