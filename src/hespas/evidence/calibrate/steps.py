@@ -10,6 +10,7 @@ from dataclasses import field, replace
 from pathlib import Path
 from typing import Protocol
 
+from hespas.base.fields import overridden
 from hespas.base.frozen import frozen
 from hespas.base.units import format_time
 from hespas.errors import MeasurementError
@@ -25,13 +26,7 @@ from hespas.hardware.device import Device, at_fastest
 from hespas.hardware.system import System
 from hespas.prediction import composition
 from hespas.prediction.composition import Prepared
-from hespas.prediction.options import (
-    AS_GIVEN,
-    EstimateOptions,
-    NetworkOptions,
-    PredictOptions,
-    ProgramOptions,
-)
+from hespas.prediction.options import AS_GIVEN, PredictOptions
 from hespas.price.cache import MemoryStore
 from hespas.price.kernel import runs_in_graphs
 from hespas.price.measured import Measured, make
@@ -164,7 +159,7 @@ def calibrated(base: Measured, device: Device) -> Measured:
 
 def at_clock_of(estimator: Measured, program: Program) -> Measured:
     """Return a program's estimator at its sustained clock."""
-    options = PredictOptions(compile=AS_GIVEN, estimate=EstimateOptions(node=estimator.device))
+    options = overridden(PredictOptions(compile=AS_GIVEN), {"node": estimator.device})
     prepared = composition.divide(program, options)
     priced = composition.price(prepared, options, store=MemoryStore(), estimator=estimator)
     return estimator if priced.sustained is None else estimator.at_clock(priced.sustained.clock)
@@ -212,9 +207,8 @@ class PipelineSteps:
 
         Types of unknown rate count as the fastest.
         """
-        options = PredictOptions(
-            estimate=EstimateOptions(node=at_fastest(device), method="roofline")
-        )
+        fastest = {"node": at_fastest(device), "method": "roofline"}
+        options = overridden(PredictOptions(), fastest)
         estimates = composition.price(self._prepared(workload), options, store=MemoryStore())
         return estimates.total.without_launches_s
 
@@ -223,11 +217,8 @@ class PipelineSteps:
         return self._prepared(workload).graph.program.is_scheduled
 
     def _options(self, workload: Workload) -> PredictOptions:
-        return PredictOptions(
-            program=ProgramOptions(file=workload.file, kernels=workload.kernels),
-            estimate=EstimateOptions(node=self.node),
-            network=NetworkOptions(system=self.system),
-        )
+        given = {"file": workload.file, "kernels": workload.kernels}
+        return overridden(PredictOptions(), {**given, "node": self.node, "system": self.system})
 
     def _prepared(self, workload: Workload) -> Prepared:
         if workload not in self.prepared:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import field, replace
 from pathlib import Path
 
+from hespas.base.fields import overridden
 from hespas.base.frozen import frozen
 from hespas.base.suggest import suggestion
 from hespas.base.units import format_time
@@ -17,14 +18,7 @@ from hespas.hardware.presets import load_device
 from hespas.hardware.sized import find_system
 from hespas.models.catalogue import find_model, names
 from hespas.prediction import composition
-from hespas.prediction.options import (
-    CompileChoice,
-    EstimateOptions,
-    Fidelity,
-    NetworkOptions,
-    PredictOptions,
-    ProgramOptions,
-)
+from hespas.prediction.options import Fidelity, PredictOptions
 from hespas.prediction.result import Prediction
 from hespas.price.cache import MemoryStore
 from hespas.price.methods import DeviceUse, EstimatorSpec, method_named
@@ -139,12 +133,9 @@ def _check_far(step: MeasuredStep, predicted_s: float, location: str) -> None:
 def _predictions(
     step: MeasuredStep, sources: Sources, method: str, model: Model | None
 ) -> dict[str, Prediction]:
-    options = PredictOptions(
-        program=ProgramOptions(file=Path(step.workload)),
-        compile=CompileChoice(fidelity=Fidelity.COMPILED),
-        estimate=EstimateOptions(node=step.node, cache_dir=sources.cache_dir),
-        network=NetworkOptions(system=step.system, model=model),
-    )
+    changes = {"file": step.workload, "node": step.node, "system": step.system, "model": model}
+    changes |= {"fidelity": Fidelity.COMPILED, "cache_dir": sources.cache_dir}
+    options = overridden(PredictOptions(), changes)
     prepared = composition.prepare(options, source=sources.source(step))
 
     def predicted_by(name: str) -> Prediction:

@@ -14,19 +14,17 @@ from pathlib import Path
 from statistics import median
 from typing import cast
 
+from hespas.base.fields import overridden
 from hespas.base.frozen import frozen
 from hespas.base.table import Line, read_table
 from hespas.base.units import format_time
 from hespas.errors import HespasError, MeasurementError
 from hespas.hardware.presets import PRESETS_DIRECTORY
-from hespas.models.model import parse_mesh
 from hespas.serve.answer import Latency
 from hespas.serve.engine import ENGINES
-from hespas.serve.options import EngineOptions, LoadOptions, ServeOptions
+from hespas.serve.options import ServeOptions
 from hespas.serve.serving import serving
 from hespas.serve.surface import Surfaces
-from hespas.sources.options import ModelOptions
-from hespas.study.executor import ExecutorOptions
 
 SERVING_TABLE = PRESETS_DIRECTORY / "published" / "serving_points.csv"
 _NEEDED = (
@@ -146,22 +144,20 @@ class ServingPoint:
             settings["cache_dtype"] = "f8"
         if self.experts > 1:
             settings["expert_axes"] = "tp"
-        return ServeOptions(
-            model_name=self.model,
-            cluster=f"{self.tensor}x{self.hardware}",
-            load=LoadOptions(
-                concurrency=self.concurrency,
-                isl=isl,
-                osl=osl,
-                length_spread=spread,
-                requests=_ROUNDS[self.client] * self.concurrency,
-            ),
-            engine=EngineOptions(
-                engine=self.engine, max_batched_tokens=budget, plan_ahead=self.plans_ahead
-            ),
-            model=ModelOptions(mesh=parse_mesh(f"tp={self.tensor}"), settings=settings),
-            executor=ExecutorOptions(),
-        )
+        changes = {
+            "concurrency": self.concurrency,
+            "isl": isl,
+            "osl": osl,
+            "length_spread": spread,
+            "requests": _ROUNDS[self.client] * self.concurrency,
+            "engine": self.engine,
+            "max_batched_tokens": budget,
+            "plan_ahead": self.plans_ahead,
+            "mesh": f"tp={self.tensor}",
+            "settings": settings,
+        }
+        cluster = f"{self.tensor}x{self.hardware}"
+        return overridden(ServeOptions(model_name=self.model, cluster=cluster), changes)
 
 
 def _throughput(point: ServingPoint, ttft_s: float, tpot_s: float) -> float:

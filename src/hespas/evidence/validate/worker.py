@@ -11,36 +11,24 @@ from pathlib import Path
 
 import msgspec
 
+from hespas.base.fields import overridden
 from hespas.base.process import within_inherited
 from hespas.base.question import serve
-from hespas.compile.options import CompileOptions
 from hespas.compile.recipe import RecipeFlags
 from hespas.errors import HespasError, spelled
 from hespas.evidence.validate.every import RowAnswer, RowRequest
 from hespas.hardware.sized import find_system
 from hespas.models.catalogue import find_model
-from hespas.models.model import PIPE, parse_mesh
+from hespas.models.model import PIPE
 from hespas.prediction import composition, loading, staged
 from hespas.prediction.answer import PipelinePrediction
 from hespas.prediction.figures.step import run_report
-from hespas.prediction.options import (
-    CompileChoice,
-    EstimateOptions,
-    Fidelity,
-    NetworkOptions,
-    PredictOptions,
-    ProgramOptions,
-)
+from hespas.prediction.options import CompileChoice, Fidelity, PredictOptions
 from hespas.prediction.result import Prediction
 from hespas.program.slices import COMPILED_SLICES, with_slices
 from hespas.sources.exported import partitioned
 from hespas.sources.function import export_model
 from hespas.sources.options import ModelOptions
-from hespas.tasks.pipelining.options import (
-    PipelineOptions,
-    parse_overlaps,
-    parse_stage_layers,
-)
 from hespas.xla.cpu import use_cpu
 
 _KIB = 1024
@@ -101,26 +89,21 @@ def _answer_request(request: RowRequest) -> RowAnswer:
 
 
 def _options(request: RowRequest) -> PredictOptions:
-    flags, how = request.row.xla_flags, request.options
-    return PredictOptions(
-        program=ProgramOptions(
-            file=Path(request.row.workload), model=ModelOptions(settings=request.row.options)
-        ),
-        compile=CompileChoice(
-            fidelity=request.fidelity,
-            options=CompileOptions(
-                recipe=RecipeFlags(file="the recipe", flags=flags, lines=dict.fromkeys(flags, 1))
-                if flags
-                else None
-            ),
-        ),
-        estimate=EstimateOptions(
-            node=request.row.node,
-            method=how.method,
-            cache_dir=None if how.cache_dir is None else Path(how.cache_dir),
-        ),
-        network=NetworkOptions(system=request.row.system, model=how.model),
-    )
+    row, how = request.row, request.options
+    flags = row.xla_flags
+    recipe = RecipeFlags(file="the recipe", flags=flags, lines=dict.fromkeys(flags, 1))
+    changes = {
+        "file": row.workload,
+        "settings": row.options,
+        "fidelity": request.fidelity,
+        "recipe": recipe if flags else None,
+        "node": row.node,
+        "method": how.method,
+        "cache_dir": how.cache_dir,
+        "system": row.system,
+        "model": how.model,
+    }
+    return overridden(PredictOptions(), changes)
 
 
 _MAXTEXT = "maxtext:"
@@ -159,46 +142,34 @@ def _predict_extended(options: PredictOptions, request: RowRequest) -> Predictio
     return composition.predict(replace(options, compile=CompileChoice()), program=program)
 
 
+_OPTIONS = frozenset(
+    {
+        *("mesh", "remat", "software", "scan", "global_batch", "sequence", "micro_batch"),
+        *("fidelity", "stage_layers", "cuda_graphs", "schedule", "overlap"),
+    }
+)
+"""What a row gives beside settings of its model."""
+_YES_NO = {"true": True, "false": False}
+
+
 def _row_options(options: PredictOptions, request: RowRequest) -> PredictOptions:
     """Return a row's options of its model and any pipeline.
 
     The option ``fidelity`` selects the kernels.
     """
-    settings = dict(request.row.options)
-    scan = settings.pop("scan", None)
-    mesh = parse_mesh(settings.pop("mesh"))
-    model = ModelOptions(
-        mesh=mesh,
-        remat=settings.pop("remat", None),
-        software=settings.pop("software", None),
-        scan=None if scan is None else scan == "true",
-        global_batch=_count(settings, "global_batch"),
-        sequence=_count(settings, "sequence"),
-        micro_batch=_count(settings, "micro_batch"),
-    )
+    given, settings = dict[str, object](), dict[str, str]()
+    for name, text in request.row.options.items():
+        if name not in _OPTIONS:
+            settings[name] = text
+        else:
+            given[name] = int(text) if text.isdecimal() else _YES_NO.get(text, text)
     is_of_libraries = request.fidelity is Fidelity.LIBRARY
-    default_fidelity = Fidelity.LIBRARY if is_of_libraries else Fidelity.AUTO
-    fidelity = Fidelity(settings.pop("fidelity", default_fidelity.value))
-    layers = settings.pop("stage_layers", None)
-    by_graphs = settings.pop("cuda_graphs", "false") == "true"
-    stages = PipelineOptions(
-        schedule=settings.pop("schedule", None),
-        stage_layers=None if layers is None else parse_stage_layers(layers),
-        overlap=parse_overlaps(filter(None, [settings.pop("overlap", "")])),
-        ignore_memory=is_of_libraries and PIPE in mesh.names,
-    )
-    return replace(
-        options,
-        program=replace(options.program, model=replace(model, settings=settings)),
-        estimate=replace(options.estimate, cuda_graphs=by_graphs),
-        compile=CompileChoice(fidelity=fidelity),
-        pipeline=stages,
-    )
-
-
-def _count(settings: dict[str, str], name: str) -> int | None:
-    text = settings.pop(name, None)
-    return None if text is None else int(text)
+    fidelity = Fidelity.LIBRARY if is_of_libraries else Fidelity.AUTO
+    own = replace(options, compile=CompileChoice(fidelity=fidelity))
+    own = overridden(own, {**given, "settings": settings})
+    mesh = own.program.model.mesh
+    ignores_memory = is_of_libraries and mesh is not None and PIPE in mesh.names
+    return overridden(own, {"ignore_memory": ignores_memory})
 
 
 def _predict(options: PredictOptions, request: RowRequest) -> Prediction:
