@@ -59,20 +59,18 @@ class Style:
     ``gated`` layers multiply the activation by a second product. Positions are learned for
     ``learned_positions`` tokens, slopes of scores (``alibi``), or rotary, of the first
     ``rotary_size`` numbers of a head, all where that is 0. Where attention is not ``before_mlp``
-    both take the same rows, with the same norm or one each. Of each ``global_every`` layers the
-    last sees all earlier tokens, the others the last ``window``. ``score_cap`` and ``logit_cap``
-    bound scores and logits by a hyperbolic tangent, 0 for none. Queries are multiplied by
+    both take the same rows, with the same norm or one each. ``score_cap`` and ``logit_cap`` bound
+    scores and logits by a hyperbolic tangent, 0 for none. Queries are multiplied by
     ``query_scale``, or where that is 0 by the inverse root of their length. With ``sinks`` each
     head has a score of its own in the sum of exponentials; with an ``output_gate`` a second product
     of the row multiplies what attention makes. Each layer has an input of ``layer_input`` numbers
     of its own, from a table of ``input_vocabulary`` tokens and a product of the first layer's
-    input, unless that is 0. Tokens of training are looked up by a product with a
-    ``one_hot`` matrix. Norms without ``norm_weights`` multiply nothing; ``norms_embedding`` adds
-    one before the first layer. Queries, keys and values are cut off at ``clip``, unless that is 0.
-    Norms of heads come after rotation where both are asked for; after it alone, they have no
-    weights. Batches may have several ``documents`` in a sequence, which unfused attention keeps
-    apart, in the type that is computed in, dividing by sums of exponentials behind its products, as
-    MaxText does.
+    input, unless that is 0. Tokens of training are looked up by a product with a ``one_hot``
+    matrix. Norms without ``norm_weights`` multiply nothing; ``norms_embedding`` adds one before the
+    first layer. Queries, keys and values are cut off at ``clip``, unless that is 0. Norms of heads
+    come after rotation where both are asked for; after it alone, they have no weights. Batches may
+    have several ``documents`` in a sequence, which unfused attention keeps apart, in the type that
+    is computed in, dividing by sums of exponentials behind its products, as MaxText does.
     """
 
     IS_FIXED: ClassVar[bool] = True
@@ -102,8 +100,6 @@ class Style:
     alibi: bool = False
     rotary_size: int = 0
     rotary_scaling: RotaryScaling | None = None
-    window: int = 0
-    global_every: int = 1
     score_cap: float = 0.0
     logit_cap: float = 0.0
     query_scale: float = 0.0

@@ -37,7 +37,7 @@ class LanguageModel:
     """A decoder and how it is run.
 
     Parts that it lacks are None. ``pattern`` are the kinds of its layers, in order and again from
-    the front; without one they are alike but for windows and dense layers.
+    the front; without one they are alike but for dense layers.
     """
 
     sizes_of_layers: Sizes
@@ -200,7 +200,7 @@ class LanguageModel:
             kinds = tuple(islice(cycle(self.pattern), first, until))
         else:
             dense = until if self.routing is None else self.routing.dense_layers
-            kinds = _kinds(until, self.style.window, self.style.global_every, dense)[first:]
+            kinds = _kinds(until, dense)[first:]
         tokens = self.training.document_length
         return _within_documents(kinds, tokens) if tokens else kinds
 
@@ -519,14 +519,8 @@ def _own_sizes(part: Latent | Routing | StateSpace | Delta) -> dict[str, int]:
 
 
 @cache
-def _kinds(layers: int, window: int, global_every: int, dense: int) -> tuple[LayerKind, ...]:
-    return shared_kinds(
-        LayerKind(
-            window=window if (index + 1) % global_every else 0,
-            is_routed=index >= dense,
-        )
-        for index in range(layers)
-    )
+def _kinds(layers: int, dense: int) -> tuple[LayerKind, ...]:
+    return shared_kinds(LayerKind(is_routed=index >= dense) for index in range(layers))
 
 
 def shared_kinds(kinds: Iterable[LayerKind]) -> tuple[LayerKind, ...]:

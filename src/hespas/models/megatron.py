@@ -16,7 +16,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from hespas.base.files import change_of
 from hespas.base.frozen import frozen
@@ -145,7 +144,9 @@ def _model(fields: Fields) -> LanguageModel:
     if latent is not None:
         head = fields.size("qk_head_dim", default=128)
         sizes = replace(sizes, kv_heads=sizes.heads, head_size=head)
-    kinds = _kinds(fields, sizes.layers, routing is not None)
+    kinds, window = _kinds(fields, sizes.layers, routing is not None), _window(fields)
+    if window:
+        kinds = tuple(replace(kind, window=window) for kind in kinds or (LayerKind(),))
     rank, modules = _adapters(fields)
     return LanguageModel(
         sizes_of_layers=sizes,
@@ -242,7 +243,6 @@ def _style(fields: Fields, sizes: Sizes, *, is_latent: bool) -> Style:
         activation = "relu_squared"
     tied = not fields.flag("untie_embeddings_and_output_weights")
     rotary = fields.number("rotary_percent", default=1.0)
-    window = fields.given("window_size")
     return Style(
         norm="rms" if norm == "RMSNorm" else "layer",
         epsilon=fields.number("norm_epsilon", "layernorm_epsilon", default=1e-5),
@@ -254,12 +254,12 @@ def _style(fields: Fields, sizes: Sizes, *, is_latent: bool) -> Style:
         tied=fields.flag("share_embeddings_and_output_weights", default=tied),
         learned_positions=fields.size("seq_length", default=4096) if learned else 0,
         rotary_size=0 if rotary == 1.0 else int(rotary * sizes.head_size),
-        window=_window(window, fields),
     )
 
 
-def _window(text: Any, fields: Fields) -> int:
+def _window(fields: Fields) -> int:
     """Return the tokens that a layer sees, 0 for all."""
+    text = fields.given("window_size")
     if text is None:
         return 0
     numbers = re.findall(r"-?\d+", str(text))

@@ -57,6 +57,16 @@ def test_the_model_is_the_one_that_its_configuration_describes(tmp_path: Path) -
     assert parameters(found) == parameters(shipped)
 
 
+@pytest.mark.parametrize(("more", "window"), [("", 0), ("--window-size 1023,0", 1024)])
+@pytest.mark.parametrize("experts", ["", EXPERTS])
+def test_layers_see_a_window_of_tokens(
+    tmp_path: Path, more: str, window: int, experts: str
+) -> None:
+    kinds = llama(tmp_path, more, experts).model.kinds
+    assert {kind.window for kind in kinds} == {window}
+    assert len(kinds) == 32
+
+
 def test_the_layout_has_what_the_arguments_say(tmp_path: Path) -> None:
     layout = llama(tmp_path).layout
     assert (layout.tensor, layout.stages, layout.chunks) == (2, 2, 4)
