@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import field, replace
 from pathlib import Path
-from typing import Protocol
 
 from hespas.base.fields import overridden
 from hespas.base.frozen import frozen
@@ -48,22 +47,6 @@ class Workload:
     kernels: Path | None = None
 
 
-class StepModel(Protocol):
-    """The predictions of hespas for a workload's step."""
-
-    def step_s(self, workload: Workload, device: Device) -> float:
-        """Return a step's time on a device, communication included."""
-        ...
-
-    def floor_s(self, workload: Workload, device: Device) -> float:
-        """Return the time of its operations at the device's peaks."""
-        ...
-
-    def is_compiled(self, workload: Workload) -> bool:
-        """Return whether the program's operations are kernels."""
-        ...
-
-
 @frozen
 class _Step:
     workload: Workload
@@ -76,7 +59,7 @@ class _Step:
         return Case(label=self.workload.file.name, location=self.location, measured_s=self.time_s)
 
 
-def step_group(path: Path, model: StepModel, device: Device) -> Group:
+def step_group(path: Path, model: PipelineSteps, device: Device) -> Group:
     """Return the steps of a file, as one group.
 
     Workloads, and kernels in a column of their own, are paths relative to the CSV. Raises
@@ -104,7 +87,7 @@ def step_group(path: Path, model: StepModel, device: Device) -> Group:
     )
 
 
-def _check(step: _Step, model: StepModel, device: Device) -> None:
+def _check(step: _Step, model: PipelineSteps, device: Device) -> None:
     floor_s = model.floor_s(step.workload, device)
     if not model.is_compiled(step.workload) and step.time_s < floor_s:
         raise MeasurementError(
@@ -128,7 +111,7 @@ def _check(step: _Step, model: StepModel, device: Device) -> None:
         )
 
 
-def _method_notes(steps: list[_Step], model: StepModel) -> list[str]:
+def _method_notes(steps: list[_Step], model: PipelineSteps) -> list[str]:
     return [
         f"{step.location}: {step.case.label} is not compiled: hespas run prices it by the "
         "roofline, which knows no calibration, unless --method measured is given"

@@ -1,24 +1,28 @@
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 import pytest
 
+from hespas.base.frozen import frozen
 from hespas.errors import ConfigError, MeasurementError
 from hespas.evidence.calibrate.factors import fit_factors
 from hespas.evidence.calibrate.samples import FactorFit
-from hespas.evidence.calibrate.steps import Workload, step_group
+from hespas.evidence.calibrate.steps import PipelineSteps, Workload, step_group
 from hespas.hardware.device import Device
 from hespas.hardware.presets import load_device
+from hespas.hardware.system import System
 
 DEVICE = load_device("H100_80GB")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Steps:
+@frozen
+class Steps(PipelineSteps):
     """40 ms that the factor scales beside 5 ms that it doesn't."""
 
+    node: Device = DEVICE
+    system: System | None = None
     compiled: bool = True
     peaks_s: float = 0.020
     seen: list[Workload] = field(default_factory=list[Workload])
