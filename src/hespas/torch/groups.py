@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_leaves
 
 from hespas.errors import UnsupportedError
 from hespas.program.recorded import CollectiveCall
-from hespas.torch.host import DeviceValues, named_arguments
+from hespas.torch.host import DeviceValues, named_arguments, written_arguments
 from hespas.torch.streams import Streams
 
 NAMESPACES = ("c10d", "_c10d_functional")
@@ -68,6 +68,7 @@ _FACTORS = {
     dist.ReduceOp.MAX: lambda ranks: 1,
 }
 """By what a reduction over ranks with equal values multiplies them."""
+_NAMED_FACTORS = {str(op).rpartition(".")[2].lower(): factor for op, factor in _FACTORS.items()}
 _GATHERS = ("all_gather", "all_gather_into_tensor", "all_gather_single")
 _SPLITS = ("input_split_sizes", "output_split_sizes")
 _PEERS = ("dst", "src")
@@ -135,7 +136,8 @@ class Groups:
         """Call an operation of a process group, and record it."""
         name = func.__name__.split(".")[0]
         if name == _WAIT:
-            result = func(*args, **kwargs)
+            # On GPUs it returns the tensor, and without data a new one.
+            result = torch.ops.aten.alias.default(args[0])
             record = self.streams.tape.held(args[0])
             event = None if record is None else self._pending.pop(record.number, None)
             if event is not None:
@@ -150,7 +152,7 @@ class Groups:
             )
         result = func(*args, **kwargs)
         given = named_arguments(func, args, kwargs)
-        is_functional = func.namespace != "c10d"
+        is_functional = _is_functional(func)
         tensors = _cuda_tensors((given, result))
         if not tensors and kind != "barrier":
             # Of the host: another library's, beside the step.
@@ -280,8 +282,34 @@ class Groups:
 
 def received(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
     """Return what a collective writes: its outputs, or else all of its tensors."""
+    if _is_functional(func):
+        return written_arguments(func, args, kwargs)
     given = named_arguments(func, args, kwargs)
     return [given[name] for name in _OUTPUTS if name in given] or list(given.values())
+
+
+def follow_functional(
+    values: DeviceValues, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
+) -> None:
+    """Note what is known of a functional collective's result, as `follow_values` does."""
+    if not _is_functional(func) or not isinstance(result, torch.Tensor):
+        return
+    known = values.known(args[0])
+    if known is None:
+        return
+    given = named_arguments(func, args, kwargs)
+    match _KINDS.get(func.__name__.split(".")[0]):
+        case "all_reduce" if given["reduce_op"] in _NAMED_FACTORS:
+            ranks = _group_of(given).size()
+            values.scale(result, known, _NAMED_FACTORS[given["reduce_op"]](ranks))
+        case "all_gather":
+            values.repeat(result, known)
+        case _:
+            pass
+
+
+def _is_functional(func: Any) -> bool:
+    return func.namespace == "_c10d_functional"
 
 
 def follow_values(values: DeviceValues) -> None:

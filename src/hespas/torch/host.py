@@ -26,9 +26,17 @@ _CONSTANT = frozenset(
         _aten.ones.default,
         _aten.zeros.default,
         _aten.full.default,
+        _aten.new_ones.default,
+        _aten.new_zeros.default,
+        _aten.new_full.default,
+        _aten.arange.default,
+        _aten.arange.start,
+        _aten.arange.start_step,
     }
 )
 """Operations whose result no data decides."""
+_UNREAD = ("empty", "new_empty", "set_")
+"""Operations whose results have other data than their operands, or none."""
 _OF_FINITE = {
     _aten.isnan.default: False,
     _aten.isinf.default: False,
@@ -137,8 +145,8 @@ class DeviceValues:
         """Return whether the values that are known decide an operation's result."""
         inputs = [self.of(tensor) for tensor in tensors_in((args, kwargs))]
         if func in _CONSTANT:
-            return _elements(inputs[0].shape if inputs else args[0]) <= _MOST_ELEMENTS
-        if torch.Tag.nondeterministic_seeded in func.tags or "empty" in func.__name__:
+            return _factory_elements(func, args, kwargs) <= _MOST_ELEMENTS
+        if torch.Tag.nondeterministic_seeded in func.tags or func.__name__.startswith(_UNREAD):
             return False
         return bool(inputs) and all(map(_has_data, inputs))
 
@@ -170,10 +178,27 @@ class DeviceValues:
         if not isinstance(tensor, FakeTensor):
             return tensor
         value = self._values.get(tensor.untyped_storage())
-        if value is None or value.dtype != tensor.dtype:
+        if value is None:
             return tensor
         with unset_fake_temporarily():
-            return value.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+            # A view may have another type than what was written.
+            return torch.empty(0, dtype=tensor.dtype).set_(
+                value.untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride()
+            )
+
+
+def copy_data() -> None:
+    """Let ``copy.deepcopy`` copy tensors with data, also while torch compiles."""
+    original = torch.Tensor.__deepcopy__
+
+    def copied(tensor: Any, memo: dict[int, Any]) -> Any:
+        is_plain = type(tensor).__torch_dispatch__ is torch.Tensor.__torch_dispatch__
+        if not is_plain or tensor.device.type != "cpu":
+            return original(tensor, memo)
+        with unset_fake_temporarily():
+            return original(tensor, memo)
+
+    torch.Tensor.__deepcopy__ = copied
 
 
 def _of_finite(func: Any, args: Sequence[Any]) -> bool | None:
@@ -216,7 +241,7 @@ def tensors_in(values: Any) -> Iterator[torch.Tensor]:
 def _factory_elements(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
     """Return how many elements a factory operation makes, at least 1."""
     given = named_arguments(func, args, kwargs)
-    size = given.get("size")
+    size = given.get("size", getattr(given.get("self"), "shape", None))
     if isinstance(size, list | tuple):
         return _elements(size)
     return int(given.get("end", given.get("steps", given.get("n", 1))) or 1)

@@ -31,16 +31,29 @@ class BlockMasks:
 
     def install(self) -> None:
         """Let ``create_block_mask`` note what it makes, also where it is compiled."""
-        original = flex.create_block_mask
+        original, compiled = flex.create_block_mask, torch.compile
+        flex.create_block_mask = create = self._noting(original)
+
+        @wraps(compiled)
+        def compiling(model: Any = None, *arguments: Any, **options: Any) -> Any:
+            if model is not create:
+                return compiled(model, *arguments, **options)
+            # In one graph, no part of it may run uncompiled.
+            return self._noting(compiled(original, *arguments, **options))
+
+        torch.compile = compiling
+
+    def _noting(self, create: Any) -> Any:
+        """Return a function that makes a mask and notes it."""
         note = torch.compiler.disable(self._note)
 
-        @wraps(original)
-        def create(*arguments: Any, **options: Any) -> Any:
-            mask = original(*arguments, **options)
+        @wraps(create)
+        def created(*arguments: Any, **options: Any) -> Any:
+            mask = create(*arguments, **options)
             note(mask)
             return mask
 
-        flex.create_block_mask = create
+        return created
 
     def share_of(self, tensors: Iterable[Any]) -> float | None:
         """Return the share that the mask with one of these indices leaves; None if not known."""

@@ -17,6 +17,7 @@ from torch._higher_order_ops.flex_attention import (
     sdpa_dense,
     sdpa_dense_backward,
 )
+from torch._higher_order_ops.wrap import inductor_compiled_code, inductor_compiled_code_impl
 from torch._prims.rng_prims import (
     run_and_save_rng_state,
     run_dtensor_rng_op,
@@ -34,7 +35,7 @@ from torch.utils._pytree import tree_map
 
 from hespas.errors import UnsupportedError
 from hespas.program.recorded import HostWait, Operation
-from hespas.torch.groups import NAMESPACES, Groups, received
+from hespas.torch.groups import NAMESPACES, Groups, follow_functional, received
 from hespas.torch.host import DeviceValues, tensors_in, written_arguments
 from hespas.torch.places import Places, user_frame
 from hespas.torch.script import NO_DATA
@@ -67,12 +68,14 @@ _DENSE = {
     flex_attention_backward: sdpa_dense_backward,
 }
 """What torch runs where FlexAttention is not compiled: products, with all scores in memory."""
-_RANDOM = {
+_CALLING = {
+    inductor_compiled_code: inductor_compiled_code_impl,
     run_and_save_rng_state: run_and_save_rng_state.py_kernels[DispatchKey.BackendSelect],
     run_with_rng_state: lambda state, called, *args, **kwargs: called(*args, **kwargs),
     run_dtensor_rng_op: lambda start, end, called, *args, **kwargs: called(*args, **kwargs),
 }
-"""What calls operations with random numbers: compiled code twice, and a DTensor for its part."""
+"""What calls others: compiled code in one piece, and operations with random numbers, of compiled
+code that runs twice and of a DTensor for its part."""
 _MASKS = (torch.bool, torch.uint8)
 _NOT_OF_DEVICE = ("prim", "profiler", "prims")
 
@@ -116,9 +119,9 @@ class Recorder(TorchDispatchMode):
         """Call an operator that takes functions; FlexAttention, uncompiled, computes all pairs."""
         if self.paused or is_compiling():
             return func(*args, **kwargs)
-        if func in _RANDOM:
+        if func in _CALLING:
             with self:
-                return _RANDOM[func](*args, **kwargs)
+                return _CALLING[func](*args, **kwargs)
         dense = _DENSE.get(func)
         if dense is None:
             raise UnsupportedError(
@@ -145,21 +148,38 @@ class Recorder(TorchDispatchMode):
         if func is _aten._local_scalar_dense.default:
             return self._value(args[0])
         if func.namespace in NAMESPACES:
-            self._values.forget(received(func, args, kwargs))
-            return self._groups.call(func, args, kwargs)
+            return self._message(func, args, kwargs)
+        return self._computed(func, args, kwargs)
+
+    def _computed(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
+        """Call an operation that computes, and record it."""
         try:
             result = _shaped(func, args, kwargs)
         except (DataDependentOutputException, DynamicOutputShapeException) as error:
             return self._of_known_shape(func, args, kwargs, error)
         except NotImplementedError as error:
+            return self._of_parts(func, args, kwargs, error)
+        self._values.note(func, args, kwargs, result)
+        self._record(func, args, kwargs, result)
+        return result
+
+    def _of_parts(self, func: Any, args: Any, kwargs: Mapping[str, Any], error: Exception) -> Any:
+        """Return the result of the operations that one without shapes calls, if it does."""
+        if not _is_composed(func):
             raise UnsupportedError(
                 f"torch does not know the shapes of {operation_name(func)} without a GPU",
                 location=self._places.line(),
                 hint="leave it out of the step, or register its shapes with "
                 "torch.library.register_fake",
             ) from error
-        self._values.note(func, args, kwargs, result)
-        self._record(func, args, kwargs, result)
+        with self:
+            return _composed(func, args, kwargs)
+
+    def _message(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
+        """Call an operation of a process group, and note what its result is known to be."""
+        self._values.forget(received(func, args, kwargs))
+        result = self._groups.call(func, args, kwargs)
+        follow_functional(self._values, func, args, kwargs, result)
         return result
 
     def _of_known_shape(
@@ -376,7 +396,8 @@ _SCALE = 65536.0
 def _value_of_library(tensor: torch.Tensor) -> tuple[float | bool, str] | None:
     """Return what a library reads, and its reason; None if the program reads.
 
-    Gradients are finite, DeepSpeed's norms of them are 1, and arguments of a distribution valid.
+    Gradients are finite, DeepSpeed's norms of them are 1, arguments of a distribution valid, and
+    samples of ``trunc_normal_`` within its bounds.
     """
     for frame in _frames():
         file = frame.f_code.co_filename
@@ -385,6 +406,8 @@ def _value_of_library(tensor: torch.Tensor) -> tuple[float | bool, str] | None:
             return scale, "GradScaler reads a value"
         if "/torch/distributions/" in file:
             return True, "a distribution checks its arguments"
+        if file.endswith("/torch/nn/init.py"):
+            return False, "torch.nn.init checks its samples"
     caller = user_frame(currentframe())
     if caller is not None and "/deepspeed/runtime/" in caller.f_code.co_filename:
         return (1.0 if tensor.is_floating_point() else False), "DeepSpeed reads a value"

@@ -36,7 +36,7 @@ from hespas.program.recorded import (
 from hespas.torch.compiling import forbid_compilation, install_compilation, uncompiled
 from hespas.torch.device import fake_mode, install_fake_gpus
 from hespas.torch.groups import Groups, follow_values
-from hespas.torch.host import DeviceValues
+from hespas.torch.host import DeviceValues, copy_data
 from hespas.torch.kernels import TritonKernels, install_driver
 from hespas.torch.launched import LaunchedKernels
 from hespas.torch.libraries import install_library_choices
@@ -71,6 +71,7 @@ def record_step(request: StepRequest) -> tuple[bytes, list[str]]:
     groups = Groups(streams)
     values = DeviceValues()
     follow_values(values)
+    copy_data()
     masks = BlockMasks(values)
     kernels, launched = TritonKernels(tape, masks, values.host), LaunchedKernels(tape, values)
     properties = install_fake_gpus(request.gpu, streams, count=request.local_world_size)

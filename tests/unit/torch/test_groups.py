@@ -164,6 +164,24 @@ def test_an_asynchronous_collective_runs_on_a_stream_of_its_own() -> None:
     assert len(waited) == 3
 
 
+_FUNCTIONAL = """
+import torch
+import torch.distributed._functional_collectives as messages
+from torch.distributed.device_mesh import init_device_mesh
+
+def train():
+    mesh = init_device_mesh("cuda", (8,))
+    x = torch.randn(1024, device="cuda")
+    return lambda: messages.wait_tensor(messages.all_reduce(x, "sum", mesh)).mul(2)
+"""
+
+
+def test_what_is_waited_for_is_what_was_received() -> None:
+    step = record(_FUNCTIONAL, devices=8, eager=True)
+    (reduced,), (doubled,) = collectives(step), operations(step, "aten::mul")
+    assert doubled.inputs[0].storage == reduced.outputs[0].storage
+
+
 _FLAT = f"""{NET}
 import torch.distributed as dist
 from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecision

@@ -211,6 +211,51 @@ def train():
     assert operations(record(script, eager=True, devices=8), "aten::mul_")
 
 
+def test_functional_messages_tell_values_too() -> None:
+    script = """
+import torch
+import torch.distributed._functional_collectives as messages
+from torch.distributed.device_mesh import init_device_mesh
+
+def train():
+    mesh = init_device_mesh("cuda", (8,))
+    count = torch.tensor(5).cuda()
+    assert int(messages.all_reduce(count, "sum", mesh)) == 40
+    assert int(messages.wait_tensor(messages.all_reduce(count, "max", mesh))) == 5
+    assert messages.all_gather_single(count.view(1), 0, mesh).tolist() == [5] * 8
+    return lambda: count.add_(2)
+"""
+    assert operations(record(script, eager=True, devices=8), "aten::add_")
+
+
+def test_values_are_known_in_any_type_and_of_positions() -> None:
+    script = """
+import torch
+
+def train():
+    state = torch.tensor([1, 1, 0, 0], dtype=torch.uint8).cuda()
+    assert state.cpu().view(torch.int32).item() == 257
+    positions = torch.arange(512, device="cuda")
+    assert positions.new_full((4,), 3)[positions[2]].item() == 3
+    return lambda: positions.add_(2)
+"""
+    assert operations(record(script, eager=True), "aten::add_")
+
+
+def test_samples_of_initial_weights_are_in_their_bounds() -> None:
+    script = """
+import torch
+
+def train():
+    net = torch.nn.Linear(512, 512, device="cuda")
+    torch.nn.init.trunc_normal_(net.weight, std=0.02)
+    torch.nn.init.trunc_normal_(net.weight, a=0.0)
+    torch.nn.init.trunc_normal_(torch.empty(512, 512), a=0.5, b=0.7)
+    return lambda: net(torch.zeros(8, 512, device="cuda")).sum().backward()
+"""
+    assert operations(record(script, eager=True), "aten::addmm")
+
+
 def test_what_compiled_code_computes_on_the_host_is_not_known() -> None:
     script = """
 import torch

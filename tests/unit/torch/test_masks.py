@@ -15,8 +15,8 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 attention = torch.compile(flex_attention)
 
 def train(window: int = 0, compiled: bool = False, documents: bool = False,
-          known: bool = False, written: bool = False):
-    numbers = (torch.arange(1024, device="cpu" if known else "cuda") // 256).to("cuda")
+          on_host: bool = False, written: bool = False, whole: bool = False):
+    numbers = (torch.arange(1024, device="cpu" if on_host else "cuda") // 256).to("cuda")
     if written:
         numbers.random_(4)
     def causal(batch, head, query, key):
@@ -24,7 +24,7 @@ def train(window: int = 0, compiled: bool = False, documents: bool = False,
     def of_documents(batch, head, query, key):
         return numbers[query] == numbers[key]
     allowed = of_documents if documents else causal
-    make = torch.compile(create_block_mask) if compiled else create_block_mask
+    make = torch.compile(create_block_mask, fullgraph=whole) if compiled else create_block_mask
     mask = make(allowed, None, None, 1024, 1024, device="cuda")
     query = torch.randn(2, 4, 1024, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True)
     def step():
@@ -34,10 +34,8 @@ def train(window: int = 0, compiled: bool = False, documents: bool = False,
 BLOCKS = 1024 // 128
 
 
-def attended(
-    *, window: int = 0, compiled: bool = False, documents: bool = False
-) -> list[float | None]:
-    step = record(FLEX, window=window, compiled=compiled, documents=documents)
+def attended(*, window: int = 0, compiled: bool = False, whole: bool = False) -> list[float | None]:
+    step = record(FLEX, window=window, compiled=compiled, whole=whole)
     calls = kernel_calls(step)
     return [call.attended for call in calls if call.kernel.startswith("triton_tem")]
 
@@ -53,19 +51,20 @@ def test_a_window_leaves_two_blocks_in_a_row() -> None:
     assert attended(window=128) == [share, share]
 
 
-def test_a_mask_of_the_devices_tensors_is_not_counted() -> None:
-    assert attended(documents=True) == [None, None]
+def test_a_mask_that_is_made_by_one_graph_is_counted() -> None:
+    assert attended(compiled=True, whole=True) == attended()
 
 
-def test_documents_from_the_host_leave_their_blocks() -> None:
-    step = record(FLEX, documents=True, known=True)
+@pytest.mark.parametrize("on_host", [False, True])
+def test_documents_by_position_leave_their_blocks(*, on_host: bool) -> None:
+    step = record(FLEX, documents=True, on_host=on_host)
     calls = [call for call in kernel_calls(step) if call.kernel.startswith("triton_tem")]
     # Four documents of two blocks.
     assert [call.attended for call in calls] == [4 * 2 * 2 / BLOCKS**2] * 2
 
 
 def test_documents_that_the_device_has_changed_are_not_counted() -> None:
-    step = record(FLEX, documents=True, known=True, written=True)
+    step = record(FLEX, documents=True, written=True)
     calls = [call for call in kernel_calls(step) if call.kernel.startswith("triton_tem")]
     assert [call.attended for call in calls] == [None, None]
 
@@ -76,3 +75,8 @@ def test_attention_that_is_not_compiled_computes_all_pairs() -> None:
     # Two forward, five backward, of 8 heads in all.
     scores = [call for call in products if call.outputs[0].shape == (8, 1024, 1024)]
     assert (len(products), len(scores)) == (7, 3)
+
+
+def test_a_mask_may_read_a_row_of_a_table() -> None:
+    script = FLEX.replace("numbers[query] == numbers[key]", "numbers.view(1, -1)[0, query] >= key")
+    assert kernel_calls(record(script, documents=True))

@@ -361,3 +361,27 @@ def train():
     (note,) = record(script, eager=True).notes
     assert "recorded token by token; cuDNN has fewer kernels" in note
     assert record(TRAIN).notes == ()
+
+
+_REGIONS = f"""{NET}
+from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
+
+def train(wrapped: bool = True):
+    net = Net(256, 1).to("cuda", torch.bfloat16)
+    block = torch.compile(net.layers[0], options={{"wrap_inductor_compiled_regions": wrapped}})
+    x = torch.randn(4, 128, 256, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+    def contexts():
+        return create_selective_checkpoint_contexts([torch.ops.aten.mm.default])
+    def step():
+        checkpoint(block, x, use_reentrant=False, context_fn=contexts).sum().backward()
+    return step
+"""
+
+
+def test_compiled_code_that_is_called_in_one_piece_is_recorded() -> None:
+    wrapped, usual = (
+        [call.kernel for call in kernel_calls(record(_REGIONS, wrapped=each))]
+        for each in (True, False)
+    )
+    assert wrapped
+    assert set(wrapped) == set(usual)

@@ -33,3 +33,9 @@ def test_parameters_that_stay_on_the_host_are_copied_and_updated_there() -> None
     assert operations(step, "aten::_to_copy")
     program = load_per_device(encode_recorded(step), name="step.json").program
     assert any("the host updates" in warning for warning in program.warnings)
+
+
+def test_parameters_that_stay_on_the_host_are_initialised_there() -> None:
+    drawn = "    for each in net.parameters():\n        nn.init.normal_(each)\n"
+    script = OFFLOADED.replace("    optimizer", f"{drawn}    optimizer", 1)
+    assert record(script, devices=8).host_updates
