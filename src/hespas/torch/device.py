@@ -58,7 +58,8 @@ def install_fake_gpus(gpu: GpuDescription, streams: Streams, *, count: int) -> S
     torch.Tensor.data_ptr = _address
     torch.UntypedStorage.data_ptr = _storage_address
     nvtx._nvtx = SimpleNamespace(**dict.fromkeys(_NVTX, _mark))
-    torch.cuda.default_generators = tuple(_Generator() for _ in range(count))
+    torch.cuda.default_generators = tuple(_DeviceGenerator("cuda") for _ in range(count))
+    torch.Generator = _Generator
     torch.version.cuda = torch.version.cuda or _CUDA_VERSION
     torch._C._get_accelerator = lambda check=None: torch.device("cuda")
     torch._C._cuda_getCurrentRawStream = lambda device: 0
@@ -122,7 +123,7 @@ def _device_functions(
         "get_arch_list": lambda: [f"sm_{gpu.major}{gpu.minor}"],
         "is_bf16_supported": lambda including_emulation=True: True,
         "is_tf32_supported": lambda: True,
-        "get_rng_state": lambda device=None: torch.zeros(16, dtype=torch.uint8, device="cpu"),
+        "get_rng_state": lambda device=None: _random_state(),
         "set_rng_state": lambda state, device=None: None,
         "is_current_stream_capturing": lambda: False,
         "manual_seed": lambda seed: None,
@@ -168,14 +169,38 @@ def _memory_functions(
     }
 
 
-class _Generator(torch.Generator):
-    """Stands for a device's generator of random numbers."""
+def _random_state() -> torch.Tensor:
+    """Return what a device's generator has for its state: a seed and an offset."""
+    return torch.zeros(16, dtype=torch.uint8, device="cpu")
 
-    def __new__(cls) -> Any:
-        return torch.Generator.__new__(cls)
+
+_HostGenerator: Any = torch.Generator
+
+
+class _Generator(_HostGenerator):
+    """Stands for ``torch.Generator``, also of the device."""
+
+    def __new__(cls, device: Any = "cpu") -> Any:
+        kind = cls if torch.device(device).type == "cpu" else _DeviceGenerator
+        return _HostGenerator.__new__(kind)
+
+
+class _DeviceGenerator(_Generator):
+    """Stands for a device's generator of random numbers, which makes none."""
+
+    @property
+    def device(self) -> torch.device:
+        return torch.device("cuda", 0)
+
+    def get_state(self) -> Any:
+        return _random_state()
+
+    def set_state(self, new_state: Any) -> Any:
+        del new_state
+        return self
 
     def clone_state(self) -> Any:
-        return _Generator()
+        return _DeviceGenerator("cuda")
 
     def graphsafe_get_state(self) -> Any:
         return self
@@ -225,6 +250,8 @@ def _apply_to_fake(module: Any, function: Callable[..., Any], recurse: bool = Tr
         kept = _moved.get(parameter)
         if kept is None or kept.device != converted.device or kept.dtype != converted.dtype:
             kept = torch.nn.Parameter(converted, parameter.requires_grad)
+            # What a program notes at a parameter, as that it is a shard, stays there.
+            vars(kept).update({**vars(parameter), **vars(kept)})
             _moved[parameter] = kept
         module._parameters[name] = replaced[id(parameter)] = kept
     _update_optimizers(replaced)

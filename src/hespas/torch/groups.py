@@ -150,7 +150,9 @@ class Groups:
                 location=self.streams.tape.place().line,
                 hint="use all_gather, reduce_scatter, all_reduce, all_to_all or broadcast",
             )
-        result = func(*args, **kwargs)
+        # Of these torch knows no shapes: they return nothing but a work.
+        is_known = _is_functional(func) or not name.endswith("coalesced_")
+        result = func(*args, **kwargs) if is_known else None
         given = named_arguments(func, args, kwargs)
         is_functional = _is_functional(func)
         tensors = _cuda_tensors((given, result))

@@ -111,3 +111,34 @@ def train():
     assert statistics["num_alloc_retries"] == 0
     return lambda: x.add_(1)
 """)
+
+
+def test_generators_of_the_device_have_states() -> None:
+    script = """
+import torch
+
+def train():
+    own = torch.Generator(device="cuda").manual_seed(3)
+    assert isinstance(own, torch.Generator) and own.device.type == "cuda"
+    for generator in (own, torch.cuda.default_generators[0]):
+        generator.set_state(generator.get_state())
+    host, other = torch.Generator().manual_seed(3), torch.Generator()
+    other.set_state(host.get_state())
+    assert torch.rand(3, generator=host).equal(torch.rand(3, generator=other))
+    return lambda: torch.rand(3, device="cuda", generator=own)
+"""
+    assert operations(record(script, eager=True), "aten::rand")
+
+
+def test_a_moved_parameter_keeps_what_is_noted_at_it() -> None:
+    script = """
+import torch
+
+def train():
+    net = torch.nn.Linear(512, 512)
+    net.weight.is_shard = net.bias.is_shard = True
+    net.cuda().bfloat16()
+    assert net.weight.is_shard and net.bias.is_shard
+    return lambda: net(torch.ones(8, 512, device="cuda", dtype=torch.bfloat16)).sum().backward()
+"""
+    assert operations(record(script, eager=True), "aten::addmm")[0].outputs[0].dtype == "bfloat16"

@@ -164,6 +164,38 @@ def test_an_asynchronous_collective_runs_on_a_stream_of_its_own() -> None:
     assert len(waited) == 3
 
 
+_COALESCED = """
+import torch
+import torch.distributed as dist
+
+def train():
+    parts = [torch.ones(1024, device="cuda") for _ in range(2)]
+    wholes = [torch.ones(8192, device="cuda") for _ in range(2)]
+    def step():
+        with dist._coalescing_manager(async_ops=True) as both:
+            for part in parts:
+                dist.all_reduce(part)
+        both.wait()
+        with dist._coalescing_manager():
+            for whole, part in zip(wholes, parts):
+                dist.all_gather_into_tensor(whole, part)
+        with dist._coalescing_manager():
+            for whole, part in zip(wholes, parts):
+                dist.reduce_scatter_tensor(part, whole)
+        return parts[0] + parts[1]
+    return step
+"""
+
+
+def test_coalesced_collectives_are_one_each() -> None:
+    calls = collectives(record(_COALESCED, devices=8, eager=True))
+    assert [(call.kind, len(call.inputs), len(call.outputs)) for call in calls] == [
+        ("all_reduce", 2, 2),
+        ("all_gather", 2, 2),
+        ("reduce_scatter", 2, 2),
+    ]
+
+
 _FUNCTIONAL = """
 import torch
 import torch.distributed._functional_collectives as messages
