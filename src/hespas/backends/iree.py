@@ -134,15 +134,11 @@ class IreeProfile:
     IREE's flags are wrong, and no region is refused.
     """
 
+    method: str = "iree"
     programs: Programs
     fallback: Roofline | None
     custom_calls: Mapping[str, CustomCallCost]
     machine: str
-
-    @property
-    def method(self) -> str:
-        """Its name in configuration files."""
-        return "iree"
 
     @property
     def parameters(self) -> Mapping[str, object]:

@@ -235,18 +235,11 @@ def _memory(
     In ZigZag's terms "fh" and "fl" write into a memory from above and below, "tl" and "th" read
     from it downwards and upwards.
     """
-    reads = [
-        f"{name}, {direction}"
-        for name, directions in operands.items()
-        for direction in directions
-        if direction[0] == "t"
-    ]
-    writes = [
-        f"{name}, {direction}"
-        for name, directions in operands.items()
-        for direction in directions
-        if direction[0] == "f"
-    ]
+    moved = [(name, direction) for name in operands for direction in operands[name]]
+    reads, writes = (
+        [f"{name}, {direction}" for name, direction in moved if direction[0] == first]
+        for first in "tf"
+    )
     return {
         "size": size_bits,
         "r_cost": 0.0,

@@ -111,16 +111,12 @@ class XlaProfile:
     The first answer names the device; the estimates' cache separates machines.
     """
 
+    method: str = "xla"
     platform: str
     repeats: Repeats
     profiler: Profiler
     custom_calls: Mapping[str, CustomCallCost]
     machine: str
-
-    @property
-    def method(self) -> str:
-        """Its name in configuration files."""
-        return "xla"
 
     @property
     def parameters(self) -> Mapping[str, object]:

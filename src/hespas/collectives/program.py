@@ -316,11 +316,12 @@ class _RankWriter:
         for block in blocks:
             if block.peers[end] == peer:
                 return block
-        for block in blocks:
-            if block.peers[end] is None and block.peers[1 - end] in partners:
-                block.peers[end] = peer
-                return block
-        block = self._new_block(channel)
+        free = (
+            block
+            for block in blocks
+            if block.peers[end] is None and block.peers[1 - end] in partners
+        )
+        block = next(free, None) or self._new_block(channel)
         block.peers[end] = peer
         return block
 

@@ -19,7 +19,6 @@ from msgspec.structs import replace
 
 from hespas.errors import UnsupportedError
 from hespas.program.attrs import (
-    NO_ATTRS,
     PARTITIONER_MARKERS,
     CaseAttrs,
     CustomCallAttrs,
@@ -35,7 +34,7 @@ from hespas.program.program import (
     called_functions,
     nested_ops,
 )
-from hespas.program.rewrite import with_calls_opened
+from hespas.program.rewrite import plain_op, with_calls_opened
 from hespas.program.types import HOST_MEMORY, TensorType
 from hespas.program.uses import Uses
 
@@ -129,21 +128,22 @@ def _with_results_placed(main: Function, results: Collection[int]) -> Function:
     returned = list(end.operands)
     for number in results:
         placed = Value(type=returned[number].type)
-        attrs = CustomCallAttrs(target="MoveToHost", backend_config="", called_functions=())
-        body_operations.append(
-            Op(
-                dialect="stablehlo",
-                kind="custom_call",
-                operands=(returned[number],),
-                results=(placed,),
-                attrs=attrs,
-                attributes=(("call_target_name", '"MoveToHost"'),),
-            )
-        )
+        body_operations.append(_call("MoveToHost", (returned[number],), placed))
         returned[number] = placed
     operations = (*body_operations, replace(end, operands=tuple(returned)))
     return Function(
         name=main.name, body=Block(arguments=main.body.arguments, operations=operations)
+    )
+
+
+def _call(target: str, operands: tuple[Value, ...], result: Value) -> Op:
+    return Op(
+        dialect="stablehlo",
+        kind="custom_call",
+        operands=operands,
+        results=(result,),
+        attrs=CustomCallAttrs(target=target),
+        attributes=(("call_target_name", f'"{target}"'),),
     )
 
 
@@ -268,15 +268,7 @@ class _Retyper:
             raise UnsupportedError(f"{kind} on the host", location=op.location)
         result = Value(type=replace(kind, memory_space=HOST_MEMORY))
         producer = self.uses.producer(operand)
-        is_filled = producer is not None and producer.kind in _FILLED
-        allocates = CustomCallAttrs(target="AllocateBuffer", backend_config="", called_functions=())
-        return Op(
-            dialect="stablehlo" if is_filled else "mhlo",
-            kind="custom_call" if is_filled else "copy",
-            operands=() if is_filled else (renamed,),
-            results=(result,),
-            attrs=allocates if is_filled else NO_ATTRS,
-            attributes=(("call_target_name", '"AllocateBuffer"'),) if is_filled else (),
-            source_location=op.source_location,
-            scope=op.scope,
-        )
+        if producer is not None and producer.kind in _FILLED:
+            allocation = _call("AllocateBuffer", (), result)
+            return replace(allocation, source_location=op.source_location, scope=op.scope)
+        return replace(plain_op(op, "copy", (renamed,), result), dialect="mhlo")

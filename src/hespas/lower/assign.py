@@ -31,9 +31,10 @@ from hespas.lower.layouts import (
     transposed,
 )
 from hespas.lower.reductions import in_pieces, is_one_kernel, runs_of
-from hespas.program.attrs import NO_ATTRS, CollectiveAttrs, DimensionsAttrs, DotAttrs
+from hespas.program.attrs import CollectiveAttrs, DimensionsAttrs, DotAttrs
 from hespas.program.operations.traits import Category
 from hespas.program.program import Block, Op, Value, memory_order, shape_of
+from hespas.program.rewrite import plain_op
 from hespas.program.types import TensorType
 from hespas.program.uses import Uses
 
@@ -223,17 +224,8 @@ class _Walk:
             copy = self.copied[value, order] = _lying_as(value, order)
             self.outer.orders[copy] = order
             assert self.reader is not None  # noqa: S101 - copies are made for an operation
-            self.operations.append(
-                Op(
-                    dialect="mhlo",
-                    kind="copy",
-                    operands=(value,),
-                    results=(copy,),
-                    attrs=NO_ATTRS,
-                    source_location=self.reader.source_location,
-                    scope=self.reader.scope,
-                )
-            )
+            op = plain_op(self.reader, "copy", (value,), copy)
+            self.operations.append(replace(op, dialect="mhlo"))
         return self.copied[value, order]
 
     def _add(

@@ -42,7 +42,7 @@ from hespas.program.attrs import (
     DimensionsAttrs,
 )
 from hespas.program.program import Block, Op, Value, shape_of, tensor_of
-from hespas.program.rewrite import Builder, Pattern, plain_op
+from hespas.program.rewrite import Builder, Pattern, call_op, plain_op
 from hespas.program.types import TensorType
 from hespas.program.uses import Uses
 
@@ -209,19 +209,10 @@ def _call(
     *,
     config: str = "",
 ) -> Op:
-    return replace(
-        op,
-        kind="custom_call",
-        operands=operands,
-        attrs=CustomCallAttrs(
-            target=target,
-            backend_config=config,
-            called_functions=(),
-            convolution=attrs,
-            precision=attrs.precision,
-        ),
-        attributes=(("call_target_name", f'"{target}"'),),
+    call = CustomCallAttrs(
+        target=target, backend_config=config, convolution=attrs, precision=attrs.precision
     )
+    return call_op(op, call, operands, op.results)
 
 
 def _reversed_by(maker: Op | None, spatial: Order) -> Value | None:

@@ -220,7 +220,11 @@ class Grouping:
         elif role in (Role.VIEW, Role.MADE):
             self._unwritten(place, self._readers(place))
         elif role is Role.END:
-            self._end(place, self._readers(place))
+            readers = self._readers(place)
+            if not self.is_needed[place] and self._is_normalised(place, readers):
+                self._join(place, readers)
+            else:
+                self._new(place)
         else:
             self._loop(place, self._readers(place))
 
@@ -231,12 +235,6 @@ class Grouping:
         if self.is_needed[place] and self.roles[place] is Role.VIEW:
             self._need(place)
         elif self.is_needed[place]:
-            self._new(place)
-
-    def _end(self, place: int, readers: dict[Group, int]) -> None:
-        if not self.is_needed[place] and self._is_normalised(place, readers):
-            self._join(place, readers)
-        else:
             self._new(place)
 
     def _loop(self, place: int, readers: dict[Group, int]) -> None:

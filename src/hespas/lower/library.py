@@ -32,6 +32,7 @@ from msgspec.structs import replace
 
 from hespas.base.frozen import frozen
 from hespas.lower.build import Names, fusion_around
+from hespas.lower.collectives import like
 from hespas.lower.roles import bytes_of
 from hespas.program.attrs import CollectiveAttrs, FusionAttrs
 from hespas.program.operations.traits import Category
@@ -239,8 +240,8 @@ def _scaled(op: Op, names: Names, writer: str) -> Iterator[Op]:
     outside = dict(zip(block.arguments, op.operands, strict=True))
     places: dict[Value, list[int]] = {}
     for place, value in enumerate(block.operations[-1].operands):
-        source = _source(value, maker) if _is_small(value) else None
-        if source is not None:
+        source = _behind(value, maker, _ROUNDING)
+        if _is_small(value) and tensor_of(source).element.name not in _SMALL:
             places.setdefault(source, []).append(place)
     written: list[Value] = []
     for source in places:
@@ -253,15 +254,6 @@ def _scaled(op: Op, names: Names, writer: str) -> Iterator[Op]:
         yield op
         return
     yield from _apart(op, {source: places[source] for source in written}, names, writer)
-
-
-def _source(value: Value, maker: Mapping[Value, Op]) -> Value | None:
-    """Return the wide value that a narrow one rounds.
-
-    None without one in this kernel.
-    """
-    source = _behind(value, maker, _ROUNDING)
-    return None if tensor_of(source).element.name in _SMALL else source
 
 
 def _behind(value: Value, maker: Mapping[Value, Op], kinds: AbstractSet[str]) -> Value:
@@ -354,7 +346,7 @@ def with_shards_copied(operations: Sequence[Op], copies: ShardCopies, names: Nam
     for op in operations:
         if not isinstance(op.attrs, CollectiveAttrs):
             yield op
-        elif _device_groups(op.attrs) == copies.groups:
+        elif frozenset(map(frozenset, op.attrs.groups.listed())) == copies.groups:
             yield from of_weights(op, names)
         elif copies.version != 1 and op.attrs.dimension:
             yield from _along_first_dimension(op, names)
@@ -367,12 +359,10 @@ def _along_first_dimension(op: Op, names: Names) -> Iterator[Op]:
         case "all_gather":
             buffers = tuple([Value(type=value.type) for value in op.results])
             yield replace(op, results=buffers)
-            for buffer, result in zip(buffers, op.results, strict=True):
-                yield _copied(op, buffer, result, names)
+            yield from _copies(op, buffers, op.results, names)
         case "reduce_scatter":
             buffers = tuple([Value(type=value.type) for value in op.operands])
-            for operand, buffer in zip(op.operands, buffers, strict=True):
-                yield _copied(op, operand, buffer, names)
+            yield from _copies(op, op.operands, buffers, names)
             yield replace(op, operands=buffers)
         case _:
             yield op
@@ -384,34 +374,28 @@ def _around_version_1(op: Op, names: Names) -> Iterator[Op]:
         return
     together, divided = ([Value(type=each.type) for each in op.operands] for _ in range(2))
     for before, buffer, after in zip(op.operands, together, divided, strict=True):
-        yield _copied(op, before, buffer, names)
-        yield _copied(op, buffer, after, names)
+        yield from _copies(op, (before, buffer), (buffer, after), names)
     yield replace(op, operands=tuple(divided))
 
 
 def _around_version_2(op: Op, names: Names) -> Iterator[Op]:
     if op.kind == "reduce_scatter":
-        buffers, sums = (tuple(map(_in_f32, values)) for values in (op.operands, op.results))
-        for operand, buffer in zip(op.operands, buffers, strict=True):
-            yield _copied(op, operand, buffer, names)
+        buffers, sums = (
+            tuple([like(value, element_type("f32")) for value in values])
+            for values in (op.operands, op.results)
+        )
+        yield from _copies(op, op.operands, buffers, names)
         yield replace(op, operands=buffers, results=sums)
-        for total, result in zip(sums, op.results, strict=True):
-            yield _copied(op, total, result, names)
+        yield from _copies(op, sums, op.results, names)
     else:
         yield from _along_first_dimension(op, names)
 
 
-def _device_groups(attrs: CollectiveAttrs) -> Groups:
-    return frozenset(map(frozenset, attrs.groups.listed()))
-
-
-def _in_f32(value: Value) -> Value:
-    kind = tensor_of(value)
-    return Value(type=replace(kind, element=element_type("f32")))
-
-
-def _copied(like: Op, value: Value, result: Value, names: Names) -> Op:
-    """Return the kernel that copies a value into ``result``'s type."""
-    kind = "copy" if value.type == result.type else "convert"
-    copied = plain_op(like, kind, (value,), result)
-    return fusion_around([copied], [result], like, names.next(f"fsdp_{kind}"))
+def _copies(
+    origin: Op, values: Sequence[Value], results: Sequence[Value], names: Names
+) -> Iterator[Op]:
+    """Yield the kernels that copy values into the types of results."""
+    for value, result in zip(values, results, strict=True):
+        kind = "copy" if value.type == result.type else "convert"
+        copied = plain_op(origin, kind, (value,), result)
+        yield fusion_around([copied], [result], origin, names.next(f"fsdp_{kind}"))

@@ -26,6 +26,7 @@ from msgspec.structs import replace
 
 from hespas.base.frozen import frozen
 from hespas.lower.build import Names
+from hespas.lower.starts import starts_by_end
 from hespas.program.attrs import CustomCallAttrs, WhileAttrs
 from hespas.program.operations.traits import Category
 from hespas.program.program import (
@@ -71,14 +72,13 @@ def with_pipelined(
 
 def with_starts_at_ends(operations: Sequence[Op]) -> list[Op]:
     """Return a schedule whose collectives start when waited for, in loops too."""
-    starts = {op.results[0]: op for op in operations if op.kind == "async_start"}
-    ends = {op for op in operations if op.kind == "async_done" and op.operands[0] in starts}
-    late = {starts[op.operands[0]] for op in ends}
+    start_of = starts_by_end(operations)
+    late = set(start_of.values())
     return [
         placed
         for op in operations
         if op not in late
-        for placed in ((starts[op.operands[0]], op) if op in ends else (_loop_of_ends(op),))
+        for placed in ((start_of[op], op) if op in start_of else (_loop_of_ends(op),))
     ]
 
 
@@ -92,7 +92,7 @@ def _loop_of_ends(op: Op) -> Op:
 
 @frozen
 class _Moves:
-    """The operations of a loop's body that move.
+    """The operations of the body of a loop of ``turns`` that move.
 
     ``counters`` are arguments by their place, with the operation that makes the next turn's.
     ``derived`` are operations of counters and of what no turn changes. ``ahead`` and ``behind`` are
@@ -101,6 +101,7 @@ class _Moves:
     places of the arguments that it changes.
     """
 
+    turns: int
     counters: Mapping[int, Op]
     derived: tuple[Op, ...]
     ahead: tuple[Op, ...]
@@ -142,6 +143,7 @@ def _moves_of(loop: Op, *, fetches_ahead: bool) -> _Moves | None:
     if not written_out or attrs.trip_count <= written_out:
         return None
     return _Moves(
+        turns=attrs.trip_count,
         counters=counters,
         derived=tuple(in_order),
         ahead=ahead,
@@ -308,7 +310,7 @@ class _Writer:
             operations += self._derived(renaming, moves.ahead)
             starts, ends, carried.gathered = self._gathers(renaming)
             operations += [*starts, *ends]
-        turns = self._turns
+        turns = moves.turns
         if moves.behind:
             first, carried = self._turn(carried, is_first=True)
             operations += first
@@ -324,13 +326,6 @@ class _Writer:
             stored, carried = self._behind(carried)
             operations += stored
         return operations, carried.own
-
-    @property
-    def _turns(self) -> int:
-        attrs = self.loop.attrs
-        assert isinstance(attrs, WhileAttrs)  # noqa: S101 - `_moves_of` has looked
-        assert attrs.trip_count is not None  # noqa: S101 - as above
-        return attrs.trip_count
 
     @property
     def _body(self) -> Block:

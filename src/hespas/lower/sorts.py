@@ -25,7 +25,7 @@ from hespas.program.attrs import (
     SliceAttrs,
 )
 from hespas.program.program import Block, Op, Value, applied_ops, tensor_of
-from hespas.program.rewrite import Builder, Pattern, plain_op
+from hespas.program.rewrite import Builder, Pattern, call_op, plain_op
 from hespas.program.types import ElementType, TensorType, element_type
 from hespas.program.uses import Uses
 from hespas.work.sorts import CUB_SORTS, is_for_library, is_plain
@@ -111,16 +111,7 @@ def _call(op: Op, operands: Sequence[Value], results: Sequence[Value]) -> Op:
     size = sum([tensor_of(value).size_bytes for value in operands])
     scratch = Value(type=TensorType(element=element_type("ui8"), shape=(size,)))
     target = _KEYS if len(operands) == 1 else _PAIRS
-    return _called(op, target, operands, (*results, scratch))
-
-
-def _called(op: Op, target: str, operands: Sequence[Value], results: Sequence[Value]) -> Op:
-    return replace(
-        plain_op(op, "custom_call", operands, results[0]),
-        results=tuple(results),
-        attrs=CustomCallAttrs(target=target, backend_config="", called_functions=()),
-        attributes=(("call_target_name", f'"{target}"'),),
-    )
+    return call_op(op, CustomCallAttrs(target=target), operands, (*results, scratch))
 
 
 def top_k(*, for_tpu: bool) -> Pattern:
@@ -138,9 +129,9 @@ def top_k(*, for_tpu: bool) -> Pattern:
         both = _slices(maker, uses)
         if both is None or not _is_called(maker, both[0], for_tpu=for_tpu):
             return None
-        target = TOP_K if for_tpu else TOP_K_OF_GPUS
+        attrs = CustomCallAttrs(target=TOP_K if for_tpu else TOP_K_OF_GPUS)
         results = [part.results[0] for part in both]
-        return [_called(maker, target, maker.operands[:1], results)]
+        return [call_op(maker, attrs, maker.operands[:1], results)]
 
     return Pattern(kinds=("slice",), change=change)
 

@@ -14,12 +14,12 @@ from msgspec.structs import replace
 from hespas.program.attrs import CustomCallAttrs
 from hespas.program.operations.traits import Category
 from hespas.program.program import Block, Op, Value, needed_for, tensor_of
-from hespas.program.rewrite import Pattern, fresh, plain_op
+from hespas.program.rewrite import Pattern, call_op, fresh, plain_op
 from hespas.program.uses import Uses
 
 _RELABELLED = frozenset({"bitcast", "reshape", "transpose"})
 """What is a layout of the same numbers."""
-_ALLOCATION = "AllocateBuffer"
+_ALLOCATION = CustomCallAttrs(target="AllocateBuffer")
 _OF_TYPE = {"bf16": ("8", "7"), "f16": ("5", "10"), "f32": ("8", "23")}
 """The bits of a type's exponent and mantissa."""
 
@@ -60,7 +60,7 @@ def _with_empty_stacks(loop: Op, uses: Uses) -> Iterator[Op]:
         maker = uses.producer(operands[place])
         if maker is not None and maker.traits.category is Category.BROADCAST:
             operands[place] = Value(type=operands[place].type)
-            yield _allocation(maker, operands[place])
+            yield call_op(maker, _ALLOCATION, (), operands[place : place + 1])
     yield replace(loop, operands=tuple(operands))
 
 
@@ -77,15 +77,6 @@ def _filled_places(loop: Op) -> Iterator[int]:
             yield place
 
 
-def _allocation(origin: Op, result: Value) -> Op:
-    attrs = CustomCallAttrs(target=_ALLOCATION, backend_config="", called_functions=())
-    return replace(
-        plain_op(origin, "custom_call", (), result),
-        attrs=attrs,
-        attributes=(("call_target_name", f'"{_ALLOCATION}"'),),
-    )
-
-
 def with_own_arrays(block: Block) -> Block:
     """Return a block of kernels that moves nothing between layers and stacks."""
     operations = [kernel for op in block.operations for kernel in _own_arrays(op)]
@@ -100,9 +91,11 @@ def _own_arrays(op: Op) -> Sequence[Op]:
         return (replace(barrier, results=(*op.results, *fresh((row,), {}))),)
     if op.kind not in {"fusion", "dynamic_slice"}:
         return (op,)
-    outside = _from_outside(op)
-    inner = op.regions[0].operations if op.kind == "fusion" else (op,)
-    outputs = inner[-1].operands if op.kind == "fusion" else op.results
+    inner, outputs, outside = (op,), op.results, {value: value for value in op.operands}
+    if op.kind == "fusion":
+        (block,) = op.regions
+        inner, outputs = block.operations, block.operations[-1].operands
+        outside = dict(zip(block.arguments, op.operands, strict=True))
     maker = {value: inside for inside in inner for value in inside.results}
     slices, others = list[Op](), list[int]()
     for place, (value, result) in enumerate(zip(outputs, op.results, strict=True)):
@@ -135,13 +128,6 @@ def _with_results(op: Op, places: Sequence[int]) -> Op:
     last = replace(end, operands=outputs)
     body = Block(arguments=block.arguments, operations=(*needed_for(inner, outputs), last))
     return replace(op, results=tuple([op.results[place] for place in places]), regions=(body,))
-
-
-def _from_outside(op: Op) -> Mapping[Value, Value]:
-    """Return operands by their names inside a kernel."""
-    if op.kind != "fusion":
-        return {value: value for value in op.operands}
-    return dict(zip(op.regions[0].arguments, op.operands, strict=True))
 
 
 def _is_row(part: Value, stack: Value) -> bool:

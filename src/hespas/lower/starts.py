@@ -218,14 +218,21 @@ def with_starts_open(operations: Sequence[Op]) -> list[Op]:
 
     Those of loops stay as they are.
     """
-    starts = {op.results[0]: op for op in operations if op.kind == "async_start"}
-    ends = {op for op in operations if op.kind == "async_done" and op.operands[0] in starts}
-    gone = {op.operands[0] for op in ends}
+    start_of = starts_by_end(operations)
+    gone = set(start_of.values())
     return [
-        _opened(starts[op.operands[0]], op) if op in ends else op
-        for op in operations
-        if op.kind != "async_start" or op.results[0] not in gone
+        _opened(start_of[op], op) if op in start_of else op for op in operations if op not in gone
     ]
+
+
+def starts_by_end(operations: Sequence[Op]) -> dict[Op, Op]:
+    """Return the start of each asynchronous operation, by its end, if both are there."""
+    starts = {op.results[0]: op for op in operations if op.kind == "async_start"}
+    return {
+        op: starts[op.operands[0]]
+        for op in operations
+        if op.kind == "async_done" and op.operands[0] in starts
+    }
 
 
 def _opened(start: Op, end: Op) -> Op:

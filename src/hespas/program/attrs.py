@@ -226,8 +226,8 @@ class CustomCallAttrs(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     target: str
-    backend_config: str
-    called_functions: tuple[str, ...]
+    backend_config: str = ""
+    called_functions: tuple[str, ...] = ()
     convolution: ConvolutionAttrs | None = None
     precision: tuple[str, ...] = ()
     in_place: tuple[InPlace, ...] = ()

@@ -14,6 +14,7 @@ from hespas.program.attrs import (
     Attrs,
     CallAttrs,
     ConstantAttrs,
+    CustomCallAttrs,
     DimensionAttrs,
     DimensionsAttrs,
     SliceAttrs,
@@ -88,6 +89,18 @@ def plain_op(origin: Op, kind: str, operands: Iterable[Value], result: Value) ->
         attrs=NO_ATTRS,
         source_location=origin.source_location,
         scope=origin.scope,
+    )
+
+
+def call_op(
+    origin: Op, attrs: CustomCallAttrs, operands: Iterable[Value], results: Iterable[Value]
+) -> Op:
+    """Return a call of a kernel at another operation's place."""
+    return replace(
+        plain_op(origin, "custom_call", operands, origin.results[0]),
+        results=tuple(results),
+        attrs=attrs,
+        attributes=(("call_target_name", f'"{attrs.target}"'),),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import asdict, field
 from itertools import accumulate
 from pathlib import Path
 
@@ -316,9 +316,9 @@ class DeviceFigures:
     """A device's end and times (ns), None if not reported."""
 
     finish_ns: int
-    exposed_communication_ns: int
     compute_ns: int | None = None
     communication_ns: int | None = None
+    exposed_communication_ns: int
     overlap_ns: int | None = None
 
 
@@ -347,16 +347,12 @@ class ExternalResult:
 
         Figures that the simulator doesn't give are absent.
         """
-        names = (
-            "finish_ns", "compute_ns", "communication_ns", "exposed_communication_ns", "overlap_ns",
-        )  # fmt: skip
-        devices: dict[str, object] = {}
-        for device, figures in sorted(self.devices.items()):
-            all_figures = {name: getattr(figures, name) for name in names}
-            devices[str(device)] = {name: ns for name, ns in all_figures.items() if ns is not None}
         return {
             "step_time_ns": self.finish_ns,
-            "devices": devices,
+            "devices": {
+                str(device): {name: ns for name, ns in asdict(figures).items() if ns is not None}
+                for device, figures in sorted(self.devices.items())
+            },
             "engine": self.engine,
             "notes": list(self.notes),
         }

@@ -199,7 +199,7 @@ def custom_call(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
 
 def top_k(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
     """Read ``topk``, which GPUs run as an equivalent library kernel."""
-    attrs = CustomCallAttrs(target=TOP_K, backend_config="", called_functions=())
+    attrs = CustomCallAttrs(target=TOP_K)
     texts = {
         "call_target_name": string_text(TOP_K),
         "k": integer_text(instruction.k),

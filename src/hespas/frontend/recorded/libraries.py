@@ -65,7 +65,7 @@ def calls_of(operation: Operation, settings: Settings) -> tuple[Launch, ...]:
 
 def _library_call(target: str, config: Mapping[str, object]) -> CustomCallAttrs:
     text = msgspec.json.encode(config).decode() if config else ""
-    return CustomCallAttrs(target=target, backend_config=text, called_functions=())
+    return CustomCallAttrs(target=target, backend_config=text)
 
 
 def _is_exact(tensor: RecordedTensor, settings: Settings) -> bool:
@@ -360,13 +360,7 @@ def _convolution_attrs(
 def _convolution_call(
     target: str, attrs: ConvolutionAttrs, operands: Tensors, result: RecordedTensor
 ) -> Launch:
-    call = CustomCallAttrs(
-        target=target,
-        backend_config="",
-        called_functions=(),
-        convolution=attrs,
-        precision=attrs.precision,
-    )
+    call = CustomCallAttrs(target=target, convolution=attrs, precision=attrs.precision)
     return Launch(kind="custom_call", attrs=call, operands=operands, results=(result,))
 
 

@@ -136,12 +136,7 @@ def _program(step: RecordedStep, name: str) -> Program:
         compiled_for=step.target,
         compiler_versions=step.versions,
         global_facts=GlobalFacts(mesh=mesh, tokens=step.tokens),
-        warnings=(
-            *_missing_forward_passes(step),
-            *_uncompiled(step),
-            *_separate(step),
-            *_updated_on_host(step),
-        ),
+        warnings=tuple(_warnings(step)),
     )
 
 
@@ -153,8 +148,7 @@ def _assumptions(step: RecordedStep) -> Iterator[str]:
         yield FLEX_ATTENTION
 
 
-def _missing_forward_passes(step: RecordedStep) -> Iterator[str]:
-    """Yield a warning if attention gradients lack their forward passes."""
+def _warnings(step: RecordedStep) -> Iterator[str]:
     names = [call.name for call in step.calls if isinstance(call, Operation)]
     attention = [name for name in names if "_attention" in name]
     gradients = [name for name in attention if "backward" in name]
@@ -164,30 +158,18 @@ def _missing_forward_passes(step: RecordedStep) -> Iterator[str]:
             f"{len(gradients)} gradients of attention are recorded, and {missing} of their forward "
             "passes are not: the step is longer than predicted"
         )
-
-
-def _uncompiled(step: RecordedStep) -> Iterator[str]:
-    """Warn if compiled functions run one operation at a time."""
     if step.uncompiled:
         yield (
             f"torch.compile left {', '.join(step.uncompiled)} as written, for a graph breaks in a "
             "loop there: compile the modules that are called in the loop"
         )
-
-
-def _separate(step: RecordedStep) -> Iterator[str]:
-    """Warn if several devices train without communication."""
-    if step.world_size == 1 or any(isinstance(call, CollectiveCall) for call in step.calls):
-        return
-    if any(storage.role == "gradient" for storage in step.storages):
+    is_silent = not any(isinstance(call, CollectiveCall) for call in step.calls)
+    trains = any(storage.role == "gradient" for storage in step.storages)
+    if step.world_size > 1 and is_silent and trains:
         yield (
             f"nothing is communicated: each of {step.world_size} devices trains a model of its "
             "own. DistributedDataParallel or fully_shard make it one"
         )
-
-
-def _updated_on_host(step: RecordedStep) -> Iterator[str]:
-    """Warn if processors of the host update parameters."""
     if step.host_updates:
         yield (
             f"the host updates {step.host_updates:,} parameters of each device, and no time is "
@@ -359,33 +341,22 @@ class _Reader:
     def _message(self, call: CollectiveCall) -> None:
         """Append the permutation that a send and its receive are, at the later one of these."""
         if is_of_stages(call, self.step.pipeline):
-            attrs = PermuteAttrs(
-                pairs=pairs_of_stages(call, self.step.world_size),
-                mode=GroupMode.CROSS_PARTITION,
-                channel=None,
-                end=call.kind,
-            )
+            pairs, end = pairs_of_stages(call, self.step.world_size), call.kind
             operands, results = call.inputs, call.outputs
-            launch = Launch(
-                kind="collective_permute", attrs=attrs, operands=operands, results=results
-            )
-            self._append(call, launch)
-            return
-        if id(call) not in self.exchanges:
+        elif id(call) in self.exchanges:
+            exchange = self.exchanges[id(call)]
+            if exchange is None:
+                return
+            pairs, end = exchange.pairs(self.step.world_size), ""
+            operands, results = exchange.send.inputs, exchange.receive.outputs
+        else:
             raise UnsupportedError(
                 f"a {call.kind} to or from another stage has no model in the record of one rank",
                 hint="record a step without pipeline stages; around a ring, send and receive "
                 "as much together, as by batch_isend_irecv",
             )
-        exchange = self.exchanges[id(call)]
-        if exchange is None:
-            return
-        attrs = PermuteAttrs(
-            pairs=exchange.pairs(self.step.world_size),
-            mode=GroupMode.CROSS_PARTITION,
-            channel=None,
-        )
-        operands, results = exchange.send.inputs, exchange.receive.outputs
+        mode = GroupMode.CROSS_PARTITION
+        attrs = PermuteAttrs(pairs=pairs, mode=mode, channel=None, end=end)
         launch = Launch(kind="collective_permute", attrs=attrs, operands=operands, results=results)
         self._append(call, launch)
 
