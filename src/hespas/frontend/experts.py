@@ -66,15 +66,12 @@ def _dropped(load: ExpertLoad, capacity: Capacity, location: str) -> str:
     experts = capacity.experts
     _check_count(load, experts, location)
     dropped = load.beyond(capacity.factor / experts, experts=experts, devices=experts)
+    origin = f", by {load.source}" if load.source else ""
     return (
         f"an expert takes {100 * capacity.factor:g} % of an even share of the tokens, and is sent "
         f"and computes as much whatever it gets; {100 * dropped:.3g} % of the tokens are dropped"
-        f"{_origin(load)}"
+        f"{origin}"
     )
-
-
-def _origin(load: ExpertLoad) -> str:
-    return f", by {load.source}" if load.source else ""
 
 
 def _check_count(load: ExpertLoad, experts: int, location: str) -> None:

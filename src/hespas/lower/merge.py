@@ -168,12 +168,7 @@ class _Graph:
 
     def merge_readers(self) -> None:
         """Merge kernels that read the same value."""
-        readers: dict[Value, list[Node]] = {}
-        for node in self.nodes:
-            if not node.is_alone:
-                for value in node.reads:
-                    if bytes_of(value) > _SMALL_BYTES:
-                        readers.setdefault(value, []).append(node)
+        readers = _readers(node for node in self.nodes if not node.is_alone)
         gone: dict[Node, Node] = {}
         for value, nodes in readers.items():
             if len(nodes) > 1:
@@ -233,13 +228,8 @@ class _Graph:
             group.roots = roots or group.roots
 
     def _merge_siblings(self) -> None:
-        readers: dict[Value, list[Node]] = {}
-        for node in filter(self._is_stretch, self.nodes):
-            for value in node.reads:
-                if bytes_of(value) > _SMALL_BYTES:
-                    readers.setdefault(value, []).append(node)
         gone: dict[Node, Node] = {}
-        for nodes in readers.values():
+        for nodes in _readers(filter(self._is_stretch, self.nodes)).values():
             first, *siblings = dict.fromkeys([_merged_into(gone, node) for node in nodes])
             for sibling in siblings:
                 if _are_independent(first, sibling) and self._are_together(first, sibling):
@@ -411,6 +401,16 @@ class _Candidates:
         near = [it for depth in depths for it in self.at_depth.get((node.size, depth), ())]
         near += self.loose.get(node.size, ())
         return iter(sorted(filter(remaining.__contains__, near), key=remaining.__getitem__))
+
+
+def _readers(nodes: Iterable[Node]) -> dict[Value, list[Node]]:
+    """Return the kernels that read each value of more than a few bytes."""
+    readers: dict[Value, list[Node]] = {}
+    for node in nodes:
+        for value in node.reads:
+            if bytes_of(value) > _SMALL_BYTES:
+                readers.setdefault(value, []).append(node)
+    return readers
 
 
 def _is_loose(node: Node) -> bool:

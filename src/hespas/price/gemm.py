@@ -91,7 +91,9 @@ class GemmModel:
         if not product.flops:
             return Timing(time_s=0.0)
         if self.device.per_datatype_flops and self.device.served_by(product.type_name) is None:
-            return self._at_peak(product)
+            floor_s, kind = self.floor_s(product), product.type_name
+            note = f"no table serves products of {kind}: they take their peak rate's time"
+            return Timing(time_s=floor_s, notes=(note,), bound=Bound(compute_s=floor_s))
         product = replace(product, type_name=self.device.multiplied_as(product.type_name))
         grid = self._grid(product.type_name)
         low, high = sorted(_fold_batch(product))
@@ -108,11 +110,6 @@ class GemmModel:
             return timing
         timing = timing.slowed(clock_in_loop(power, reading.time_s) / self.clock)
         return timing if timing.time_s >= floor_s else replace(timing, time_s=floor_s)
-
-    def _at_peak(self, product: Product) -> Timing:
-        floor_s = self.floor_s(product)
-        note = f"no table serves products of {product.type_name}: they take their peak rate's time"
-        return Timing(time_s=floor_s, notes=(note,), bound=Bound(compute_s=floor_s))
 
     def _bound(self, product: Product, time_s: float, *, least_s: float) -> Bound:
         launch_s = min(time_s, least_s)

@@ -32,7 +32,7 @@ from hespas.price.estimate import (
 )
 from hespas.price.methods import RooflineOptions
 from hespas.program.attrs import MOSAIC, is_of_pallas
-from hespas.program.program import Op, Program
+from hespas.program.program import Program
 from hespas.program.types import ELEMENT_TYPES, NumberKind
 from hespas.program.work import CustomCallCost, Work
 from hespas.split.regions import Compute
@@ -250,7 +250,11 @@ class Roofline:
             return
         for key, _ in leaf.work.flops:
             served = device.served_by(key)
-            if served == key or not (key in _FLOATS or (key in _BYTES and _multiplies(leaf.op))):
+            is_of_unit = key in _FLOATS or (
+                key in _BYTES
+                and any(inner.traits.is_of_library for inner in operations_of(leaf.op))
+            )
+            if served == key or not is_of_unit:
                 continue
             if served is None:
                 rate = format_quantity(device.peak_flops, "FLOP/s")
@@ -297,10 +301,6 @@ class Roofline:
         if ratio is None:
             return self.device.tdp_w * time_s
         return self.device.tdp_w * (ratio * memory_s + (1 - ratio) * compute_s)
-
-
-def _multiplies(op: Op) -> bool:
-    return any(inner.traits.is_of_library for inner in operations_of(op))
 
 
 def same_work(leaf: Leaf) -> Hashable:

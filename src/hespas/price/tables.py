@@ -31,9 +31,8 @@ from hespas.base.suggest import suggestion
 from hespas.errors import MeasurementError
 
 
-@frozen
-class Axis:
-    """The sizes along one side of a grid, ascending."""
+class Axis(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The sizes along one side of a grid, ascending; ``weight`` is its part in filling gaps."""
 
     name: str
     sizes: tuple[int, ...]
@@ -224,19 +223,11 @@ _NS = 1e-9
 _HINT = "distil it again with validation/distil_tables.py"
 
 
-class AxisWire(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One side of a table; ``weight`` is its part in filling gaps."""
-
-    name: str
-    sizes: tuple[int, ...]
-    weight: float = 1.0
-
-
 class TableWire(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A table: a name such as ``gemm.bf16``, axes, cell step and source."""
 
     name: str
-    axes: tuple[AxisWire, ...]
+    axes: tuple[Axis, ...]
     step: float
     source: str
 
@@ -346,5 +337,4 @@ def _decode_table(wire: TableWire, cells: bytes) -> Table:
     codes = accumulate([(difference >> 1) ^ -(difference & 1) for difference in zigzag])
     step, unit = wire.step, log(_NS)
     times = tuple([code * step + unit if code else nan for code in codes])
-    axes = tuple([Axis(name=a.name, sizes=a.sizes, weight=a.weight) for a in wire.axes])
-    return Table(name=wire.name, source=wire.source, grid=Grid(axes=axes, log_times=times))
+    return Table(name=wire.name, source=wire.source, grid=Grid(axes=wire.axes, log_times=times))

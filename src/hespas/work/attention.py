@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hespas.base.frozen import frozen
 from hespas.errors import CostError
 from hespas.program.attrs import (
@@ -191,33 +193,28 @@ def _flash(op: Op, *, is_backward: bool) -> Attention:
 def _flash_mla(op: Op, *, is_of_chosen: bool) -> Attention:
     """Describe a FlashMLA call.
 
-    Queries are (batch, new, heads, size), and the cache is (batch, 1, tokens, size). Where each
-    query has tokens of its own, their places are (batch, new, chosen).
+    The cache has the keys. Where each query has tokens of its own, their places are (batch, new,
+    chosen).
     """
-    query, cached = (_four_dimensional(op, position) for position in range(2))
-    (attended,) = tensors(op.results[0].type)
-    batch, new, heads, size = query.shape
-    return Attention(
-        batch=batch,
-        heads=heads,
-        key_heads=1,
-        query_length=new,
-        key_length=tensors(op.operands[2].type)[0].shape[2] if is_of_chosen else cached.shape[2],
-        head_size=size,
+    described, (attended,) = _of_one_key_head(op), tensors(op.results[0].type)
+    chosen = tensors(op.operands[2].type)[0].shape[2] if is_of_chosen else described.key_length
+    return replace(
+        described,
+        key_length=chosen,
         value_size=attended.shape[-1],
-        multiplied=multiplier_of(query.element, cached.element).type_name,
-        element_bytes=cached.element.bits / 8,
         shares_values=True,
         is_of_chosen=is_of_chosen,
     )
 
 
 def _index_scores(op: Op) -> Attention:
-    """Describe an index' ratings.
+    """Describe an index' ratings: a whole prompt rates earlier tokens alone."""
+    described = _of_one_key_head(op)
+    return replace(described, is_causal=described.query_length == described.key_length)
 
-    Queries are (batch, new, heads, size), and keys are (batch, 1, tokens, size). A whole prompt
-    rates earlier tokens alone.
-    """
+
+def _of_one_key_head(op: Op) -> Attention:
+    """Describe queries (batch, new, heads, size) with keys (batch, 1, tokens, size)."""
     query, key = (_four_dimensional(op, position) for position in range(2))
     batch, new, heads, size = query.shape
     return Attention(
@@ -228,7 +225,6 @@ def _index_scores(op: Op) -> Attention:
         key_length=key.shape[2],
         head_size=size,
         value_size=0,
-        is_causal=new == key.shape[2],
         multiplied=multiplier_of(query.element, key.element).type_name,
         element_bytes=key.element.bits / 8,
     )

@@ -17,7 +17,6 @@ from hespas.price.tables import (
     FORMAT,
     TABLES_DIRECTORY,
     Axis,
-    AxisWire,
     Grid,
     PartWire,
     TableWire,
@@ -30,7 +29,7 @@ STEP = 1 / 128
 
 
 def about(file_format: int = FORMAT) -> PartWire:
-    axes = (AxisWire(name="m", sizes=(1, 2, 4)), AxisWire(name="k", sizes=(32, 64), weight=4))
+    axes = (Axis(name="m", sizes=(1, 2, 4)), Axis(name="k", sizes=(32, 64), weight=4))
     return PartWire(
         format=file_format,
         part="TOY",

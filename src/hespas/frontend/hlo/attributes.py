@@ -57,16 +57,12 @@ def string_text(text: str) -> str:
     >>> print(string_text('{"n":"32"}'))
     "{\22n\22:\2232\22}"
     """
-    plain = "".join([char if _is_plain(char) else _escaped(char) for char in text])
-    return f'"{plain}"'
 
+    def printed(char: str) -> str:
+        is_plain = " " <= char <= "~" and char not in '"\\'
+        return char if is_plain else "".join([f"\\{byte:02X}" for byte in char.encode()])
 
-def _is_plain(char: str) -> bool:
-    return " " <= char <= "~" and char not in '"\\'
-
-
-def _escaped(char: str) -> str:
-    return "".join([f"\\{byte:02X}" for byte in char.encode()])
+    return f'"{"".join(map(printed, text))}"'
 
 
 def listed(texts: dict[str, str]) -> Attributes:

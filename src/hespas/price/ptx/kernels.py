@@ -347,18 +347,16 @@ def _pricer(
     device: Device, kernels: CompiledKernels | None, *, directory: Path | None, in_graphs: bool
 ) -> KernelPricer:
     gpu = load_microarchitecture(device)
+    cycles_per_s = gpu.multiprocessors * gpu.clock_hz
     return KernelPricer(
         device=device,
         gpu=launching_in_graphs(gpu) if in_graphs else gpu,
         kernels=kernels or _NO_KERNELS,
-        tensor_flops_per_cycle=_tensor_flops_per_cycle(device, gpu),
+        tensor_flops_per_cycle={
+            name: flops / cycles_per_s for name, flops in device.per_datatype_flops.items()
+        },
         directory=directory,
     )
-
-
-def _tensor_flops_per_cycle(device: Device, gpu: Microarchitecture) -> Mapping[str, float]:
-    cycles_per_s = gpu.multiprocessors * gpu.clock_hz
-    return {name: flops / cycles_per_s for name, flops in device.per_datatype_flops.items()}
 
 
 _LIBRARY = "kernel: libraries' kernels have no PTX here, and are priced by the roofline"
