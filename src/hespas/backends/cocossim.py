@@ -172,10 +172,7 @@ def make(spec: EstimatorSpec) -> Systolic:
 def _with_usual_arguments(
     hardware: CocossimHardware, array: SystolicArray, interface: Interface
 ) -> CocossimHardware:
-    """Return the configuration for the usual arguments.
-
-    The program is in ``build``, and env calls it.
-    """
+    """Return the configuration in which env calls the program in ``build``."""
     if array.rows != array.columns:
         raise refusal(
             f"COCOSSim's arrays are square, and this one has {array.rows} rows and "

@@ -202,10 +202,7 @@ def _computation_runs_ps(actions: Sequence[Action]) -> list[int]:
 
 
 def _barriers(sent: Sequence[tuple[Place, Place, int]]) -> dict[Place, Place]:
-    """Return the first exchange of each connected set of exchanges.
-
-    Exchanges are connected directly or through others.
-    """
+    """Return the first of each set of directly or indirectly connected exchanges."""
     parent: dict[Place, Place] = {}
 
     def first(place: Place) -> Place:
@@ -304,10 +301,7 @@ def switch_of(system: System) -> Switch:
 
 
 def _leaves(dimension: Dimension, location: str) -> tuple[int, int]:
-    """Return the hosts per leaf, and the spines.
-
-    A switch is one leaf.
-    """
+    """Return the hosts per leaf, and the spines; a switch is one leaf."""
     if dimension.leaf_size is None:
         return dimension.size, 1
     uplinks = dimension.leaf_size / dimension.oversubscription

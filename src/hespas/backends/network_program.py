@@ -245,10 +245,7 @@ def _least_collective_ps(task: CollectiveTask, graph: TaskGraph, system: System)
 
 
 def _received_bytes(task: CollectiveTask, members: int) -> float | None:
-    """Return the least bytes that each member receives, or None.
-
-    It is None if some members need nothing.
-    """
+    """Return each member's least received bytes; None if some need nothing."""
     match task.kind:
         case CollectiveKind.ALL_REDUCE:
             return task.size_bytes

@@ -256,10 +256,7 @@ def _memory(
 
 
 def _registers(bits: int, operand: str) -> dict[str, object]:
-    """Describe a pass-through register with a port for each direction.
-
-    All ports work at once.
-    """
+    """Describe a pass-through register with concurrent ports, one a direction."""
     directions_of_kind = {"read": ("tl", "th"), "write": ("fh", "fl")}
     ports = [
         _port(f"{kind[0]}_port_{number}", kind, bits, [f"{operand}, {direction}"])

@@ -76,10 +76,7 @@ Action = Wait | Exchange
 
 @frozen
 class RankPrograms:
-    """The actions of every rank, in order, with notes.
-
-    ``notes`` list losses and assumptions.
-    """
+    """The actions of every rank, in order; ``notes`` list losses and assumptions."""
 
     ranks: tuple[tuple[Action, ...], ...]
     notes: tuple[str, ...]

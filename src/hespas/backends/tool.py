@@ -280,10 +280,7 @@ def built_program(hardware: SimulatorHardware, interface: Interface) -> BuiltPro
 
 
 def digest(path: Path) -> str:
-    """Return a digest of a file or folder.
-
-    A folder's covers all its files and their names.
-    """
+    """Return a digest of a file, or of a folder's files and their names."""
     try:
         if not path.is_dir():
             return sha256(path.read_bytes()).hexdigest()

@@ -55,10 +55,7 @@ def _levels(members: int) -> list[int]:
 
 
 def _ring_rounds(members: int, first: int, operation: Operation) -> Rounds:
-    """Return the rounds of a ring.
-
-    They begin with the part of the sender's number + ``first``.
-    """
+    """Return a ring's rounds, from the part of the sender + ``first``."""
 
     def parts(message: Message) -> range:
         return _single_part((message.source + first - message.round) % members)
@@ -76,10 +73,7 @@ def _ring(collective: CollectiveKind, members: int) -> tuple[Rounds, ...]:
 
 
 def _ring_all_to_all(_: CollectiveKind, members: int) -> tuple[Rounds, ...]:
-    """Return the ring that forwards parts to farther members.
-
-    The part for the d-th next member is forwarded d times.
-    """
+    """Return the ring that forwards the d-th next member's part d times."""
 
     def parts(message: Message) -> range:
         distance = (1 + isqrt(1 + 8 * message.round)) // 2
@@ -120,10 +114,7 @@ def chain(collective: CollectiveKind, members: int, pieces: int) -> Schedule:
 
 
 def _bidirectional_ring(collective: CollectiveKind, members: int) -> tuple[Rounds, ...]:
-    """Return two opposite rings, each with half of every part.
-
-    The halves of part k are 2 k and 2 k + 1.
-    """
+    """Return two opposite rings, with halves 2 k and 2 k + 1 of part k."""
 
     def both(rounds: Rounds) -> Rounds:
         def parts(message: Message) -> range:
@@ -142,10 +133,7 @@ def _bidirectional_ring(collective: CollectiveKind, members: int) -> tuple[Round
 
 
 def _binomial_tree(collective: CollectiveKind, members: int) -> tuple[Rounds, ...]:
-    """Return rounds in which 1, 2, 4, ... members send.
-
-    A reduction's rounds are reversed.
-    """
+    """Return rounds in which 1, 2, 4, .. members send, reversed for reductions."""
     is_reduction = collective is _REDUCE
     form = Form.COLLECT if is_reduction else Form.SPREAD
     operation = Operation.REDUCE if is_reduction else Operation.COPY
@@ -230,10 +218,7 @@ def _double_binary_tree(_: CollectiveKind, members: int) -> tuple[Rounds, ...]:
 
 
 def _exchange(members: int, distance: int, bits: int, operation: Operation) -> Rounds:
-    """Return the exchange of parts matching the owner in ``bits``.
-
-    The bits are the lowest or the highest ones.
-    """
+    """Return the exchange of parts matching the owner in the lowest or highest ``bits``."""
     free = members - 1 & ~bits
 
     def parts(message: Message) -> range:

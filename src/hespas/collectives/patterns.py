@@ -17,10 +17,7 @@ if TYPE_CHECKING:
 
 
 class Form(Enum):
-    """The forms of patterns, as text.
-
-    Positions wrap around the members.
-    """
+    """The forms of patterns, as text; positions wrap around the members."""
 
     SHIFT = "each to the members {first} to {last} further"
     NEIGHBOURS = "each to the next and to the previous member"

@@ -370,10 +370,7 @@ class _RankWriter:
             self._accesses[place] = _Accesses(write=step)
 
     def _waits_for(self, block: _Block, reads: list[Place], writes: list[Place]) -> list[StepId]:
-        """Return the necessary waits for steps of other threadblocks.
-
-        None of these steps waits for another.
-        """
+        """Return the waits for other threadblocks' steps, none implied by another."""
         earlier = {self._accesses[place].write for place in (*reads, *writes)}
         earlier |= {step for place in writes for step in self._accesses[place].reads}
         waits = [

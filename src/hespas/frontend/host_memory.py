@@ -259,10 +259,7 @@ class _Retyper:
                 yield position
 
     def _host_buffer(self, op: Op, operand: Value, renamed: Value) -> Op:
-        """Return the operation that creates a host buffer.
-
-        It is an allocation for a filled buffer, else a copy.
-        """
+        """Return a host buffer's allocation if it is filled, else a copy."""
         kind = operand.type
         if not isinstance(kind, TensorType):
             raise UnsupportedError(f"{kind} on the host", location=op.location)

@@ -83,10 +83,7 @@ def read_mesh(text: str) -> Mesh:
 
 @frozen
 class AxisPart:
-    """A part of a mesh axis.
-
-    ``before`` is the product of more major parts.
-    """
+    """A part of a mesh axis; ``before`` is the product of more major parts."""
 
     name: str
     before: int

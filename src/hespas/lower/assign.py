@@ -425,10 +425,7 @@ class _Walk:
         self.operations.append(replace(op, operands=laid, results=results))
 
     def _free(self, op: Op, operands: Sequence[Value]) -> set[Value]:
-        """Return the read-only arguments of a loop whose order is open.
-
-        The compiler lays them out as the loop's body wants them.
-        """
+        """Return a loop's read-only arguments of open order, which its body decides."""
         if op.kind != "while":
             return set()
         condition, body = op.regions

@@ -120,10 +120,7 @@ def _is_exchanged(op: Op, attrs: ConvolutionAttrs) -> bool:
 
 
 def _exchanged(op: Op, attrs: ConvolutionAttrs) -> Sequence[Op]:
-    """Return a reversed kernel, and its convolution with the image.
-
-    The image is reversed by the library, which reads it as its kernel.
-    """
+    """Return the convolution of a reversed kernel with the image as its kernel."""
     image, kernel = map(shape_of, op.operands)
     wider = [
         (image[dimension] - 1) * attrs.lhs_dilation[axis]
@@ -352,10 +349,7 @@ def _adding(
     side: Value | None,
     activation: str = "kNone",
 ) -> Sequence[Op]:
-    """Return a convolution with an operation's addend.
-
-    The library adds zeros for each feature where nothing else is added to them.
-    """
+    """Return a convolution with an addend; the library adds zeros without a bias."""
     build = Builder(op)
     if bias is None:
         kind = tensor_of(op.results[0])

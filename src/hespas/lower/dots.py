@@ -423,10 +423,7 @@ def _needs(
     *,
     first: int,
 ) -> bool:
-    """Return whether a product needs an earlier one.
-
-    True where that takes long to say.
-    """
+    """Return whether a product needs an earlier one, or may after a long search."""
     pending, seen = [dot], {dot}
     while pending:
         for value in values_read(operations[pending.pop()]):

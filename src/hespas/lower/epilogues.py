@@ -81,10 +81,7 @@ class Epilogues:
         return place, views
 
     def _added(self, addition: int, to: int) -> set[int] | None:
-        """Return the broadcast of an added bias, if any.
-
-        It is empty for a matrix.
-        """
+        """Return the broadcast of an added bias, empty for a matrix, if any."""
         op = self.operations[addition]
         if op.kind != "add" or op.operands[0] is op.operands[1]:
             return None

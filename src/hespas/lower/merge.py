@@ -61,10 +61,7 @@ class Node:
 
 
 def nodes_of(grouping: Grouping, results: Iterable[Value]) -> list[Node]:
-    """Return a block's nodes in program order, kernels merged.
-
-    ``results`` are those of the block.
-    """
+    """Return a block's nodes in program order, kernels merged; ``results`` are its own."""
     graph = _Graph(grouping=grouping, results=frozenset(results))
     graph.build()
     graph.merge_readers()
@@ -103,10 +100,7 @@ def outside(operations: Sequence[Op], group: Group) -> Iterator[Value]:
 
 @dataclass(slots=True, kw_only=True)
 class _Graph:
-    """The nodes of a block while they merge, by module if ``by_module``.
-
-    ``results`` are those of the block.
-    """
+    """The nodes of a block with ``results`` while they merge, maybe ``by_module``."""
 
     grouping: Grouping
     results: AbstractSet[Value]

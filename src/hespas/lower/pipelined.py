@@ -243,10 +243,7 @@ def _stored(
 
 
 def _behind_loops(operations: Sequence[Op]) -> int:
-    """Return the first place behind all loops that communicate.
-
-    No gather runs beside them.
-    """
+    """Return the first place behind all loops that communicate, where gathers run."""
     ends = [
         place
         for place, op in enumerate(operations, start=1)

@@ -137,10 +137,7 @@ def is_one_kernel(runs: Runs) -> bool:
 
 
 def in_pieces(op: Op, order: Order, dimensions: tuple[int, ...]) -> list[Op]:
-    """Return a reduction's pieces, given its operand's order.
-
-    The last of them makes its result.
-    """
+    """Return a reduction's pieces for its operand's order; the last makes the result."""
     runs = runs_of(shape_of(op.operands[0]), order, dimensions)
     if is_one_kernel(runs):
         return [op]

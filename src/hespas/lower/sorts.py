@@ -40,10 +40,7 @@ _TYPES_OF_GPUS = frozenset({"bf16", "f32"})
 
 
 def _sorted_by_library(op: Op, uses: Uses) -> Sequence[Op] | None:
-    """Return library calls for a sort, or a stable network.
-
-    Such a network sorts by the places of elements too.
-    """
+    """Return library calls for a sort, or a stable network over places."""
     if not is_for_library(op):
         is_stable = dict(op.attributes).get("is_stable") == "true"
         makers = [uses.producer(value) for value in op.operands]

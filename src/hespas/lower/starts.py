@@ -201,10 +201,7 @@ def with_starts(operations: Sequence[Op], results: Sequence[Value]) -> list[Op]:
 
 
 def _ends(flights: Sequence[_Flight]) -> list[int]:
-    """Return where collectives end.
-
-    What a sum reads is held until it ends.
-    """
+    """Return where collectives end; a sum holds what it reads until then."""
     sums = sorted([it for it in flights if it.op.kind in SUMMING], key=lambda it: it.start)
     ends = {
         flight.op: max(flight.start, min(flight.end, later.start))

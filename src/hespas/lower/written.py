@@ -136,10 +136,7 @@ def _together(places: Sequence[Places]) -> Places:
 
 
 def multiplied_before(operations: Sequence[Op]) -> set[int]:
-    """Return the multiplications by a vector that sums follow.
-
-    They are given by their numbers.
-    """
+    """Return the numbers of multiplications by a vector that sums follow."""
     uses, number = Uses(operations), {op: number_of for number_of, op in enumerate(operations)}
     written = set[int]()
     for op in operations:

@@ -6,10 +6,7 @@ from enum import Enum
 
 
 class CollectiveKind(Enum):
-    """A kind of collective.
-
-    Values are MSCCL's ``coll`` names where they exist.
-    """
+    """A kind of collective; values are MSCCL's ``coll`` names where they exist."""
 
     ALL_REDUCE = "allreduce"
     ALL_GATHER = "allgather"

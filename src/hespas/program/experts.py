@@ -230,10 +230,7 @@ def _check_layers(layers: Sequence[Sequence[float]], location: str, *, are_share
 
 
 class GroupedProduct(msgspec.Struct, frozen=True, kw_only=True):
-    """A product of up to ``rows`` rows in ``groups``.
-
-    The row count of each group is data.
-    """
+    """A product of up to ``rows`` rows in ``groups``, whose rows are data."""
 
     rows: int
     groups: int

@@ -98,20 +98,14 @@ def kernel_ops(block: KernelBlock) -> Iterator[KernelOp]:
 
 
 class TritonType(msgspec.Struct, frozen=True, kw_only=True):
-    """The type of a value.
-
-    Scalars have no shape, pointers the pointee's element.
-    """
+    """The type of a value: scalars have no shape, pointers the pointee's element."""
 
     element: str
     shape: tuple[int, ...] = ()
 
 
 class TritonOp(msgspec.Struct, frozen=True, kw_only=True):
-    """An operation that runs ``count`` times.
-
-    ``body`` is a reduction's body.
-    """
+    """An operation that runs ``count`` times; ``body`` is a reduction's."""
 
     name: str
     operands: tuple[TritonType, ...]

@@ -349,10 +349,7 @@ def nested_ops(block: Block) -> Iterator[Op]:
 
 
 def scheduled_ops(block: Block) -> Iterator[Op]:
-    """Yield the operations of a block, loops and branches.
-
-    Outer ones come before inner ones.
-    """
+    """Yield the operations of a block, loops and branches, outer before inner."""
     for op in block.operations:
         yield op
         if isinstance(op.attrs, WhileAttrs | CaseAttrs):

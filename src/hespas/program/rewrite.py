@@ -273,10 +273,7 @@ def with_patterns(block: Block, patterns: Iterable[Pattern]) -> Block:
 
 
 def _with_pattern(block: Block, pattern: Pattern, uses: Uses) -> Block:
-    """Rewrite a block by a pattern.
-
-    ``uses`` are those of the block, and stay valid if nothing changes.
-    """
+    """Rewrite a block by a pattern; ``uses`` stay valid if nothing changes."""
     operations: list[Op] = []
     renaming: Renaming = {}
     is_changed = False

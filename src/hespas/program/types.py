@@ -156,10 +156,7 @@ class TensorType(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_in_device_memory(self) -> bool:
-        """Whether it lies in device memory.
-
-        Otherwise it lies on the chip or in host memory.
-        """
+        """Whether it lies in device memory, not on the chip or the host."""
         return self.memory_space == DEVICE_MEMORY
 
     @property

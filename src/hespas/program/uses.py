@@ -68,10 +68,7 @@ class Uses:
         return readers if len(readers) < 2 else list(dict.fromkeys(readers))
 
     def only_reader(self, value: Value) -> Op | None:
-        """Return the only reader of a value, or None.
-
-        An output has another reader, outside the list.
-        """
+        """Return the only reader of a value, None for an output or several."""
         readers = self.readers(value)
         return readers[0] if len(readers) == 1 and value not in self._outputs else None
 

@@ -106,10 +106,7 @@ def summed(works: Iterable[Work]) -> Work:
 
 @frozen
 class OperandTraffic:
-    """A custom call that reads operands and writes results.
-
-    The user states it; it computes 0 FLOPs.
-    """
+    """A custom call stated to read operands, write results and compute nothing."""
 
 
 @frozen

@@ -170,10 +170,7 @@ class Timeline:
 
     @property
     def slowest(self) -> ClassTimeline:
-        """The class that ends last and waits least for others.
-
-        It is the first of several.
-        """
+        """The first class that ends last and waits least for others."""
         last = [item for item in self.classes if item.finish_ps == self.finish_ps]
         return min(last, key=lambda item: item.waited_ps)
 

@@ -59,10 +59,7 @@ def written_elements(op: Op) -> int:
 
 
 def _largest_result_elements(op: Op) -> int:
-    """Return the elements of the largest result.
-
-    Kernels that write parts of their results count those parts.
-    """
+    """Return the elements of the largest result, written parts only."""
     if not isinstance(op.attrs, KernelAttrs):
         return max(map(size_of, op.results), default=0)
     sizes = [tensor.element.bits for value in op.results for tensor in tensors(value.type)]
@@ -89,10 +86,7 @@ def only_moves(op: Op) -> bool:
 
 @dataclass(slots=True, kw_only=True)
 class _Needed:
-    """The needed elements of each value.
-
-    A value that is no tensor counts as one.
-    """
+    """The needed elements of each value; one for what is no tensor."""
 
     elements: dict[Value, int] = field(default_factory=dict[Value, int])
 

@@ -249,10 +249,7 @@ def _gemm_of_sizes(
 
 
 def _scale_bits(op: Op, first: int) -> float:
-    """Return the scale bits per weight.
-
-    The scales are the operands from ``first``.
-    """
+    """Return the bits of scales, operands from ``first`` on, per weight."""
     scales = sum(size_bytes(value.type) for value in op.operands[first:])
     return 8 * scales / max(1, operand(op, 1).element_count)
 

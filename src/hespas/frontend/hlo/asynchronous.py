@@ -163,10 +163,7 @@ def _any_fusion(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
 
 
 def _start_fused(reader: ModuleReader, instruction: Any, scope: Scope, collective: Any) -> None:
-    """Start a fused collective.
-
-    Its bundle replaces the buffers and counters in the fusion's result.
-    """
+    """Start a fused collective; its bundle replaces the fusion's buffers and counters."""
     body = reader.computation(instruction.called_computation_ids[0])
     parameters = reader.parameters(body)
     inner = Scope()
@@ -256,10 +253,7 @@ def _open_fusion(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
 def _overlapped_fusion(
     reader: ModuleReader, instruction: Any, scope: Scope, collectives: Sequence[Any]
 ) -> None:
-    """Read a fusion that computes while a collective runs.
-
-    It passes the bundle on.
-    """
+    """Read a fusion that computes beside a collective and passes its bundle on."""
     operands = [scope.tree(number) for number in instruction.operand_ids]
     bundles = _bundles(operands)
     if len(bundles) != 1:

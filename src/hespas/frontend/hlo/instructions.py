@@ -36,10 +36,7 @@ _PLACEMENT = "_xla_buffer_placement"
 
 
 def plain(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
-    """Read an instruction that is one operation.
-
-    Its computations become regions.
-    """
+    """Read an instruction that is one operation; its computations become regions."""
     opcode = OPCODES[instruction.opcode]
     attrs, attributes = opcode.read(instruction)
     called = instruction.called_computation_ids
@@ -240,10 +237,7 @@ def while_loop(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
 
 
 def conditional(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
-    """Read a branch.
-
-    Each alternative uses its operand from the outer block.
-    """
+    """Read a branch, whose alternatives use operands from the outer block."""
     index_id, *operands = instruction.operand_ids
     called = instruction.called_computation_ids
     if len(operands) != len(called):

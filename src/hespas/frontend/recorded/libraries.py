@@ -81,10 +81,7 @@ def _gemm(
     addend: Tensors = (),
     is_small: bool = False,
 ) -> Iterator[Launch]:
-    """Yield the call of a matrix product.
-
-    The factors' last two dimensions are rows and columns.
-    """
+    """Yield the call of a product; factors end in rows and columns."""
     left, right = factors
     numbers: dict[str, object] = {
         "lhs_contracting_dimensions": [batch + 1],
@@ -124,10 +121,7 @@ def _added_product(operation: Operation, settings: Settings) -> Iterator[Launch]
 
 
 def _scaled_product(operation: Operation, settings: Settings) -> Iterator[Launch]:
-    """Read ``_scaled_mm``; the scales follow the factors.
-
-    They are per tensor, row or block.
-    """
+    """Read ``_scaled_mm``: scales per tensor, row or block follow the factors."""
     left, right, *scales = operation.inputs
     bias = tuple(operand for operand in scales if operand.shape == right.shape[1:])[:1]
     is_bias = bool(bias) and bias[0].dtype in {"bfloat16", "float16"}
@@ -329,10 +323,7 @@ def _integers(operation: Operation, name: str, rank: int, default: int) -> tuple
 def _convolution_attrs(
     operation: Operation, image: RecordedTensor, settings: Settings
 ) -> ConvolutionAttrs:
-    """Return the forward convolution's dimensions and window.
-
-    Arrays are (batch, features, positions), kernels (out, in, window).
-    """
+    """Return a forward convolution of (batch, features, positions) and (out, in, window)."""
     rank = len(image.shape) - 2
     spatial = tuple(range(2, 2 + rank))
     groups = operation.arguments.get("groups", 1)

@@ -57,10 +57,7 @@ _ELEMENTS = {
 
 @lru_cache(maxsize=64)
 def element_of(dtype: str) -> ElementType:
-    """Return the element type of a torch dtype.
-
-    Raises `UnsupportedError` for one without a model.
-    """
+    """Return a torch dtype's element type; `UnsupportedError` for one without a model."""
     if dtype not in _ELEMENTS:
         raise UnsupportedError(f"tensors of torch.{dtype} have no model")
     return element_type(_ELEMENTS[dtype])
@@ -75,10 +72,7 @@ def _type(shape: tuple[int, ...], strides: tuple[int, ...], dtype: str) -> Tenso
 
 
 def type_of(tensor: RecordedTensor) -> TensorType:
-    """Return a tensor's type, dimensions ordered by stride.
-
-    Equal types are the same object.
-    """
+    """Return a tensor's type, dimensions ordered by stride; one object for equal ones."""
     return _type(tensor.shape, tensor.strides, tensor.dtype)
 
 

@@ -160,10 +160,7 @@ def _replaced(operation: Operation) -> Moved:
 
 
 def _moved_over(operation: Operation) -> Moved:
-    """Count a copy of inputs into buffers.
-
-    The buffers are among the inputs or the outputs.
-    """
+    """Count a copy of inputs into buffers among inputs or outputs."""
     read = sizes_of(_unwritten(operation))
     return Moved(read=read, written=read)
 
@@ -185,10 +182,7 @@ def _is_index(tensor: RecordedTensor) -> bool:
 
 
 def _scattered(operation: Operation) -> Moved:
-    """Count values added at indices.
-
-    An out-of-place result is first a copy of the operand.
-    """
+    """Count values added at indices; out of place, the operand's copy first."""
     table, *tensors = operation.inputs
     added = sizes_of(tensor for tensor in tensors if not _is_index(tensor))
     indices = sizes_of(tensor for tensor in tensors if _is_index(tensor))
@@ -234,10 +228,7 @@ _PERSISTENT_ELEMENTS, _PERSISTENT_BYTES = 1024, 4096
 
 
 def _softmax(operation: Operation) -> Moved:
-    """Count 3 passes over long rows, else 1 (SoftMax.cu).
-
-    They find the maximum, the sum, and the result.
-    """
+    """Count passes for maximum, sum and result; short rows take one (SoftMax.cu)."""
     source = operation.inputs[0]
     passes = 1 if _is_short(source) else 3
     return Moved(read=passes * size_of(source), written=sizes_of(operation.outputs))
@@ -303,10 +294,7 @@ def _launches_of_lists(lists: int, tensors: Sequence[RecordedTensor]) -> int:
 
 
 def _listed(operation: Operation) -> Moved:
-    """Count ``_foreach_*``: all tensors of all lists, many per launch.
-
-    An in-place operation has no outputs: it writes its first list.
-    """
+    """Count ``_foreach_*``; an in-place one writes its first list."""
     large = [tensor for tensor in operation.inputs if tensor.shape]
     lists = _lists(operation.name)
     first = large[: max(1, len(large) // lists)]

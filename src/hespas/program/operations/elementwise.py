@@ -83,10 +83,7 @@ def _traits(
     tpu: tuple[float, float] = (1, 0),
     tpu_exact: tuple[float, float] | None = None,
 ) -> Traits:
-    """Return an elementwise operation's traits.
-
-    Instruction counts of a TPU are (arithmetic, functions).
-    """
+    """Return an elementwise operation's traits; TPU counts are (arithmetic, functions)."""
     return Traits(
         category=Category.ELEMENTWISE,
         work=work,

@@ -63,10 +63,7 @@ def dynamic_update_slice(op: Op) -> Work:
 
 
 def pad(op: Op) -> Work:
-    """Count a padded operand read and the result written.
-
-    Negative padding is not read.
-    """
+    """Count a padded operand read and the result written, without negative padding."""
     padded, padded_result = operand(op, 0), result(op)
     read = in_memory(padded, min(padded.size_bytes, padded_result.size_bytes))
     return Work(

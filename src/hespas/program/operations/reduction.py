@@ -103,10 +103,7 @@ class _WindowAxis:
 
 
 def _applications(axes: list[_WindowAxis]) -> int:
-    """Return how often the body runs.
-
-    Axes that every window covers are reduced first.
-    """
+    """Return how often the body runs; fully covered axes are reduced first."""
     reduced = prod(axis.length for axis in axes if axis.is_whole)
     partial_axes = [axis for axis in axes if not axis.is_whole]
     results = prod(axis.results for axis in partial_axes)

@@ -137,10 +137,7 @@ class ClosedForms:
         return delay_ns(self._system, timing, task.size_bytes)
 
     def covers_group(self, task: CollectiveTask, timing: Timing) -> bool:
-        """Return whether a collective synchronises its whole group.
-
-        It may synchronise only parts of it.
-        """
+        """Return whether a collective synchronises its whole group, not only parts of it."""
         if timing is not None:
             return True
         rings = self._planner.rings_of_everyone(collective_kind(task), task.involved_dimensions)

@@ -223,10 +223,7 @@ class SharedLinks:
 
 
 def check_not_at_start(now_ps: int, wait_ps: int, subject: str) -> None:
-    """Raise `SimulationError` for communication without duration at time 0.
-
-    ASTRA-sim aborts then.
-    """
+    """Raise `SimulationError` for instant communication at time 0, where ASTRA-sim aborts."""
     if now_ps == 0 and wait_ps == 0:
         message = f"{subject} takes no time at the very start, where ASTRA-sim aborts"
         raise SimulationError(message, hint="give a latency or an endpoint-delay above 0")

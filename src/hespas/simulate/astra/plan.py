@@ -278,10 +278,7 @@ def implementations(system: System, kind: CollectiveKind) -> tuple[Implementatio
 
 
 def group_implementation(system: System, kind: CollectiveKind) -> Implementation:
-    """Return the implementation for a smaller group.
-
-    It is the only entry, else a ring.
-    """
+    """Return the implementation for a smaller group: the only entry, else a ring."""
     entries = implementations(system, kind)
     if len(entries) == 1 and entries[0].algorithm == "double-binary-tree":
         message = "doubleBinaryTree in a group smaller than the system has no model here"
@@ -361,10 +358,7 @@ def route(system: System, source: int, target: int) -> Route:
 
 
 def delay_ns(system: System, route: Route, size_bytes: int) -> int:
-    """Return a message's duration in ns.
-
-    It is ``floor(hops * latency + size / bandwidth)``.
-    """
+    """Return a message's ``floor(hops * latency + size / bandwidth)`` in ns."""
     dimension = system.dimensions[route.dimension]
     return int(route.hops * to_ns(dimension.latency_s) + size_bytes / bytes_per_ns(dimension))
 

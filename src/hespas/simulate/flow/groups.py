@@ -213,10 +213,7 @@ class GroupLayout:
 
     @cached_property
     def _coordinates(self) -> dict[int, Integers]:
-        """Positions along each dimension that members differ in.
-
-        Empty unless they fill a box.
-        """
+        """Positions along each differing dimension, empty unless members fill a box."""
         coordinates: dict[int, Integers] = {}
         quotient = self.members
         for index, dimension in enumerate(self.dimensions):
@@ -280,10 +277,7 @@ class GroupLayout:
         return self._rows([line for line in self.lines if line > 0])
 
     def members_along(self, line: int | Along | None) -> int:
-        """Count the members along a line, loop, axes or rail.
-
-        None means all members.
-        """
+        """Count the members along a line, loop, axes or rail; None means all."""
         match line:
             case None:
                 return self.size

@@ -162,10 +162,7 @@ def candidates(kind: str, nodes: Nodes, buffer_bytes: int) -> Iterator[Candidate
 
 
 def _between_us(nodes: Nodes, step_us: float) -> float:
-    """Return a step over the network, corrected for its hop.
-
-    NCCL assumes hops of 2.7 us.
-    """
+    """Return a step over the network, its hop in place of NCCL's 2.7 us."""
     return nodes.hop_us + step_us - _BETWEEN_US["ring"][Protocol.LL]
 
 

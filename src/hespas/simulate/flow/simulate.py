@@ -386,10 +386,7 @@ _MOST_OCCUPIED = 0.5
 
 @dataclass(slots=True, eq=False)
 class _Running:
-    """A running computation, and its remaining time at full speed.
-
-    ``remaining_ps`` counts from ``since_ps`` on.
-    """
+    """A running computation; ``remaining_ps`` at full speed counts from ``since_ps``."""
 
     run: TaskRun
     end: Callable[[TaskRun], None]

@@ -298,10 +298,7 @@ def _concatenated(parts: list[_Loads]) -> _Loads:
 
 
 def _joined(loads: _Loads, bandwidths: Reals) -> tuple[_Loads, Integers]:
-    """Return loads with equally crossed links joined, and a link that stands for each.
-
-    The result numbers its links from 0.
-    """
+    """Return loads on joined links, numbered from 0, and a link of each."""
     numbers = equal_targets(bandwidths.view(np.int64), loads.edges)
     _, first = np.unique(numbers, return_index=True)
     is_first = np.zeros(len(numbers), dtype=bool)

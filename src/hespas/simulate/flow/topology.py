@@ -209,10 +209,7 @@ _NAME = re.compile(r"(dim[0-9]+\.[a-z_]+)\.([0-9]+)(?:\.([0-9]+))?")
 
 @frozen
 class _Axis:
-    """One dimension, along which devices are ``stride`` apart.
-
-    ``first`` are the first links of its parts.
-    """
+    """One dimension: devices are ``stride`` apart, ``first`` are its parts' first links."""
 
     dimension: Dimension
     stride: int

@@ -28,10 +28,7 @@ class Unit(Enum):
 
 
 class VectorUse(msgspec.Struct, frozen=True, kw_only=True):
-    """A unit's work on a vector.
-
-    ``is_arithmetic`` marks FLOPs and transcendental functions.
-    """
+    """A unit's work on a vector; ``is_arithmetic`` marks counted FLOPs and functions."""
 
     unit: Unit
     kind: KernelType
