@@ -18,10 +18,7 @@ from hespas.errors import AlgorithmError
 
 
 def check_structure(program: Program) -> None:
-    """Raise `AlgorithmError` for a program that cannot run.
-
-    The error names rank, threadblock and step.
-    """
+    """Raise `AlgorithmError`, naming rank, threadblock and step, for an impossible program."""
     count = len(program.ranks)
     totals = {
         "its buffers have": count * (program.input_chunks + program.output_chunks)

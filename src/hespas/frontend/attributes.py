@@ -390,9 +390,6 @@ def attribute_readers(meshes: Mapping[str, Mesh]) -> dict[str, Reader]:
 
 @lru_cache(maxsize=16384)
 def attrs_of(kind: str, attributes: tuple[tuple[str, str], ...]) -> Attrs:
-    """Return the typed attributes of printed ones.
-
-    Collectives depend on their module and have other readers.
-    """
+    """Return the typed attributes of printed ones, except for collectives."""
     reader = READERS.get(kind)
     return NO_ATTRS if reader is None else reader(OpRecord(attributes=dict(attributes)))

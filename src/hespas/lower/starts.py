@@ -211,10 +211,7 @@ def _ends(flights: Sequence[_Flight]) -> list[int]:
 
 
 def with_starts_open(operations: Sequence[Op]) -> list[Op]:
-    """Return a schedule with collectives as single operations, where they end.
-
-    Those of loops stay as they are.
-    """
+    """Return a schedule with whole collectives where they end, but not in loops."""
     start_of = starts_by_end(operations)
     gone = set(start_of.values())
     return [

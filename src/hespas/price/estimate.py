@@ -131,10 +131,7 @@ class OpEstimate:
 
     @property
     def other_s(self) -> float:
-        """The time that neither arithmetic nor memory nor launches decide.
-
-        A time whose limits the method doesn't know is included.
-        """
+        """The time that no arithmetic, memory or launch is known to decide."""
         return max(0.0, self.time_s - self.bound.known_s)
 
     @property

@@ -56,10 +56,7 @@ class ModuleEstimate:
 
 @frozen
 class ReuseStatistics:
-    """How much work the cache saved.
-
-    A region is a hit if an equal one, of this run or an earlier one, was estimated before.
-    """
+    """How much work was saved for regions that equal ones estimated before."""
 
     regions: int
     region_hits: int

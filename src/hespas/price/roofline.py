@@ -138,10 +138,7 @@ class Roofline:
 
     @staticmethod
     def of(spec: EstimatorSpec, method: str = "roofline") -> Roofline:
-        """Return the roofline of a device; raise `ConfigError` without a device.
-
-        ``method`` is the method that needs it, for the error.
-        """
+        """Return a device's roofline; the `ConfigError` without a device names ``method``."""
         return Roofline(
             device=spec.needed_device(method),
             options=spec.roofline_options,
@@ -208,10 +205,7 @@ class Roofline:
         return priced_kernel(leaf.op, self.device)
 
     def price_timed(self, leaf: Leaf, timing: Timing, *, name: str = "") -> Price:
-        """Price one execution whose time another method gives.
-
-        ``name`` is the kernel's name by its author.
-        """
+        """Price one execution timed by another method; ``name`` is its author's."""
         return Price(
             cost=self.timed(leaf.op.name, leaf.work, timing.time_s, timing.bound),
             label=f"{leaf.op.name} {name}" if name else "",
@@ -304,8 +298,5 @@ class Roofline:
 
 
 def same_work(leaf: Leaf) -> Hashable:
-    """Return the key of the roofline's price: the operation's name and work.
-
-    A TPU kernel that its author wrote equals only itself.
-    """
+    """Return the key of the roofline's price: name and work, or Pallas's kernel itself."""
     return id(leaf.op) if is_of_pallas(leaf.op.attrs) else (leaf.op.name, leaf.work)

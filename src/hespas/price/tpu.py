@@ -231,10 +231,7 @@ def tensor_core(spec: EstimatorSpec) -> TensorCoreEstimator:
 
 
 def scheduled_price(roofline: Roofline, leaf: Leaf) -> Price | None:
-    """Price a Pallas kernel, sort or ``TopK`` as scheduled.
-
-    libtpu writes no cycles for these. Returns None for other operations.
-    """
+    """Price a Pallas kernel, sort or ``TopK`` as scheduled; None for others."""
     kernel = roofline.pallas_kernel(leaf)
     if kernel is not None:
         return roofline.price_timed(leaf, kernel.scheduled, name=kernel.name)
@@ -290,10 +287,7 @@ class VectorLoad:
 
 
 def vector_load(op: Op, work: Work, core: TensorCore) -> VectorLoad | None:
-    """Return a kernel's load on the vector unit, if that is all.
-
-    ``work`` has the bytes that it reads and writes.
-    """
+    """Return the vector unit's load of a kernel that does ``work``, if that is all."""
     arithmetic = functions = 0.0
     roots = op.regions[0].operations[-1].operands if op.kind == "fusion" else op.results
     is_exact = core.exact_functions or any(map(_is_narrow, roots))
@@ -392,10 +386,7 @@ _ORDERING = (
 
 
 def sort_timing(op: Op, work: Work, device: Device) -> Timing | None:
-    """Return the time of a sorting operation, if one.
-
-    Also None where the device's units or its clock are not described.
-    """
+    """Return the time of a sort on a device with described units, if one."""
     core, clock_hz = device.tensor_core, device.clock_hz
     operations = [ordering_operations(inner) for inner in operations_of(op)]
     ordering = [count for count in operations if count is not None]
@@ -450,10 +441,7 @@ class PricedKernel:
 
 
 def priced_kernel(op: Op, device: Device) -> PricedKernel | None:
-    """Return the times of a Pallas kernel.
-
-    Returns None where the device's units are not described, or the kernel cannot be read.
-    """
+    """Return a readable Pallas kernel's times on a device with described units."""
     # The import needs numpy and jaxlib, which only such programs need.
     from hespas.work.mosaic.kernel import kernel_load  # noqa: PLC0415
 

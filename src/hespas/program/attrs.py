@@ -175,10 +175,7 @@ class ConstantAttrs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FftAttrs(msgspec.Struct, frozen=True, kw_only=True):
-    """``fft``: the kind and the transformed lengths.
-
-    The kind is ``FFT``, ``IFFT``, ``RFFT`` or ``IRFFT``.
-    """
+    """``fft``: the kind (``FFT``, ``IFFT``, ``RFFT``, ``IRFFT``) and transformed lengths."""
 
     kind: str
     lengths: tuple[int, ...]

@@ -48,10 +48,7 @@ class OverlapLimit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def counted_bytes(device_bytes: int, held_bytes: int) -> float:
-    """Return the scheduler's memory budget less arguments and results.
-
-    ``held_bytes`` are those of the arguments and results.
-    """
+    """Return the scheduler's memory budget less ``held_bytes`` of arguments and results."""
     return _MEMORY_SHARE * device_bytes - held_bytes
 
 
@@ -191,10 +188,7 @@ class Function(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Alias(msgspec.Struct, frozen=True, kw_only=True):
-    """A result of ``main`` that may overwrite an argument.
-
-    Both are positions in the main function's lists.
-    """
+    """A result of ``main`` that may overwrite an argument, both by position."""
 
     result: int
     argument: int
@@ -316,10 +310,7 @@ def is_communication_op(op: Op) -> bool:
 
 
 def applied_ops(op: Op) -> list[Op]:
-    """Return the operations of an operation's regions.
-
-    A reduction's are those that it applies, such as ``add``.
-    """
+    """Return the operations of an operation's regions, as a reduction's ``add``."""
     return [inner for region in op.regions for inner in region.operations[:-1]]
 
 

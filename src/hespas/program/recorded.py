@@ -128,10 +128,7 @@ class RecordEvent(msgspec.Struct, frozen=True, kw_only=True, tag="record_event")
 
 
 class WaitEvent(msgspec.Struct, frozen=True, kw_only=True, tag="wait_event"):
-    """Block the stream until an event is recorded.
-
-    It follows a collective, or work on another stream.
-    """
+    """Block the stream until an event of a collective or another stream."""
 
     stream: int
     event: int

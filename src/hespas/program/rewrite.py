@@ -31,10 +31,7 @@ _OPENED = frozenset({"call", "composite"})
 
 
 def copied_op(op: Op, renaming: Renaming) -> Op:
-    """Copy an operation with renamed operands and fresh results.
-
-    ``renaming`` records the fresh results.
-    """
+    """Copy an operation with renamed operands and fresh results, added to ``renaming``."""
     operands = _renamed(op.operands, renaming)
     regions = tuple([copied_block(region, renaming) for region in op.regions])
     results = fresh(op.results, renaming)
@@ -77,10 +74,7 @@ def _renamed(values: Iterable[Value], renaming: Renaming) -> tuple[Value, ...]:
 
 
 def plain_op(origin: Op, kind: str, operands: Iterable[Value], result: Value) -> Op:
-    """Return an operation at another one's place.
-
-    It has the dialect, source location and scope of ``origin``, and no attributes.
-    """
+    """Return an operation of ``origin``'s dialect, location and scope, without attributes."""
     return Op(
         dialect=origin.dialect,
         kind=kind,
@@ -220,10 +214,7 @@ class Builder:
         return self.add("reduce", (value, zero), reduced, attrs, regions=(body,))
 
     def making(self, result: Value, value: Value) -> list[Op]:
-        """Return the operations with ``result`` in place of ``value``.
-
-        The operation that produces ``value`` produces ``result`` instead.
-        """
+        """Return the operations with ``result`` produced in place of ``value``."""
         if not any(value in op.results for op in self.operations):
             self.operations.append(plain_op(self.origin, "reshape", (value,), result))
         return self.renamed({value: result})
@@ -324,10 +315,7 @@ def each_block(block: Block, change: Callable[[Block], Block]) -> Block:
 
 
 def each_op(block: Block, change: Callable[[Op], Op]) -> Block:
-    """Rewrite every operation of a block, inner ones first.
-
-    The block itself is returned if nothing changes.
-    """
+    """Rewrite a block's operations, inner first; an unchanged block is itself."""
     operations = tuple([_each_op(op, change) for op in block.operations])
     if all(map(operator.is_, operations, block.operations)):
         return block

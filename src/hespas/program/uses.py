@@ -73,10 +73,7 @@ class Uses:
         return readers[0] if len(readers) == 1 and value not in self._outputs else None
 
     def count(self, value: Value) -> int:
-        """Count a value's reads, as operand and as output.
-
-        An operation that reads it twice counts twice.
-        """
+        """Count a value's reads, as output and by each operand."""
         return len(self._all_readers(value)) + self._outputs[value]
 
     def is_output(self, value: Value) -> bool:
@@ -84,10 +81,7 @@ class Uses:
         return value in self._outputs
 
     def source(self, value: Value, passes: Callable[[Op], bool]) -> Value:
-        """Follow a value back through operations that ``passes`` accepts.
-
-        Of each operation the first operand is followed.
-        """
+        """Follow a value back through first operands of operations that ``passes`` accepts."""
         op = self._producers.get(value)
         while op is not None and op.operands and passes(op):
             value = op.operands[0]

@@ -37,10 +37,7 @@ class Clock(Protocol):
 
 
 class Kernel:
-    """The clock and the actions in order of time.
-
-    ``event`` counts the actions so far, and thus identifies the running one.
-    """
+    """The clock and the actions in order of time; ``event`` counts those that ran."""
 
     __slots__ = ("_actions", "_times", "event", "now_ps")
 

@@ -129,10 +129,7 @@ class ClassTimeline:
 
     @property
     def without_collectives_ps(self) -> int:
-        """The part of exposed communication in which no collective is under way.
-
-        A recorded stage of a pipeline waits for others then.
-        """
+        """The exposed communication during which no collective is under way."""
         computing = union(self._of(ComputeTask))
         collectives = exposed_parts(computing, union(self._of(CollectiveTask)))
         exposed_ps = covered_ps(part for parts in collectives for part in parts)

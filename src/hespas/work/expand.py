@@ -45,10 +45,7 @@ class Loop:
 
 @frozen
 class Branch:
-    """An ``if`` or ``case``: one of ``alternatives`` runs.
-
-    ``weights`` are the user's shares of the alternatives, None if not set.
-    """
+    """An ``if`` or ``case``; ``weights`` are the user's shares of its ``alternatives``."""
 
     op: Op
     alternatives: tuple[tuple[Cost, ...], ...]

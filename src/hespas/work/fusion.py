@@ -108,10 +108,7 @@ class _Needed:
 
 
 def block_traffic(block: Block) -> tuple[_Needed, list[int]]:
-    """Return the elements read and the bytes written.
-
-    The elements are of each argument of a kernel's body, the bytes of each result.
-    """
+    """Return the elements read of each argument and the bytes of each result."""
     uses = Uses.of_block(block)
     needed = _Needed()
     written: list[int] = []
@@ -191,10 +188,7 @@ _CONTAINERS = (Category.ASYNCHRONOUS, Category.CALL, Category.CONTROL)
 
 
 def _moves_nothing(op: Op) -> bool:
-    """Return whether an operation itself moves nothing to the host.
-
-    It passes values on, contains other operations, or communicates.
-    """
+    """Return whether an operation only passes values on, contains others or communicates."""
     traits = op.traits
     is_holding = traits.category in _CONTAINERS or is_communication_op(op)
     return is_holding or traits.runs_nothing or traits.relabels

@@ -84,10 +84,7 @@ def start_block(
     started: Block,
     operands: tuple[Value, ...] | None = None,
 ) -> None:
-    """Append an ``async_start`` of a block that returns a bundle.
-
-    Operands are the instruction's by default.
-    """
+    """Append an ``async_start`` of a block, by default of the instruction's operands."""
     members = tuple([value.type for value in started.operations[-1].operands])
     spelling = f"!mhlo.async_bundle<{', '.join(map(str, members))}>"
     thread: str = instruction.async_execution_thread

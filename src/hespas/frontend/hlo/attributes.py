@@ -274,10 +274,7 @@ _REPLICAS_AND_PARTITIONS = frozenset({"all-gather", "all-reduce", "reduce-scatte
 
 
 def replica_groups(instruction: Any) -> ReplicaGroups:
-    """Read a collective's groups, in any of three forms.
-
-    The forms are a list, a folded iota, and mesh axes.
-    """
+    """Read a collective's groups: a list, a folded iota, or mesh axes."""
     if instruction.HasField("mesh_axes_replica_group_list"):
         return _mesh_axes(instruction.mesh_axes_replica_group_list)
     if instruction.HasField("iota_collective_device_list"):

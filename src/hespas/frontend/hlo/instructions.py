@@ -207,10 +207,7 @@ def top_k(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
 
 
 def while_loop(reader: ModuleReader, instruction: Any, scope: Scope) -> None:
-    """Read a ``while`` and its trip count.
-
-    The count comes from its configuration, or from its condition and step.
-    """
+    """Read a ``while``; its configuration or condition and step give the trip count."""
     if len(instruction.called_computation_ids) != 2:
         raise ProgramError("a while has a body and a condition")
     body_number, condition_number = instruction.called_computation_ids

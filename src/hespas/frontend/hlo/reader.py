@@ -227,10 +227,7 @@ class ModuleReader:
         return [fresh_tree(self.types.read(item.shape)) for item in parameters]
 
     def inlined(self, number: int, parameters: Sequence[Tree], scope: Scope) -> Tree:
-        """Read a computation into a scope; return its result.
-
-        Instructions that the scope already holds are skipped.
-        """
+        """Read a computation's missing instructions into a scope; return its result."""
         computation = self.computation(number)
         return self.until(computation, computation.root_id, parameters, scope)
 

@@ -239,10 +239,7 @@ class _Reader:
         return CompiledKernels(launches=tuple(self.launches), ptx=ptx, target=self.step.target)
 
     def storages(self, starts: Sequence[int]) -> Iterator[Storage]:
-        """Yield storages with positions of operations.
-
-        ``starts`` are the positions of the calls' first operations.
-        """
+        """Yield storages with positions of operations, ``starts`` those of calls."""
         last = len(starts) - 1
         for storage in self.step.storages:
             allocated, freed = storage.allocated, storage.freed

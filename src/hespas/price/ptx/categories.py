@@ -288,10 +288,7 @@ an exponential, or more than one operand is read (as jaxlib 0.10.2 compiles for 
 
 @frozen
 class Columns:
-    """The blocks of a column reduction, and their costs beside memory.
-
-    ``rounds`` is the number of rounds of a block's loop.
-    """
+    """The blocks of a column reduction, each of ``rounds``, and costs beside memory."""
 
     blocks: int = 0
     rounds: float = 0.0

@@ -294,10 +294,7 @@ def l2_sectors(kernel: KernelAnalysis, gpu: Microarchitecture) -> float:
 
 
 def pipe_cycles(kernel: KernelAnalysis, gpu: Microarchitecture) -> dict[str, float]:
-    """Return each pipe's cycles for one block.
-
-    Instructions that may run on two pipes go to the less busy one.
-    """
+    """Return each pipe's cycles for one block, those of two pipes on the freer."""
     slots = kernel.slots
     shared = slots.logic + slots.fused + slots.either
     balanced = shared / (gpu.logic_lanes + gpu.fused_lanes)

@@ -37,10 +37,7 @@ Shape = tuple[int, ...]
 
 @frozen
 class Multiplier:
-    """The hardware's product type, and FLOPs per multiply-accumulate.
-
-    ``type_name`` is a key of `Work.flops`.
-    """
+    """The hardware's product type, a key of `Work.flops`, and FLOPs per product."""
 
     type_name: str
     flops: int
@@ -153,10 +150,7 @@ def einsum(op: Op) -> Work:
 
 
 def unary_einsum(op: Op) -> Work:
-    """Count one addition per element that is summed.
-
-    The sum is over the letters that the result lacks.
-    """
+    """Count one addition per element summed over letters that the result lacks."""
     source = operand(op, 0)
     additions = max(0, _letter_sizes(op) - result(op).element_count)
     return traffic(op, flops=flop_counts(arithmetic_type(source.element), additions))

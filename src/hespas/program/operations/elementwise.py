@@ -35,10 +35,7 @@ def counted(op: Op, *, complex_flops: int = 2) -> Work:
 
 
 def transcendental(op: Op) -> Work:
-    """Count one transcendental function per result element.
-
-    A complex function is two real ones: of the modulus and of the argument.
-    """
+    """Count one transcendental function per real result element, two per complex one."""
     element = result(op).element
     functions = 2 if element.kind is NumberKind.COMPLEX else 1
     return traffic(op, transcendentals=functions * result(op).element_count)
@@ -59,10 +56,7 @@ def absolute(op: Op) -> Work:
 
 
 def convert(op: Op) -> Work:
-    """Count one FLOP per element; zero if the type stays.
-
-    No compiler keeps a conversion to the same type.
-    """
+    """Count one FLOP per element; zero if the type stays, as compilers drop it."""
     return ZERO if operand(op, 0) == result(op) else counted(op)
 
 

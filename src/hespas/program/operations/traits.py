@@ -132,10 +132,7 @@ class Traits:
 
     @property
     def is_fusible(self) -> bool:
-        """Whether XLA's own emitters generate it.
-
-        All other operations are a library's, or no kernel.
-        """
+        """Whether XLA's own emitters generate it, rather than a library or nothing."""
         return self.category in _FUSIBLE
 
     @property
@@ -195,10 +192,7 @@ def result(op: Op) -> TensorType:
 
 
 def first_result(op: Op) -> TensorType:
-    """Return the first tensor that an operation produces.
-
-    A custom call may return its results in one tuple.
-    """
+    """Return the first tensor that an operation produces, also in a tuple."""
     for value in op.results:
         for kind in tensors(value.type):
             return kind

@@ -305,10 +305,7 @@ class TreeMember:
 
 @frozen
 class DeviceContext:
-    """A device's state for collectives.
-
-    ``trees`` counts the runs of trees by a ring's size and stride.
-    """
+    """A device's collective state; ``trees`` counts runs by ring size and stride."""
 
     device: int
     actor: Clock

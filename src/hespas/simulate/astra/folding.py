@@ -92,10 +92,7 @@ def tasks_of_roles(graph: TaskGraph, roles: Roles) -> list[Task]:
 
 
 def find_groups(job: Job, roles: Sequence[Roles]) -> tuple[list[Group], list[list[list[int]]]]:
-    """Return a job's groups, and each device's group number.
-
-    The numbers are by graph, role and device.
-    """
+    """Return a job's groups, and their numbers by graph, role and device."""
     numbers: dict[Group, int] = {}
     group_of: list[list[list[int]]] = []
     for index, graph in enumerate(job.graphs):

@@ -110,10 +110,7 @@ def make_links(network: ContentionModel, system: System, kernel: Kernel) -> Carr
 
 
 class FreeLinks:
-    """Carries each message as if it were alone.
-
-    The delay is `hespas.simulate.astra.plan.delay_ns`.
-    """
+    """Carries each message as if it were alone, in `plan.delay_ns`."""
 
     def __init__(self, system: System, kernel: Kernel) -> None:
         self._system = system

@@ -58,10 +58,7 @@ SUBGROUP_ENDPOINT_NS = 10
 
 @frozen
 class PlannedRing:
-    """Logical rings of devices ``stride`` apart, or one smaller group.
-
-    They use the queues of ``dimension``.
-    """
+    """Rings of devices ``stride`` apart, or a smaller group, on a dimension's queues."""
 
     implementation: Implementation
     size: int
@@ -364,10 +361,7 @@ def delay_ns(system: System, route: Route, size_bytes: int) -> int:
 
 
 def reduce_ns(system: System, size_bytes: int) -> int:
-    """Return the duration of a reduction in local memory.
-
-    Two reads and a write, each rounded down to ns.
-    """
+    """Return a reduction's two local reads and a write, each in whole ns."""
     bandwidth_bytes_per_s = system.local_memory_bandwidth_bytes_per_s
     if bandwidth_bytes_per_s is None:
         return 0

@@ -218,10 +218,7 @@ class Pricer:
     def message(
         self, group: GroupLayout, pattern: Pattern, size_bytes: int, *, hops: int = 1
     ) -> Price:
-        """Return the price of a pattern's slowest message.
-
-        With several ``hops`` it passes that many members in a pipeline.
-        """
+        """Return the price of a pattern's slowest message, pipelined over ``hops`` members."""
         rows = self._rows_of(group, pattern)
         rounding_ps = self.interconnect.rounding_ps
         time_ns = max(row.time_ns(size_bytes, hops) for row in rows)

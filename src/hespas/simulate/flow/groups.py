@@ -270,10 +270,7 @@ class GroupLayout:
 
     @cached_property
     def rails(self) -> Integers:
-        """Members by position within a node, a row per position.
-
-        Devices along the first dimension are a node.
-        """
+        """Members by position within a node (the first dimension), a row per position."""
         return self._rows([line for line in self.lines if line > 0])
 
     def members_along(self, line: int | Along | None) -> int:

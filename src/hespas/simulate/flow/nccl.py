@@ -135,10 +135,7 @@ def channels_across(candidate: Candidate, nodes: Nodes) -> int:
 
 
 def runs(group: GroupLayout, dimensions: Sequence[Dimension], kind: str) -> bool:
-    """Return whether NCCL runs a group's collective across nodes.
-
-    It is the library if the link in the node has its measurements.
-    """
+    """Return whether NCCL, measured in the node, runs a collective across nodes."""
     is_between = any(line > 0 for line in group.lines)
     return is_between and kind in KINDS and dimensions[0].measured is not None
 

@@ -73,10 +73,7 @@ class SpecifiedAlgorithm:
 def specified_algorithms(
     interconnect: Interconnect, choice: str
 ) -> dict[str, tuple[SpecifiedAlgorithm, ...]]:
-    """Return each kind's specified algorithms, one per dimension.
-
-    Kinds without an entry run by the fastest algorithm.
-    """
+    """Return each kind's specified algorithms, one per dimension; none means the fastest."""
     name = options.parse_choice(choice)
     if name == options.AUTO:
         return {}

@@ -64,10 +64,7 @@ class GroupClass:
 
 @frozen
 class Classes:
-    """The classes of a job's devices and groups.
-
-    ``capacities`` gives the bandwidth of links by class, in rate units.
-    """
+    """The classes of a job's devices and groups; ``capacities`` are links' rate units."""
 
     devices: tuple[DeviceClass, ...]
     groups: tuple[GroupClass, ...]

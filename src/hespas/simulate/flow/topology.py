@@ -319,10 +319,7 @@ def _parts_of(index: int, dimension: Dimension, devices: int) -> Iterator[Part]:
 def _cross(
     axis: _Axis, places: Integers, here: Integers, there: Integers, spine: Integers | None = None
 ) -> list[Crossing]:
-    """Return the links that messages cross along a dimension.
-
-    Without ``spine``, a hash of the ends chooses the spines of a fat tree.
-    """
+    """Return the links crossed along a dimension, over ``spine`` or a hashed one."""
     every, first = np.arange(len(places)), axis.first
     goals = places + (there - here) * axis.stride
     match axis.dimension.shape:

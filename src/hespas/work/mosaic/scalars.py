@@ -19,10 +19,7 @@ Numbers = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Scalar:
-    """A number at each step, one axis per dimension.
-
-    An axis along which it is constant has length 1.
-    """
+    """A number at each step: an axis per dimension, of length 1 if constant."""
 
     numbers: Numbers
     is_known: bool = True

@@ -145,10 +145,7 @@ def element_bits(kind: KernelType) -> int:
 
 
 class KernelProduct(msgspec.Struct, frozen=True, kw_only=True):
-    """``batch`` matrix products, (m x k) by (k x n).
-
-    ``is_full_precision`` marks products of f32 that must not be rounded to bf16.
-    """
+    """``batch`` products, (m x k) by (k x n), in full precision or rounded to bf16."""
 
     batch: int
     m: int
