@@ -101,15 +101,10 @@ class _LoadUsers:
 
     @classmethod
     def of(cls, program: Program) -> _LoadUsers:
-        exchanges: dict[_Exchange, None] = {}
-        products: dict[GroupedProduct, None] = {}
-        for op in all_ops(program):
-            exchange, product = _exchange(op, program), grouped_product(op)
-            if exchange is not None:
-                exchanges[exchange] = None
-            if product is not None:
-                products[product] = None
-        return cls(exchanges=tuple(exchanges), products=tuple(products))
+        operations = list(all_ops(program))
+        exchanges = dict.fromkeys([_exchange(op, program) for op in operations])
+        products = dict.fromkeys(map(grouped_product, operations))
+        return cls(exchanges=tuple(filter(None, exchanges)), products=tuple(filter(None, products)))
 
     def exchange_before(self, product: GroupedProduct) -> _Exchange | None:
         """Return the exchange that feeds a product, or None."""

@@ -44,7 +44,6 @@ from hespas.xla.mlir.text import (
 )
 
 if TYPE_CHECKING:
-    from hespas.program.types import Type
     from hespas.xla.hlo.module import HloModule
 
 
@@ -317,17 +316,10 @@ def global_facts_of(module: MlirModule | HloModule) -> GlobalFacts:
     is_divided = any(name.startswith(_PARTITIONED_BY_XLA) for name in attributes)
     if main is None or is_divided or "sharding" not in shardings:
         return GlobalFacts(mesh=mesh, device_order=order)
-    inputs = tuple(_argument_types(main.handle))
+    handle: Any = main.handle
+    arguments = handle.regions[0].blocks[0].arguments
+    inputs = tuple([read_type(str(argument.type)) for argument in arguments])
     return GlobalFacts(mesh=mesh, inputs=inputs, device_order=order)
-
-
-def _argument_types(function: Any) -> Iterator[Type]:
-    types: dict[str, Type] = {}
-    for argument in function.regions[0].blocks[0].arguments:
-        text = str(argument.type)
-        if text not in types:
-            types[text] = read_type(text)
-        yield types[text]
 
 
 def _meshes_in_attribute(text: str) -> list[Mesh]:

@@ -12,9 +12,9 @@ from msgspec.structs import replace
 from hespas.lower.group import Group, Grouping
 from hespas.lower.merge import Node
 from hespas.lower.roles import Role
-from hespas.program.attrs import NO_ATTRS, BitcastAttrs, FusionAttrs, InPlace
+from hespas.program.attrs import BitcastAttrs, FusionAttrs, InPlace
 from hespas.program.operations.traits import Category
-from hespas.program.program import Alias, Block, Op, Value, values_read
+from hespas.program.program import Alias, Block, Op, Value, returning, values_read
 from hespas.program.rewrite import Renaming, copied_op, fresh, plain_op, renamed_op
 from hespas.program.types import TensorType
 
@@ -114,13 +114,7 @@ def fusion_around(
     renaming: Renaming = {}
     arguments = fresh(operands, renaming)
     body = [copied_op(op, renaming) for op in operations]
-    end = Op(
-        dialect="mhlo",
-        kind="return",
-        operands=tuple([renaming[value] for value in results]),
-        results=(),
-        attrs=NO_ATTRS,
-    )
+    outputs = [renaming[value] for value in results]
     return Op(
         dialect="mhlo",
         kind="fusion",
@@ -131,7 +125,7 @@ def fusion_around(
             *((("backend_kind", f'"{writer}"'),) if writer else ()),
             ("fusion_kind", f"#mhlo<fusion_kind {kind}>"),
         ),
-        regions=(Block(arguments=arguments, operations=(*body, end)),),
+        regions=(returning(arguments, body, outputs, "mhlo"),),
         source_location=like.source_location,
         scope=like.scope,
         instruction=name,

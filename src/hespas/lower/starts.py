@@ -19,9 +19,9 @@ from msgspec.structs import replace
 from hespas.base.frozen import frozen
 from hespas.lower.collectives import SUMMING
 from hespas.lower.roles import bytes_of
-from hespas.program.attrs import NO_ATTRS
-from hespas.program.program import Block, Op, Value, is_communication_op, values_read
-from hespas.program.types import AsyncType, size_bytes
+from hespas.program.program import Op, Value, is_communication_op, returning, values_read
+from hespas.program.rewrite import plain_op
+from hespas.program.types import bundle_type, size_bytes
 from hespas.program.uses import in_order
 
 _SUMS_TOGETHER = 2
@@ -251,20 +251,12 @@ def started(op: Op) -> tuple[Op, Op]:
     """Return the start and the end of a collective."""
     arguments = tuple([Value(type=value.type) for value in op.operands])
     results = tuple([Value(type=value.type) for value in op.results])
-    end = Op(dialect="stablehlo", kind="return", operands=results, results=(), attrs=NO_ATTRS)
     inner = replace(op, operands=arguments, results=results)
-    members = tuple([value.type for value in results])
-    spelling = f"!mhlo.async_bundle<{', '.join(map(str, members))}>"
-    bundle = Value(type=AsyncType(spelling=spelling, members=members))
-    start = Op(
+    bundle = Value(type=bundle_type(tuple([value.type for value in results])))
+    start = replace(
+        plain_op(op, "async_start", op.operands, bundle),
         dialect="mhlo",
-        kind="async_start",
-        operands=op.operands,
-        results=(bundle,),
-        attrs=NO_ATTRS,
-        regions=(Block(arguments=arguments, operations=(inner, end)),),
-        source_location=op.source_location,
-        scope=op.scope,
+        regions=(returning(arguments, [inner], results, "stablehlo"),),
         instruction=op.instruction,
     )
     done = replace(

@@ -12,6 +12,7 @@ import msgspec
 
 from hespas.errors import ProgramError
 from hespas.program.attrs import (
+    NO_ATTRS,
     Attrs,
     CallAttrs,
     CaseAttrs,
@@ -116,6 +117,14 @@ class Block(msgspec.Struct, frozen=True, kw_only=True):
 
     arguments: tuple[Value, ...]
     operations: tuple[Op, ...]
+
+
+def returning(
+    arguments: tuple[Value, ...], operations: Iterable[Op], results: Iterable[Value], dialect: str
+) -> Block:
+    """Return a block that returns ``results``."""
+    last = Op(dialect=dialect, kind="return", operands=tuple(results), results=(), attrs=NO_ATTRS)
+    return Block(arguments=arguments, operations=(*operations, last))
 
 
 class Op(msgspec.Struct, frozen=True, kw_only=True, eq=False, gc=False):

@@ -202,6 +202,13 @@ class AsyncType(msgspec.Struct, frozen=True, kw_only=True):
 Type = TensorType | TupleType | TokenType | AsyncType
 
 
+def bundle_type(members: tuple[Type, ...]) -> AsyncType:
+    """Return the type of what a start of values hands to its end."""
+    return AsyncType(
+        spelling=f"!mhlo.async_bundle<{', '.join(map(str, members))}>", members=members
+    )
+
+
 def plain_text(kind: Type) -> str:
     """Print a type without layouts and memory spaces.
 

@@ -25,11 +25,11 @@ from hespas.frontend.hlo.attributes import (
     replica_groups,
 )
 from hespas.frontend.hlo.instructions import fusion
-from hespas.frontend.hlo.reader import Handler, ModuleReader, Scope, returning
+from hespas.frontend.hlo.reader import Handler, ModuleReader, Scope
 from hespas.frontend.hlo.types import Tree, flat, fresh_tree, leaves
 from hespas.program.attrs import FusionAttrs
-from hespas.program.program import Block, Value
-from hespas.program.types import AsyncType, TensorType, Type
+from hespas.program.program import Block, Value, returning
+from hespas.program.types import AsyncType, TensorType, Type, bundle_type
 
 _SUFFIX = "-start"
 _MAIN_THREAD = "main"
@@ -86,7 +86,6 @@ def start_block(
 ) -> None:
     """Append an ``async_start`` of a block, by default of the instruction's operands."""
     members = tuple([value.type for value in started.operations[-1].operands])
-    spelling = f"!mhlo.async_bundle<{', '.join(map(str, members))}>"
     thread: str = instruction.async_execution_thread
     is_named = thread not in ("", _MAIN_THREAD)
     reader.emit(
@@ -96,7 +95,7 @@ def start_block(
         attributes=(("execution_thread", f'"{thread}"'),) if is_named else (),
         regions=(started,),
         operands=operands,
-        results=Value(type=AsyncType(spelling=spelling, members=members)),
+        results=Value(type=bundle_type(members)),
     )
 
 

@@ -17,7 +17,7 @@ from hespas.frontend.hlo.config import estimated_cycles
 from hespas.frontend.hlo.types import Tree, TypeReader, flat, fresh_tree, leaves
 from hespas.frontend.overrides import OverrideRecorder
 from hespas.program.attrs import NO_ATTRS, Attrs
-from hespas.program.program import Block, Function, Op, Value
+from hespas.program.program import Block, Function, Op, Value, returning
 
 
 @dataclass(slots=True, kw_only=True)
@@ -334,14 +334,6 @@ class ModuleReader:
         for result in op.results:
             self.producer[result] = op
         return op
-
-
-def returning(
-    arguments: tuple[Value, ...], operations: list[Op], results: tuple[Value, ...], dialect: str
-) -> Block:
-    """Return a block that returns ``results``."""
-    last = Op(dialect=dialect, kind="return", operands=results, results=(), attrs=NO_ATTRS)
-    return Block(arguments=arguments, operations=(*operations, last))
 
 
 def _parameter(instruction: Any, parameters: Sequence[Tree]) -> Tree:

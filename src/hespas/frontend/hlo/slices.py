@@ -27,11 +27,11 @@ from hespas.frontend.hlo.attributes import (
     replica_groups,
 )
 from hespas.frontend.hlo.instructions import alias, plain
-from hespas.frontend.hlo.reader import Handler, ModuleReader, Scope, returning
+from hespas.frontend.hlo.reader import Handler, ModuleReader, Scope
 from hespas.frontend.hlo.types import fresh_tree, leaves
 from hespas.program.attrs import NO_ATTRS, CollectiveAttrs
 from hespas.program.groups import FoldedGroups, GroupMode, ListedGroups
-from hespas.program.program import Block, Op, Value
+from hespas.program.program import Block, Op, Value, returning
 from hespas.program.types import AsyncType, TensorType
 from hespas.xla.compile.messages import SLICES_ATTRIBUTE
 

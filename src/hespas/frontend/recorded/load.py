@@ -42,7 +42,7 @@ from hespas.program.attrs import (
 )
 from hespas.program.groups import GroupMode, groups_of_all
 from hespas.program.kernels import CompiledKernels, KernelLaunch
-from hespas.program.program import Block, Function, GlobalFacts, Op, Program, Recorded, Value
+from hespas.program.program import Function, GlobalFacts, Op, Program, Recorded, Value, returning
 from hespas.program.recorded import (
     RECORDED_FORMAT,
     Call,
@@ -113,8 +113,7 @@ def _program(step: RecordedStep, name: str) -> Program:
             error.location = error.location or _place(call)
             raise
     starts.append(len(reader.operations))
-    end = Op(dialect="func", kind="return", operands=(), results=(), attrs=NO_ATTRS)
-    body = Block(arguments=tuple(reader.arguments), operations=(*reader.operations, end))
+    body = returning(tuple(reader.arguments), reader.operations, (), "func")
     mesh = step.mesh or ((("rank", step.world_size),) if step.world_size > 1 else ())
     return Program(
         functions={"main": Function(name="main", body=body)},
