@@ -37,7 +37,7 @@ from hespas.price.tables import (
     FORMAT,
     TABLES_DIRECTORY,
     Axis,
-    AxisWire,
+    Axis,
     Grid,
     PartWire,
     TableWire,
@@ -202,7 +202,7 @@ def _made(name: str, source: str, axes: Sequence[Axis], times: Times) -> tuple[T
 
 
 def _wired(name: str, source: str, grid: Grid) -> tuple[TableWire, Grid]:
-    wires = tuple(AxisWire(name=a.name, sizes=a.sizes, weight=a.weight) for a in grid.axes)
+    wires = tuple(Axis(name=a.name, sizes=a.sizes, weight=a.weight) for a in grid.axes)
     return TableWire(name=name, axes=wires, step=STEP, source=source), grid
 
 
