@@ -23,8 +23,6 @@ _MOST_ROUNDS = 12
 _ALONE = frozenset({"constant", "gather", "iota"})
 _ENDING = (Category.REDUCTION, Category.UPDATE)
 _MOST_OPERANDS = 64
-_FEW, _ABOUT = 64, 32
-"""So many kernels are all compared with each other; of more, those of about the same depth."""
 _SMALL_BYTES = 16
 _SLICED_APART_BYTES = 1024
 """Of a value this large, kernels that read parts without a common element stay apart.
@@ -172,22 +170,23 @@ class _Graph:
 
     def _merge_all(self, nodes: list[Node], read: Value, gone: dict[Node, Node]) -> None:
         """Merge a value's readers that cover the same elements."""
-        candidates = _Candidates(are_few=len(nodes) <= _FEW)
+        remaining: dict[int, dict[Node, None]] = {}
         for node in nodes:
-            candidates.add(node)
+            remaining.setdefault(node.size, {})[node] = None
         for first in nodes:
             if first in gone:
                 continue
-            candidates.drop(first)
-            for candidate in candidates.of(first):
+            same = remaining[first.size]
+            del same[first]
+            for candidate in list(same):
                 if _is_full(first):
                     break
                 if (
                     _is_alike(first, candidate)
-                    and not self._read_apart(first, candidate, read)
                     and _are_independent(first, candidate)
+                    and not self._read_apart(first, candidate, read)
                 ):
-                    candidates.drop(candidate)
+                    del same[candidate]
                     self._merge(first, candidate, gone)
 
     def merge_chains(self, belong: Callable[[Node, Node], bool]) -> None:
@@ -358,45 +357,6 @@ class _Graph:
             self.nodes = [node for node in self.nodes if node not in gone]
 
 
-@dataclass(slots=True, kw_only=True)
-class _Candidates:
-    """Kernels that may merge, by the number of their elements.
-
-    Where there are many, most can be merged at about their own depth alone, and are looked up
-    there; the others are ``loose``.
-    """
-
-    are_few: bool
-    of_size: dict[int, dict[Node, int]] = field(default_factory=dict[int, dict["Node", int]])
-    at_depth: dict[tuple[int, int], list[Node]] = field(
-        default_factory=dict[tuple[int, int], list["Node"]]
-    )
-    loose: dict[int, list[Node]] = field(default_factory=dict[int, list["Node"]])
-
-    def add(self, node: Node) -> None:
-        """Add one more behind all others."""
-        same = self.of_size.setdefault(node.size, {})
-        same[node] = len(same)
-        if self.are_few or _is_loose(node):
-            self.loose.setdefault(node.size, []).append(node)
-        else:
-            self.at_depth.setdefault((node.size, node.depth), []).append(node)
-
-    def drop(self, node: Node) -> None:
-        """Leave one out from now on."""
-        del self.of_size[node.size][node]
-
-    def of(self, node: Node) -> Iterator[Node]:
-        """Return the remaining kernels, in order, that a kernel may merge with."""
-        remaining = self.of_size[node.size]
-        if self.are_few or _is_loose(node):
-            return iter(list(remaining))
-        depths = range(node.depth - _ABOUT, node.depth + _ABOUT + 1)
-        near = [it for depth in depths for it in self.at_depth.get((node.size, depth), ())]
-        near += self.loose.get(node.size, ())
-        return iter(sorted(filter(remaining.__contains__, near), key=remaining.__getitem__))
-
-
 def _readers(nodes: Iterable[Node]) -> dict[Value, list[Node]]:
     """Return the kernels that read each value of more than a few bytes."""
     readers: dict[Value, list[Node]] = {}
@@ -405,13 +365,6 @@ def _readers(nodes: Iterable[Node]) -> dict[Value, list[Node]]:
             if bytes_of(value) > _SMALL_BYTES:
                 readers.setdefault(value, []).append(node)
     return readers
-
-
-def _is_loose(node: Node) -> bool:
-    """Return whether a kernel could run far from its depth."""
-    after = min([neighbour.depth for neighbour in node.after], default=None)
-    before = max([neighbour.depth for neighbour in node.before], default=-1)
-    return after is None or after - node.depth > _ABOUT or node.depth - before > _ABOUT
 
 
 def _is_full(node: Node) -> bool:
