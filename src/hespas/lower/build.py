@@ -220,19 +220,16 @@ def with_equal_once(operations: Sequence[Op], outputs: Sequence[Value]) -> list[
     own.
     """
     written = set(outputs)
-    first: dict[Hashable, list[Op]] = {}
+    first: dict[Hashable, Op] = {}
     renaming: Renaming = {}
     distinct: list[Op] = []
     for original in operations:
         op = renamed_op(original, renaming) if renaming else original
         if op.kind == "fusion" and op.operands and written.isdisjoint(op.results):
-            types = tuple([result.type for result in op.results])
-            alike = first.setdefault((op.operands, types), [])
-            same = next((earlier for earlier in alike if _key(earlier) == _key(op)), None)
-            if same is not None:
+            same = first.setdefault((op.operands, _key(op)), op)
+            if same is not op:
                 renaming.update(zip(op.results, same.results, strict=True))
                 continue
-            alike.append(op)
         distinct.append(op)
     return distinct
 

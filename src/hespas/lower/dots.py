@@ -485,15 +485,6 @@ def _merged(dots: Sequence[_Dot], *, are_held: bool) -> Iterator[Op]:
         start += width
 
 
-@frozen
-class _Padded:
-    """A product as computed: operands reshaped to ``narrow``, padded to ``wide``."""
-
-    attrs: DotAttrs
-    narrow: tuple[Side, Side]
-    wide: tuple[Side, Side]
-
-
 def _result_shape(sides: tuple[Side, Side]) -> tuple[int, ...]:
     lhs, rhs = sides
     return (*lhs.sizes((*lhs.batching, *lhs.free)), *rhs.sizes(rhs.free))
@@ -504,8 +495,8 @@ def _multiple(value: Value) -> int:
     return _MULTIPLE_OF_F8 if name.lower().startswith("f8") else _MULTIPLES.get(name, 1)
 
 
-def _padding_of(op: Op) -> _Padded | None:
-    """Return a product's padding; None without one.
+def _padded_dot(op: Op, _uses: Uses) -> Sequence[Op] | None:
+    """Return a product of padded operands, cut to its size.
 
     Products with a vector stay. Several dimensions are padded as one if they lie beside each other.
     """
@@ -520,24 +511,16 @@ def _padding_of(op: Op) -> _Padded | None:
     wide = lhs.padded(multiple), rhs.padded(multiple)
     if wide == (lhs, rhs):
         return None
-    attrs = _numbered(op.attrs, lhs, rhs)
-    return _Padded(attrs=attrs, narrow=(lhs, rhs), wide=wide)
-
-
-def _padded_dot(op: Op, _uses: Uses) -> Sequence[Op] | None:
-    padded = _padding_of(op)
-    if padded is None:
-        return None
-    build = Builder(op)
+    attrs, build = _numbered(op.attrs, lhs, rhs), Builder(op)
     operands = [
-        build.pad(build.reshape(value, narrow.shape), wide.shape)
-        for value, narrow, wide in zip(op.operands, padded.narrow, padded.wide, strict=True)
+        build.pad(build.reshape(value, own.shape), padded.shape)
+        for value, own, padded in zip(op.operands, (lhs, rhs), wide, strict=True)
     ]
     element = tensor_of(op.results[0]).element
-    kind = TensorType(element=element, shape=_result_shape(padded.wide))
-    text = op.attributes if padded.attrs == op.attrs else ()
-    value = build.add("dot_general", operands, kind, padded.attrs, attributes=text)
-    value = build.head(value, _result_shape(padded.narrow))
+    kind = TensorType(element=element, shape=_result_shape(wide))
+    text = op.attributes if attrs == op.attrs else ()
+    value = build.add("dot_general", operands, kind, attrs, attributes=text)
+    value = build.head(value, _result_shape((lhs, rhs)))
     return build.making(op.results[0], build.reshape(value, shape_of(op.results[0])))
 
 

@@ -76,7 +76,7 @@ def run_events(
         kernel, folded, devices, system, transport, queues_per_dimension=settings.queues
     )
     engine = Engine(kernel, devices, event_network)
-    event_network.get_ready()
+    check_memory(event_network.most_messages(), bytes_each=_BYTES_PER_MESSAGE)
     engine.run()
     engine.check_complete()
 
@@ -103,26 +103,18 @@ class _EventNetwork:
         self._planner = Planner(system, queues_per_dimension)
         self._custom = CustomCollectives(system)
         self._memory = Memory(system.remote_memory, kernel)
-        self._contexts: list[DeviceContext] = []
+        self._context = cache(self._new_context)
         self._running: dict[Hashable, int] = {}
 
-    def get_ready(self) -> None:
-        """Create device contexts; `SimulationError` for too many messages.
-
-        The devices must have clocks.
-        """
-        check_memory(self._most_messages(), bytes_each=_BYTES_PER_MESSAGE)
-        self._contexts = [
-            DeviceContext(
-                device=device.devices[0],
-                actor=device.clock,
-                transport=self._transport,
-                queues=Queues(self._width),
-                trees={},
-                reduce_ps=lambda size_bytes: reduce_ns(self._system, size_bytes) * PS_PER_NS,
-            )
-            for device in self._devices
-        ]
+    def _new_context(self, device: Device) -> DeviceContext:
+        return DeviceContext(
+            device=device.devices[0],
+            actor=device.clock,
+            transport=self._transport,
+            queues=Queues(self._width),
+            trees={},
+            reduce_ps=lambda size_bytes: reduce_ns(self._system, size_bytes) * PS_PER_NS,
+        )
 
     def members(self, group: int) -> Collection[int]:
         if group == EVERYONE:
@@ -159,10 +151,10 @@ class _EventNetwork:
                     self._transport.forget((tag, chunk))
 
         self._running.setdefault(tag, len(self._devices) if members is None else len(members))
-        Streams(plan, members, self._contexts[run.device.number], tag, done).start()
+        Streams(plan, members, self._context(run.device), tag, done).start()
 
     def _start_custom(self, run: TaskRun, task: CollectiveTask, prefix: str, end: End) -> None:
-        context = self._contexts[run.device.number]
+        context = self._context(run.device)
         members = self._group(run.group) or range(len(self._devices))
         nodes = self._custom.nodes(
             prefix,
@@ -201,7 +193,7 @@ class _EventNetwork:
         self._transport.receive(self._transport.mailbox(*_mailbox_key(run, task)), end, run)
 
     def access(self, run: TaskRun, task: MemoryTask, end: End) -> None:
-        context = self._contexts[run.device.number]
+        context = self._context(run.device)
         self._memory.request(context.device, context.actor, task.size_bytes, end, run)
 
     def unmatched(self) -> Iterator[TaskRun]:
@@ -217,7 +209,7 @@ class _EventNetwork:
             for runs in (sends, receives):
                 yield from sorted(runs, key=lambda run: run.issue_ps)[matched:]
 
-    def _most_messages(self) -> int:
+    def most_messages(self) -> int:
         """Estimate the concurrent messages: one collective per device."""
         peers: dict[tuple[object, ...], int] = {}
         total = 0
