@@ -37,7 +37,6 @@ from hespas.price.tables import (
     FORMAT,
     TABLES_DIRECTORY,
     Axis,
-    Axis,
     Grid,
     PartWire,
     TableWire,

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from hespas.base.frozen import frozen
 from hespas.compile.options import CompileOptions
 from hespas.lower.build import Names, fusion_around
+from hespas.lower.layouts import VIEWS
 from hespas.program.attrs import CollectiveAttrs, DimensionsAttrs, DotAttrs
 from hespas.program.groups import ListedGroups, ReplicaGroups
 from hespas.program.operations.traits import Category
@@ -45,7 +46,6 @@ _MIB = 2**20
 _MOST_COMBINED = 256
 SUMMING = frozenset({"all_reduce", "reduce_scatter"})
 """Collectives that sum what devices have."""
-_VIEWS = frozenset({"reshape", "transpose"})
 _INDEXING = frozenset({"reshape", "slice", "dynamic_slice", "broadcast_in_dim"})
 _TYPE_TEXT = "xla_shape"
 
@@ -293,7 +293,7 @@ def _narrow_gather(op: Op, uses: Uses) -> Sequence[Op] | None:
     """
     chain: list[Op] = []
     value = op.operands[0]
-    while not chain or chain[0].kind in _VIEWS:
+    while not chain or chain[0].kind in VIEWS:
         maker = uses.producer(value)
         if maker is None or uses.only_reader(value) is None or not maker.operands:
             return None

@@ -12,6 +12,7 @@ from math import ceil, prod
 from msgspec.structs import replace
 
 from hespas.base.frozen import frozen
+from hespas.lower.layouts import VIEWS
 from hespas.program.attrs import NO_ATTRS, DotAttrs
 from hespas.program.program import Block, Op, Value, shape_of, size_of, tensor_of, values_read
 from hespas.program.rewrite import Builder, Pattern
@@ -242,9 +243,6 @@ def _rounded(op: Op, _uses: Uses) -> Sequence[Op] | None:
 ROUNDED_OPERANDS = Pattern(kinds=("dot_general",), change=_rounded)
 
 
-_VIEWS = ("reshape", "transpose")
-
-
 def _scaled(op: Op, uses: Uses) -> Sequence[Op] | None:
     """Return a product that reads narrow operands and their scales directly.
 
@@ -288,7 +286,7 @@ def _behind_views(value: Value, uses: Uses) -> tuple[Op | None, list[Op]]:
     """Return a value's producer and the views between, last first."""
     views: list[Op] = []
     maker = uses.producer(value)
-    while maker is not None and maker.kind in _VIEWS:
+    while maker is not None and maker.kind in VIEWS:
         views.append(maker)
         maker = uses.producer(maker.operands[0])
     return maker, views
@@ -309,7 +307,7 @@ def _before_spread(value: Value, uses: Uses) -> Value | None:
     return value if size_of(value) < spread_size else None
 
 
-_SPREADING = (*_VIEWS, "broadcast_in_dim", "convert", "slice")
+_SPREADING = (*VIEWS, "broadcast_in_dim", "convert", "slice")
 SCALED_PRODUCTS = Pattern(kinds=("dot", "dot_general", "ragged_dot"), change=_scaled)
 
 
@@ -353,7 +351,7 @@ def with_held_weights_merged(block: Block) -> Block:
 
 def _is_part(op: Op) -> bool:
     """Return whether an operation is a layout, or a part, of what it reads."""
-    return op.kind in {*_VIEWS, "slice", "dynamic_slice"}
+    return op.kind in {*VIEWS, "slice", "dynamic_slice"}
 
 
 def _with_merged(block: Block, groups: Sequence[Sequence[_Dot]], *, are_held: bool) -> Block:

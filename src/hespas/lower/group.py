@@ -15,6 +15,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 from hespas.lower.epilogues import Epilogues
+from hespas.lower.layouts import VIEWS
 from hespas.lower.roles import (
     Role,
     bytes_of,
@@ -422,7 +423,7 @@ class Grouping:
             if op.kind == "reduce":
                 return place
             if self.roles[place] not in (Role.LOOP, Role.VIEW) or (
-                op.traits.category is Category.MOVEMENT and op.kind not in _SAME
+                op.traits.category is Category.MOVEMENT and op.kind not in VIEWS
             ):
                 return None
             before = {self.producer.get(value) for value in op.operands}
@@ -464,7 +465,3 @@ class Grouping:
         if op.kind == "reduce":
             return is_row(op) and size_of(op.operands[0]) == size_of(value)
         return self.roles[root] is not Role.END and size_of(op.results[0]) == size_of(value)
-
-
-_SAME = frozenset({"reshape", "transpose"})
-"""Of operations that move data, those that give elements another place and no other use."""

@@ -19,6 +19,9 @@ from hespas.program.types import TensorType
 
 Order = tuple[int, ...]
 
+VIEWS = frozenset({"reshape", "transpose"})
+"""Operations that give elements another place and no other use."""
+
 _ADA, _BLACKWELL = 8.9, 10.0
 
 

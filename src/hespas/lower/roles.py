@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from enum import Enum
 from math import prod
 
+from hespas.lower.layouts import VIEWS
 from hespas.lower.reductions import PIECE
 from hespas.program.attrs import ConstantAttrs, WindowAttrs
 from hespas.program.operations.traits import Category
@@ -22,7 +23,6 @@ from hespas.program.uses import Uses
 
 _OF_PLACE = 5
 """Instructions beside the body's for each place of a window: an address, a test, a load."""
-_VIEWS = frozenset({"bitcast", "reshape", "transpose"})
 
 
 class Role(Enum):
@@ -49,7 +49,7 @@ def role_of(op: Op) -> Role:
     if category is Category.CREATION or (is_repeated and size_of(op.operands[0]) == 1):
         return Role.MADE
     is_same = is_repeated and size_of(op.operands[0]) == size_of(op.results[0])
-    if op.kind in _VIEWS or is_same:
+    if op.kind in VIEWS or op.kind == "bitcast" or is_same:
         return Role.VIEW
     if op.kind == "reduce_window" and 1 < window_of(op) <= PIECE and _is_simple(op):
         return Role.LOOP

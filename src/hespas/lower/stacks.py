@@ -11,14 +11,13 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
 
+from hespas.lower.layouts import VIEWS
 from hespas.program.attrs import CustomCallAttrs
 from hespas.program.operations.traits import Category
 from hespas.program.program import Block, Op, Value, needed_for, tensor_of
 from hespas.program.rewrite import Pattern, call_op, fresh, plain_op
 from hespas.program.uses import Uses
 
-_RELABELLED = frozenset({"bitcast", "reshape", "transpose"})
-"""What is a layout of the same numbers."""
 _ALLOCATION = CustomCallAttrs(target="AllocateBuffer")
 _OF_TYPE = {"bf16": ("8", "7"), "f16": ("5", "10"), "f32": ("8", "23")}
 """The bits of a type's exponent and mantissa."""
@@ -113,7 +112,7 @@ def _own_arrays(op: Op) -> Sequence[Op]:
 def _row_behind(value: Value, maker: Mapping[Value, Op]) -> Op | None:
     """Return the slice that a value is, if it is a row of a stack and nothing else."""
     op = maker.get(value)
-    while op is not None and op.kind in _RELABELLED:
+    while op is not None and op.kind in {*VIEWS, "bitcast"}:
         op = maker.get(op.operands[0])
     if op is None or op.kind != "dynamic_slice":
         return None

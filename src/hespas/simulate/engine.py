@@ -283,12 +283,8 @@ class Network(Protocol):
         ...
 
 
-class Compute(Protocol):
-    """Decides when computation ends, and calls ``end`` then."""
-
-    def start(self, run: TaskRun, task: ComputeTask, end: End) -> None:
-        """Start a computation."""
-        ...
+Compute: TypeAlias = Callable[[TaskRun, ComputeTask, End], None]
+"""Starts a computation, decides when it ends, and calls its last argument then."""
 
 
 class Ties(Protocol):
@@ -416,7 +412,7 @@ class Engine:
     def _start(self, run: TaskRun) -> None:
         match run.task:
             case ComputeTask(is_on_host=False) as task if self._compute is not None:
-                self._compute.start(run, task, self.end)
+                self._compute(run, task, self.end)
             case (
                 ComputeTask(duration_ps=int(duration_ps))
                 | CollectiveTask(recorded_ps=int(duration_ps))

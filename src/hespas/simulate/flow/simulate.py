@@ -104,7 +104,9 @@ def run_flow(classes: Classes, remote: RemoteMemory | None) -> tuple[ClassTimeli
     kernel = Kernel()
     compute = Multiprocessors(kernel)
     network = _FlowNetwork(kernel, classes, remote, compute)
-    engine = Engine(kernel, devices, network, settle=network.transfers.settle, compute=compute)
+    engine = Engine(
+        kernel, devices, network, settle=network.transfers.settle, compute=compute.start
+    )
     engine.run()
     engine.check_complete()
     timelines: list[ClassTimeline] = []
