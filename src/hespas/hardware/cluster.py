@@ -185,7 +185,7 @@ def read_cluster(name: str | Path) -> Cluster:
         raise ConfigError(
             "the file describes nothing of the cluster",
             location=location,
-            hint=f"describe devices, links, jitter or programs, or leave {option('cluster')} out",
+            hint=f"describe devices, links, jitter or programs, or leave {option('imperfect')} out",
         )
     scales: dict[int, float] = {}
     delays: dict[int, float] = {}
