@@ -75,11 +75,20 @@ def test_the_program_tells_its_devices(program: Program, llama3_100m: Exported) 
         ({"scan": "maybe"}, "scan is 'maybe'; give true or false"),
         ({"layer": "2"}, "has no option 'layer'; did you mean 'layers'"),
         ({"precision": "fp8"}, "has no option 'precision'; that is product_dtype here"),
+        ({"weight_dtype": "f8"}, "has no option 'weight_dtype'; that is product_dtype here"),
     ],
 )
 def test_options_that_do_not_fit(options: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         export_model("llama3-100m", options)
+
+
+@pytest.mark.parametrize(
+    ("given", "own"), [("product_dtype", "weight_dtype"), ("sequence", "context")]
+)
+def test_a_setting_of_training_names_that_of_inference(given: str, own: str) -> None:
+    with pytest.raises(ConfigError, match=f"has no option '{given}'; that is {own} here"):
+        export_model("llama3-8b-decode", {given: "1"})
 
 
 def test_types_are_known_by_all_their_names() -> None:
