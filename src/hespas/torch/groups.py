@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import wraps
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -417,6 +418,19 @@ def _replace_groups(rank: int, world_size: int) -> None:
     distributed_c10d.init_process_group = dist.init_process_group = init
     distributed_c10d._new_process_group_helper = helper
     distributed_c10d.is_nccl_available = dist.is_nccl_available = lambda: True
+    if not hasattr(dist, "ProcessGroupNCCL"):
+        distributed_c10d.ProcessGroupNCCL = dist.ProcessGroupNCCL = _Nccl
+
+
+class _Nccl:
+    """Stands for ``ProcessGroupNCCL`` in builds without it: no group is one."""
+
+    class Options:
+        """Takes what a program asks of NCCL."""
+
+        def __init__(self, *, is_high_priority_stream: bool = False) -> None:
+            self.is_high_priority_stream = is_high_priority_stream
+            self.config = SimpleNamespace()
 
 
 def _replace_coalescing(groups: Groups) -> None:

@@ -37,6 +37,8 @@ _KNOWN = {
     ),
 }
 """What torch says of things that need data or a GPU, in our words, with a hint."""
+_OF_CUDA = {"transformer_engine", "apex", "amp_C", "flash_attn", "flash_attn_interface", "deep_ep"}
+"""Packages whose operations run on GPUs alone."""
 _TRUE, _FALSE = ("true", "yes", "1"), ("false", "no", "0")
 
 
@@ -184,6 +186,12 @@ def in_words(error: BaseException, line: str, *, location: str) -> HespasError:
     if isinstance(error, HespasError):
         error.location = error.location or where
         return error
+    if isinstance(error, ModuleNotFoundError) and (error.name or "").split(".")[0] in _OF_CUDA:
+        return UnsupportedError(
+            f"{error.name} has kernels that are compiled for CUDA, and none of them runs here",
+            location=where,
+            hint="take layers of torch in its place, as Megatron core's local ones",
+        )
     if isinstance(error, ModuleNotFoundError) and error.name:
         return ProgramError(
             f"the module {error.name} is not installed",

@@ -307,6 +307,22 @@ def test_objects_are_exchanged_at_once() -> None:
     assert [call.kind for call in collectives(record(OBJECTS, devices=8))] == ["all_reduce"]
 
 
+def test_scripts_may_ask_for_nccl() -> None:
+    script = """
+import torch
+import torch.distributed as dist
+
+def train():
+    options = dist.ProcessGroupNCCL.Options(is_high_priority_stream=True)
+    options.config.max_ctas = 8
+    group = dist.new_group(range(8), pg_options=options)
+    dist.distributed_c10d._set_pg_timeout(dist.distributed_c10d.default_pg_timeout, group)
+    x = torch.ones(8, device="cuda")
+    return lambda: dist.all_reduce(x, group=group)
+"""
+    assert collectives(record(script, devices=8, eager=True))
+
+
 def test_shards_of_weights_are_drawn() -> None:
     script = FSDP.replace(
         """net.to_empty(device="cuda")

@@ -169,6 +169,7 @@ def test_a_value_that_the_step_asks_for_is_an_error_with_its_line(body: str) -> 
     ("script", "message", "line"),
     [
         ("import missing_module\n", "missing_module is not installed", "train.py:1"),
+        ("import transformer_engine.pytorch\n", "transformer_engine has kernels", "train.py:1"),
         ("def train():\n    return 3\n", "returned a value of type int", "train.py:train"),
         ("def train():\n    pass\n", "returned nothing", "train.py:train"),
         ("def other():\n    pass\n", "no function 'train'", "train.py"),
