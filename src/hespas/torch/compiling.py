@@ -103,15 +103,15 @@ def _make_states_fake() -> None:
 def _describe_device(properties: SimpleNamespace, count: int) -> None:
     interface: Any = device_interface.CudaInterface
     functions: dict[str, Callable[..., Any]] = {
-        "current_device": lambda: 0,
-        "set_device": lambda device: None,
+        "current_device": torch.cuda.current_device,
+        "set_device": torch.cuda.set_device,
         "device_count": lambda: count,
         "synchronize": lambda device=None: None,
         "get_device_properties": lambda device=None: properties,
         "memory_allocated": lambda device=None: 0,
         "is_bf16_supported": lambda including_emulation=False: True,
-        "exchange_device": lambda device: 0,
-        "maybe_exchange_device": lambda device: 0,
+        "exchange_device": torch.cuda._exchange_device,
+        "maybe_exchange_device": torch.cuda._maybe_exchange_device,
         "get_raw_stream": lambda device: 0,
         "is_triton_capable": lambda device=None: True,
         "raise_if_triton_unavailable": lambda device=None: None,

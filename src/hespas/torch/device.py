@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import wraps
+from dataclasses import dataclass
+from functools import partial, wraps
 from types import SimpleNamespace
 from typing import Any
 from weakref import WeakSet
@@ -103,9 +104,27 @@ def _properties(gpu: GpuDescription) -> SimpleNamespace:
     )
 
 
+@dataclass(slots=True)
+class _CurrentDevice:
+    """The device on which tensors are made that name none, by its index."""
+
+    index: int = 0
+
+    def exchange(self, device: Any) -> int:
+        """Make another device the current one, and return the one before."""
+        before = self.index
+        index = device if isinstance(device, int) else torch.device(device).index
+        if index is not None and index >= 0:
+            self.index = index
+            # What torch asks where it is not Python.
+            torch._C._accelerator_setDeviceIndex(index)
+        return before
+
+
 def _device_functions(
     gpu: GpuDescription, properties: SimpleNamespace, count: int
 ) -> Mapping[str, Callable[..., Any]]:
+    current = _CurrentDevice()
     return {
         "is_available": lambda: True,
         "_is_compiled": lambda: True,
@@ -113,10 +132,11 @@ def _device_functions(
         "init": lambda: None,
         "_lazy_init": lambda: None,
         "device_count": lambda: count,
-        "current_device": lambda: 0,
-        "set_device": lambda device: None,
-        "_exchange_device": lambda device: 0,
-        "_maybe_exchange_device": lambda device: 0,
+        "current_device": lambda: current.index,
+        # Dynamo wants a function of its own for each.
+        "set_device": partial(current.exchange),
+        "_exchange_device": current.exchange,
+        "_maybe_exchange_device": partial(current.exchange),
         "get_device_properties": lambda device=None: properties,
         "get_device_capability": lambda device=None: (gpu.major, gpu.minor),
         "get_device_name": lambda device=None: gpu.name,

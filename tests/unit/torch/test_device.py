@@ -142,3 +142,19 @@ def train():
     return lambda: net(torch.ones(8, 512, device="cuda", dtype=torch.bfloat16)).sum().backward()
 """
     assert operations(record(script, eager=True), "aten::addmm")[0].outputs[0].dtype == "bfloat16"
+
+
+def test_tensors_are_on_the_device_that_the_program_sets() -> None:
+    script = """
+import torch
+
+def train():
+    torch.cuda.set_device(3)
+    net = torch.compile(torch.nn.Linear(512, 512).to("cuda"))
+    x = torch.ones(8, 512, device=torch.device("cuda", 3))
+    with torch.cuda.device(2):
+        assert torch.cuda.current_device() == 2
+    assert torch.cuda.current_device() == 3
+    return lambda: net(x).sum().backward()
+"""
+    assert operations(record(script, devices=8), "aten::addmm")
