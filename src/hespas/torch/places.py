@@ -35,12 +35,14 @@ class Places:
     """Follows modules, autograd and optimisers while a step runs.
 
     Operations of the backward pass get module and line of the operation whose gradient they are:
-    autograd numbers its nodes as the forward pass makes them.
+    autograd numbers its nodes as the forward pass makes them. ``notes`` say what is recorded
+    otherwise than it runs on GPUs.
     """
 
     root: Path
     modules: WeakSet[Any] = field(default_factory=WeakSet[Any])
     optimizers: WeakSet[Any] = field(default_factory=WeakSet[Any])
+    notes: dict[str, None] = field(default_factory=dict[str, None])
     _running: list[Any] = field(default_factory=list[Any])
     _in_optimizer: int = 0
     _in_backward: int = 0

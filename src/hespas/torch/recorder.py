@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from inspect import currentframe
 from types import FrameType
 from typing import Any
@@ -76,6 +77,20 @@ _CALLING = {
 }
 """What calls others: compiled code in one piece, and operations with random numbers, of compiled
 code that runs twice and of a DTensor for its part."""
+_SYMMETRIC = "symm_mem"
+"""The namespace of operations on memory that GPUs share."""
+_FUSED = frozenset(
+    {
+        "fused_all_gather_matmul",
+        "fused_all_gather_scaled_matmul",
+        "fused_matmul_reduce_scatter",
+        "fused_scaled_matmul_reduce_scatter",
+    }
+)
+_ONE_AFTER_THE_OTHER = (
+    "communication: asynchronous tensor parallelism is recorded as messages and products one after"
+    " the other; on GPUs they overlap piece by piece, and take less time"
+)
 _MASKS = (torch.bool, torch.uint8)
 _NOT_OF_DEVICE = ("prim", "profiler", "prims")
 
@@ -93,7 +108,7 @@ class Recorder(TorchDispatchMode):
         self._host = values.host
         self._values = values
         self.paused = 0
-        self._dense = 0
+        self._divided = 0
         # DTensor finds the shape of a whole result with tensors that no kernel computes.
         ShardingPropagator._fake_mode_lock = _Pause(self)
 
@@ -129,17 +144,23 @@ class Recorder(TorchDispatchMode):
                 location=self._places.line(),
                 hint="write its loops and branches in Python",
             )
-        self._dense += 1
+        return self._below_autograd(dense, args, kwargs)
+
+    def _below_autograd(
+        self, function: Callable[..., Any], args: Any, kwargs: Mapping[str, Any]
+    ) -> Any:
+        """Call a function of operations that autograd does not divide any more."""
+        self._divided += 1
         try:
             with self:
-                return dense(*args, **kwargs)
+                return function(*args, **kwargs)
         finally:
-            self._dense -= 1
+            self._divided -= 1
 
     def _called(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
         if self._host.runs(func, args, kwargs):
             return self._host.call(func, args, kwargs)
-        is_below_autograd = self._dense or torch.is_inference_mode_enabled()
+        is_below_autograd = self._divided or torch.is_inference_mode_enabled()
         if is_below_autograd and _is_composed(func):
             # Elsewhere autograd has divided it before.
             with self:
@@ -149,6 +170,8 @@ class Recorder(TorchDispatchMode):
             return self._value(args[0])
         if func.namespace in NAMESPACES:
             return self._message(func, args, kwargs)
+        if func.namespace == _SYMMETRIC:
+            return self._beside_message(func, args, kwargs)
         return self._computed(func, args, kwargs)
 
     def _computed(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
@@ -174,6 +197,20 @@ class Recorder(TorchDispatchMode):
             ) from error
         with self:
             return _composed(func, args, kwargs)
+
+    def _beside_message(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
+        """Record products that are computed piece by piece beside their message, as one after it.
+
+        Without a GPU torch itself has this in their place.
+        """
+        if func.__name__.split(".")[0] not in _FUSED:
+            raise UnsupportedError(
+                f"what {operation_name(func)} sends is not recorded",
+                location=self._places.line(),
+                hint="call collectives of torch.distributed in its place",
+            )
+        self._places.notes[_ONE_AFTER_THE_OTHER] = None
+        return self._below_autograd(partial(func._op_dk, DispatchKey.Meta), args, kwargs)
 
     def _message(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
         """Call an operation of a process group, and note what its result is known to be."""

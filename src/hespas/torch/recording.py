@@ -178,6 +178,7 @@ def _made(request: StepRequest, loop: Loop, location: str) -> Callable[[], Any]:
 
 def _notes(places: Places) -> Iterator[str]:
     """Yield what is recorded otherwise than it runs on GPUs."""
+    yield from places.notes
     if any(isinstance(module, torch.nn.RNNBase) for module in places.modules):
         yield (
             "computation: torch.nn's LSTM, GRU and RNN are recorded token by token; cuDNN has fewer"

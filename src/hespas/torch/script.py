@@ -22,6 +22,10 @@ _READS_VALUES = "the step reads a tensor's values, and tensors have no data here
 _KNOWN = {
     "passed to FakeTensor.__format__": (_READS_VALUES, NO_DATA),
     "UnknownNumber": (_READS_VALUES, NO_DATA),
+    "_split_sizes must be int": (
+        "how many rows a message has depends on tensors without data",
+        "send equal parts: the same number of tokens to each expert",
+    ),
     ".numpy() is not supported for tensor subclasses": (_READS_VALUES, NO_DATA),
     "no fake impl registered": (
         "an operation of an extension does not say which shapes it returns",

@@ -6,6 +6,7 @@ from collections import Counter
 
 import pytest
 
+from hespas.errors import UnsupportedError
 from hespas.program.recorded import CollectiveCall, HostWait, RecordEvent, WaitEvent
 from torch_steps import FSDP, NET, bytes_after, collectives, needs_torch, operations, record
 
@@ -212,6 +213,37 @@ def test_what_is_waited_for_is_what_was_received() -> None:
     step = record(_FUNCTIONAL, devices=8, eager=True)
     (reduced,), (doubled,) = collectives(step), operations(step, "aten::mul")
     assert doubled.inputs[0].storage == reduced.outputs[0].storage
+
+
+_FUSED = """
+import torch
+import torch.distributed as dist
+import torch.distributed._symmetric_memory
+
+def train(fused: bool = True):
+    group = dist.group.WORLD.group_name
+    part = torch.randn(512, 1024, device="cuda", dtype=torch.bfloat16)
+    weight = torch.randn(1024, 1024, device="cuda", dtype=torch.bfloat16)
+    def step():
+        _, (product,) = torch.ops.symm_mem.fused_all_gather_matmul(part, [weight], 0, group)
+        torch.ops.symm_mem.fused_matmul_reduce_scatter(product, weight, "sum", 0, group)
+    def unknown():
+        torch.ops.symm_mem.one_shot_all_reduce(part, "sum", group)
+    return step if fused else unknown
+"""
+
+
+def test_products_beside_their_messages_are_recorded_with_them() -> None:
+    step = record(_FUSED, devices=8, eager=True)
+    assert [call.kind for call in collectives(step)] == ["all_gather", "reduce_scatter"]
+    products = operations(step, "aten::mm")
+    assert [call.inputs[0].shape for call in products] == [(4096, 1024)] * 2
+    assert any("asynchronous tensor parallelism" in note for note in step.notes)
+
+
+def test_other_messages_over_shared_memory_are_refused() -> None:
+    with pytest.raises(UnsupportedError, match=r"train.py:14: what symm_mem::one_shot_all_reduce"):
+        record(_FUSED, devices=8, eager=True, fused=False)
 
 
 _FLAT = f"""{NET}
