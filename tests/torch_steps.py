@@ -69,6 +69,30 @@ def train(layers: int = 2, width: int = 256, fused: bool | None = True):
         optimizer.zero_grad()
     return step
 """
+LOOP = f"""{NET}
+import argparse
+from torch.utils.data import DataLoader, Dataset
+
+class Tokens(Dataset):
+    def __len__(self):
+        return 64
+
+    def __getitem__(self, index):
+        return torch.randint(0, 1000, (128,))
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--width", type=int, default=256)
+    net = Net(parser.parse_args().width, 2).to("cuda", torch.bfloat16)
+    optimizer = torch.optim.AdamW(net.parameters(), fused=True)
+    for ids in DataLoader(Tokens(), batch_size=4, num_workers=2, persistent_workers=True):
+        loss = loss_of(net, ids.cuda(non_blocking=True))
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    raise AssertionError("all steps have run")
+"""
+"""A script whose loop has the step of `TRAIN`, with batches that the host makes."""
 COMPILED = f"""{NET}
 def train(whole: bool = False, layers: int = 2):
     net = Net(256, layers).to("cuda", torch.bfloat16)

@@ -43,7 +43,7 @@ class ModelOptions:
         help="The devices that a model is divided over, as in fsdp=8,tp=4.",
         parse=parse_mesh,
         metavar="AXIS=N,..",
-        default_text="the model's first axis over all devices of the cluster",
+        default_text="the model's first axis over all, fsdp as far as it divides the model",
         group=Group.MAIN,
     )
     batch: int | None = declare(

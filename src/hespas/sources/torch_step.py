@@ -8,10 +8,11 @@ of the cluster's size.
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import field, replace
 from hashlib import sha256
@@ -59,8 +60,13 @@ _FORM = (
     "script"
 )
 _SCRIPT = ".py"
-_DECIDING = (*PINNED, "numpy", "torchao", "transformers")
+_DECIDING = (
+    *PINNED,
+    *("accelerate", "deepspeed", "diffusers", "lightning", "megatron-core", "numpy", "peft"),
+    *("pytorch-lightning", "timm", "torchao", "torchtitan", "transformers", "trl"),
+)
 """Packages whose versions, if installed, decide what is recorded."""
+_MOST_READ_BYTES = 2**20
 _MAKERS = ("torch", "sources", "program")
 """The folders whose code decides what is recorded."""
 _CAPABILITY = re.compile(r"cuda_compute_capability \{ major: (\d+)(?: minor: (\d+))?")
@@ -97,8 +103,11 @@ class TorchStep:
 
 
 class _CachedStep(msgspec.Struct, frozen=True, kw_only=True):
+    """A recorded step, and what its program read: files' digests, variables' values."""
+
     step: bytes
-    sources: dict[str, str]
+    files: dict[str, str]
+    variables: dict[str, str | None]
 
 
 def torch_step(
@@ -211,8 +220,8 @@ def _configuration(name: str) -> Path:
     )
 
 
-def record_torch(step: TorchStep) -> tuple[bytes, tuple[str, ...]]:
-    """Record a step; return it with its files.
+def record_torch(step: TorchStep) -> tuple[bytes, StepAnswer]:
+    """Record a step; return it with the files and variables that it came from.
 
     The recording is as `hespas.program.recorded` writes it. Raises `ExtraMissingError` without
     torch and Triton, and errors of the user's program as `ProgramError`, with its own file and
@@ -221,11 +230,13 @@ def record_torch(step: TorchStep) -> tuple[bytes, tuple[str, ...]]:
     check_packages()
     with scratch_directory("torch") as home:
         recorded = _recorded_stages(step, home)
-        sources = dict.fromkeys(source for _, files in recorded for source in files)
-        return _joined([content for content, _ in recorded]), (*sources, *step.given_files)
+        files = {file for _, answer in recorded for file in answer.files}
+        variables = {name for _, answer in recorded for name in answer.variables}
+        inputs = StepAnswer(files=sorted({*files, *step.given_files}), variables=sorted(variables))
+        return _joined([content for content, _ in recorded]), inputs
 
 
-_Recording = tuple[bytes, list[str]]
+_Recording = tuple[bytes, StepAnswer]
 
 
 def _recorded_stages(step: TorchStep, home: Path) -> list[_Recording]:
@@ -246,7 +257,7 @@ def _recorded_stages(step: TorchStep, home: Path) -> list[_Recording]:
                 directory=directory,
                 limits=_LIMITS,
             )
-            return (directory / STEP_FILE).read_bytes(), answer.sources
+            return (directory / STEP_FILE).read_bytes(), answer
         except BaseException as error:
             failures.append(error)
             raise
@@ -291,16 +302,21 @@ def check_packages() -> None:
 
 
 def recorded_step(step: TorchStep, cache: ContentCache | None) -> bytes:
-    """Return a recorded step, cached while files are unchanged."""
+    """Return a recorded step, cached while the files and variables that it read are unchanged."""
     if cache is None:
         return record_torch(step)[0]
     key = _step_key(step)
     cached = cache.value(key, _CachedStep)
-    if cached is not None and cached.sources == _digests(cached.sources):
+    if cached is not None and cached == _with_inputs(cached.step, cached.files, cached.variables):
         return cached.step
-    recorded, sources = record_torch(step)
-    cache.keep(key, _CachedStep(step=recorded, sources=_digests(sources)))
+    recorded, inputs = record_torch(step)
+    cache.keep(key, _with_inputs(recorded, inputs.files, inputs.variables))
     return recorded
+
+
+def _with_inputs(step: bytes, files: Iterable[str], variables: Iterable[str]) -> _CachedStep:
+    values = {name: os.environ.get(name) for name in variables}
+    return _CachedStep(step=step, files=_digests(files), variables=values)
 
 
 def step_digest(step: TorchStep) -> str:
@@ -318,11 +334,16 @@ def _step_key(step: TorchStep) -> str:
     return sha256(msgspec.msgpack.encode(parts)).hexdigest()
 
 
-def _digests(files: Mapping[str, str] | tuple[str, ...]) -> dict[str, str]:
-    return {
-        file: sha256(Path(file).read_bytes()).hexdigest() if Path(file).is_file() else ""
-        for file in files
-    }
+def _digests(files: Iterable[str]) -> dict[str, str]:
+    """Return the digests of files: of large ones size and time, and empty for absent ones."""
+    return {file: _digest(Path(file)) if Path(file).is_file() else "" for file in files}
+
+
+def _digest(file: Path) -> str:
+    status = file.stat()
+    if status.st_size > _MOST_READ_BYTES:
+        return f"{status.st_size} {status.st_mtime_ns}"
+    return sha256(file.read_bytes()).hexdigest()
 
 
 def _request(step: TorchStep) -> StepRequest:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import astuple, replace
 from functools import cache
+from itertools import chain
 from math import gcd
 from pathlib import Path
 from typing import Any
@@ -62,7 +63,7 @@ def model_source(
         texts = {**of_software, **texts}
         notes.append(software_note)
     if "mesh" not in texts and devices is not None:
-        mesh = _fill_first_axis(model.settings.mesh, devices, model=model.name)
+        mesh = _mesh_of_all(model, texts, devices)
         texts["mesh"] = str(mesh)
         notes.append(f"the mesh is {mesh}, since none is given")
     if loops and "scan" in model_settings and "scan" not in texts:
@@ -173,6 +174,31 @@ def _one_stage(mesh: MeshAxes) -> MeshAxes:
             f"{option('mesh')}",
         )
     return MeshAxes(axes=tuple(axis for axis in mesh.axes if axis[0] != PIPE) or (("data", 1),))
+
+
+def _mesh_of_all(model: Model, texts: Mapping[str, str], devices: int) -> MeshAxes:
+    """Return a mesh whose first axis fills all devices.
+
+    Where fsdp divides no dimension so often, it is divided as often as it can be, and copied.
+    """
+    widest = _fill_first_axis(model.settings.mesh, devices, model=model.name)
+    (first, parts), *others = widest.axes
+    if first != "fsdp" or "data" not in model.axes or "data" in dict(others):
+        return widest
+    copied = (
+        MeshAxes(axes=(("data", copies), (first, parts // copies), *others))
+        for copies in range(2, parts + 1)
+        if parts % copies == 0
+    )
+    return next((mesh for mesh in chain((widest,), copied) if _divides(model, texts, mesh)), widest)
+
+
+def _divides(model: Model, texts: Mapping[str, str], mesh: MeshAxes) -> bool:
+    try:
+        model.with_options({**texts, "mesh": str(mesh)}).check()
+    except ConfigError:
+        return False
+    return True
 
 
 def _fill_first_axis(mesh: MeshAxes, devices: int, *, model: str) -> MeshAxes:

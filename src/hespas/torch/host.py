@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.weak import WeakIdKeyDictionary
 
-_MOST_ELEMENTS = 2**16
+MOST_ELEMENTS = 2**16
 """Larger tensors that a script makes on the host have no data: weights of models are among them."""
 
 
@@ -65,11 +65,15 @@ class Host:
             return False
         tensors = list(tensors_in((args, kwargs)))
         if not tensors:
-            return _factory_elements(func, args, kwargs) <= _MOST_ELEMENTS
-        if not all(map(_has_data, tensors)):
-            self.forget(_written_real(func, args, kwargs))
-            return False
-        return not any(tensor.untyped_storage() in self._unknown for tensor in tensors)
+            return _factory_elements(func, args, kwargs) <= MOST_ELEMENTS
+        if all(map(self.is_known, tensors)):
+            return True
+        self.forget(_written_real(func, args, kwargs))
+        return False
+
+    def is_known(self, tensor: torch.Tensor) -> bool:
+        """Return whether a tensor has data."""
+        return _has_data(tensor) and tensor.untyped_storage() not in self._unknown
 
     def forget(self, tensors: Iterable[torch.Tensor]) -> None:
         """Note that tensors are written, and by what is not known."""
@@ -108,7 +112,7 @@ class DeviceValues:
                 self.put(result, computed)
             return
         self.forget(written)
-        of_finite = _of_finite(func, args) if result.numel() <= _MOST_ELEMENTS else None
+        of_finite = _of_finite(func, args) if result.numel() <= MOST_ELEMENTS else None
         if of_finite is not None:
             self.put(result, of_finite)
 
@@ -145,10 +149,10 @@ class DeviceValues:
         """Return whether the values that are known decide an operation's result."""
         inputs = [self.of(tensor) for tensor in tensors_in((args, kwargs))]
         if func in _CONSTANT:
-            return _factory_elements(func, args, kwargs) <= _MOST_ELEMENTS
+            return _factory_elements(func, args, kwargs) <= MOST_ELEMENTS
         if torch.Tag.nondeterministic_seeded in func.tags or func.__name__.startswith(_UNREAD):
             return False
-        return bool(inputs) and all(map(_has_data, inputs))
+        return bool(inputs) and all(map(self.host.is_known, inputs))
 
     def computed(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Compute on the host what the device computes."""
@@ -171,7 +175,7 @@ class DeviceValues:
         """Return a whole storage's values, on the host; None if they are not known."""
         value = self.of(tensor)
         is_whole = tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
-        return value if is_whole and _has_data(value) else None
+        return value if is_whole and self.host.is_known(value) else None
 
     def of(self, tensor: Any) -> Any:
         """Return a tensor's values on the host; the tensor itself if they are not known."""

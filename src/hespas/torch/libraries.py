@@ -69,8 +69,54 @@ def install_library_choices(*, torch_version: tuple[int, ...], capability: tuple
     if not torch.backends.cuda.is_built():
         for name in _WITHOUT_CPU_KERNEL:
             library.impl(name, _only_fake, "CUDA")
+    for name, shaped in _SYNCHRONISED.items():
+        library.impl(name, shaped, "Meta")
     _choose_convolutions()
     return library
+
+
+def _statistics(operand: Any, *_others: Any) -> Any:
+    """Return a mean and a deviation a channel, as of `torch.batch_norm_stats`."""
+    is_half = operand.dtype in _HALF
+    dtype = torch.float32 if is_half else operand.dtype
+    mean = torch.empty(operand.shape[1], dtype=dtype, device=operand.device)
+    return mean, torch.empty_like(mean)
+
+
+def _gathered(_operand: Any, mean: Any, *_others: Any) -> Any:
+    """Return what ranks' statistics are together."""
+    return mean.new_empty(mean.shape[1:]), mean.new_empty(mean.shape[1:])
+
+
+def _normalised(operand: Any, *_others: Any) -> Any:
+    return torch.empty_like(operand)
+
+
+def _summed(
+    _gradient: Any,
+    _operand: Any,
+    mean: Any,
+    _deviation: Any,
+    weight: Any,
+    *needed: bool,
+) -> Any:
+    """Return the sums of gradients a channel, of the ones that are needed."""
+    sums = (mean, mean, weight, weight)
+    is_needed = (needed[0], needed[0], *needed[1:])
+    return tuple(
+        torch.empty_like(mean if each is None else each) if is_made else None
+        for each, is_made in zip(sums, is_needed, strict=True)
+    )
+
+
+_SYNCHRONISED = {
+    "batch_norm_stats": _statistics,
+    "batch_norm_gather_stats_with_counts": _gathered,
+    "batch_norm_elemt": _normalised,
+    "batch_norm_backward_reduce": _summed,
+    "batch_norm_backward_elemt": _normalised,
+}
+"""Shapes of the operations of `torch.nn.SyncBatchNorm`, which torch has for CUDA alone."""
 
 
 def _kind(query: Any, key: Any, value: Any, mask: Any, *, prefers_cudnn: bool) -> str:

@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-import math
 import runpy
 import sys
 from argparse import ArgumentParser
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
+from unittest.mock import patch
 
-import torch
 from torch import multiprocessing
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import DataLoader
 
 from hespas.errors import ConfigError
-from hespas.torch.places import BACKWARD, Places
+from hespas.torch.places import BACKWARD
 from hespas.torch.tape import Tape
-from hespas.torch.unknown import UnknownNumber, ValueUnknownError
-
-_OF_FINITE = {"isfinite": True, "isnan": False, "isinf": False}
-"""What functions of `math` answer of finite numbers."""
 
 
 class StepEnded(BaseException):
@@ -83,12 +77,12 @@ def run_script(file: str, words: Sequence[str]) -> None:
     sys.argv[:] = [file, *words]
     sys.path.insert(0, str(path.parent))
 
-    def refuse(_parser: ArgumentParser, message: str) -> NoReturn:
+    def refuse_words(_parser: ArgumentParser, message: str) -> NoReturn:
         raise ConfigError(
             f"the script refuses its words: {message}", location=file, hint="see its --help"
         )
 
-    with _replaced(ArgumentParser, {"error": refuse}):
+    with patch.object(ArgumentParser, "error", refuse_words):
         runpy.run_path(str(path), run_name="__main__")
 
 
@@ -104,50 +98,3 @@ def run_in_one_process(local_rank: int) -> None:
         function(local_rank, *args)
 
     DataLoader._get_iterator, multiprocessing.spawn = iterate, run_rank
-
-
-@contextmanager
-def unknown_numbers(places: Places) -> Generator[None]:
-    """Let a program read numbers that it prints: each is an `UnknownNumber`."""
-    tensors: Any = torch.Tensor
-    item, form, shown = tensors.item, tensors.__format__, tensors.__repr__
-
-    def read(tensor: torch.Tensor) -> Any:
-        try:
-            return item(tensor)
-        except ValueUnknownError:
-            return UnknownNumber(places.line())
-
-    def formatted(tensor: torch.Tensor, spec: str) -> str:
-        return format(tensor.item(), spec) if _is_number(tensor) else form(tensor, spec)
-
-    def text(tensor: torch.Tensor, **options: Any) -> str:
-        return f"tensor({tensor.item()})" if _is_number(tensor) else shown(tensor, **options)
-
-    tests = {
-        name: _answering(getattr(math, name), answer=answer) for name, answer in _OF_FINITE.items()
-    }
-    of_tensors = {"item": read, "__format__": formatted, "__repr__": text}
-    with _replaced(tensors, of_tensors), _replaced(math, tests):
-        yield
-
-
-@contextmanager
-def _replaced(owner: Any, functions: Mapping[str, Callable[..., Any]]) -> Generator[None]:
-    before = {name: getattr(owner, name) for name in functions}
-    for name, function in functions.items():
-        setattr(owner, name, function)
-    try:
-        yield
-    finally:
-        for name, function in before.items():
-            setattr(owner, name, function)
-
-
-def _is_number(tensor: torch.Tensor) -> bool:
-    return isinstance(tensor, FakeTensor) and tensor.dim() == 0
-
-
-def _answering(test: Callable[[Any], bool], *, answer: bool) -> Callable[[Any], bool]:
-    """Return a test of numbers that has an answer for unknown ones."""
-    return lambda number: answer if isinstance(number, UnknownNumber) else test(number)

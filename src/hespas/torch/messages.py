@@ -80,9 +80,10 @@ class StepRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """The step is recorded; ``sources`` are the user's files that it came from."""
+    """The step is recorded; it came from ``files`` and ``variables`` of the environment."""
 
-    sources: list[str] = []
+    files: list[str] = []
+    variables: list[str] = []
 
 
 def ranks_file(directory: Path) -> Path:

@@ -77,7 +77,7 @@ class Places:
 
     def user_line(self, file: str, number: int) -> str:
         """Return a line as messages show it; empty outside the user's files."""
-        return f"{shown_path(file, self.root)}:{number}" if _is_users(file) else ""
+        return f"{shown_path(file, self.root)}:{number}" if is_users(file) else ""
 
     def note_node(self) -> None:
         """Note where the last node of autograd was made, with its first operation."""
@@ -185,7 +185,8 @@ def _libraries() -> tuple[str, ...]:
 
 
 @cache
-def _is_users(file: str) -> bool:
+def is_users(file: str) -> bool:
+    """Return whether a file is the user's, or of a package that it imports."""
     if file.startswith(("<", *_libraries())):
         return False
     standard = sysconfig.get_path("stdlib")
@@ -194,7 +195,7 @@ def _is_users(file: str) -> bool:
 
 def user_frame(frame: FrameType | None) -> FrameType | None:
     """Return the innermost frame, from this one outwards, of a file of the user."""
-    while frame is not None and not _is_users(frame.f_code.co_filename):
+    while frame is not None and not is_users(frame.f_code.co_filename):
         frame = frame.f_back
     return frame
 
@@ -204,7 +205,7 @@ def user_line(error: BaseException, root: Path) -> str:
     lines = [
         f"{shown_path(entry.tb_frame.f_code.co_filename, root)}:{entry.tb_lineno}"
         for entry in _entries(error)
-        if _is_users(entry.tb_frame.f_code.co_filename)
+        if is_users(entry.tb_frame.f_code.co_filename)
     ]
     if isinstance(error, SyntaxError) and error.filename:
         return f"{shown_path(error.filename, root)}:{error.lineno}"

@@ -230,6 +230,10 @@ class Recorder(TorchDispatchMode):
             indices = args[1]
         elif func is _aten.masked_select.default and args[0].shape == args[1].shape:
             indices = args[1:2]
+        if indices is not None and _is_of(_SYNCHRONISED_NORMS):
+            for index in indices:
+                # Every rank has a part of the batch.
+                self._values.put(index, torch.ones(index.shape, dtype=index.dtype))
         if indices is None or not all(map(self._is_position, indices)):
             raise self._without_data(f"{operation_name(func)} needs a tensor's values") from error
         with self:
@@ -430,6 +434,9 @@ _SCALE = 65536.0
 """The scale that a GradScaler starts with."""
 
 
+_SYNCHRONISED_NORMS = "/torch/nn/modules/_functions.py"
+
+
 def _value_of_library(tensor: torch.Tensor) -> tuple[float | bool, str] | None:
     """Return what a library reads, and its reason; None if the program reads.
 
@@ -449,6 +456,11 @@ def _value_of_library(tensor: torch.Tensor) -> tuple[float | bool, str] | None:
     if caller is not None and "/deepspeed/runtime/" in caller.f_code.co_filename:
         return (1.0 if tensor.is_floating_point() else False), "DeepSpeed reads a value"
     return None
+
+
+def _is_of(file: str) -> bool:
+    """Return whether a file of torch calls an operation."""
+    return any(frame.f_code.co_filename.endswith(file) for frame in _frames())
 
 
 def _frames() -> Iterator[FrameType]:

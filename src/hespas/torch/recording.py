@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from inspect import currentframe
@@ -37,13 +37,15 @@ from hespas.torch.compiling import forbid_compilation, install_compilation, unco
 from hespas.torch.device import fake_mode, install_fake_gpus
 from hespas.torch.groups import Groups, follow_values
 from hespas.torch.host import DeviceValues, copy_data
+from hespas.torch.inputs import Inputs
 from hespas.torch.kernels import TritonKernels, install_driver
 from hespas.torch.launched import LaunchedKernels
 from hespas.torch.libraries import install_library_choices
-from hespas.torch.loop import Loop, run_in_one_process, run_script, unknown_numbers
+from hespas.torch.loop import Loop, run_in_one_process, run_script
 from hespas.torch.masks import BlockMasks
 from hespas.torch.messages import StepRequest
 from hespas.torch.places import Places, clean_name, user_frame, user_line
+from hespas.torch.reading import Reader, unknown_numbers
 from hespas.torch.recorder import Recorder
 from hespas.torch.replicas import Replicas, install_replicas
 from hespas.torch.script import in_words, load_function, read_arguments, step_of
@@ -59,8 +61,8 @@ _BUFFER, _INPUT = "buffer", "input"
 """What storages are for."""
 
 
-def record_step(request: StepRequest) -> tuple[bytes, list[str]]:
-    """Return the encoded second step and the files that the program read.
+def record_step(request: StepRequest) -> tuple[bytes, Inputs]:
+    """Return the encoded second step and what the program read.
 
     Raises `HespasError` with the user's file and line for whatever goes wrong in the function.
     """
@@ -96,6 +98,8 @@ def record_step(request: StepRequest) -> tuple[bytes, list[str]]:
     _follow_optimizers(places, tape)
     _refuse_extensions(places)
     _refuse_what_needs_a_gpu(places)
+    inputs = Inputs(not_inputs=_own_directories(request))
+    inputs.follow()
     try:
         facts = _run(request, places, groups, values)
         compiled = kernels.recorded(tape.calls)
@@ -119,7 +123,7 @@ def record_step(request: StepRequest) -> tuple[bytes, list[str]]:
         notes=facts.notes,
     )
     del choices
-    return encode_recorded(step), [*_user_files(), *_script(request)]
+    return encode_recorded(step), inputs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,11 +154,13 @@ def _run(request: StepRequest, places: Places, groups: Groups, values: DeviceVal
             _refuse_nothing(tape, location)
         _mark_lasting(tape, places)
         tape.stop()
-        facts.append(_Facts(host_updates=_host_updates(places), notes=tuple(_notes(places))))
+        notes = (*reader.notes(), *_notes(places))
+        facts.append(_Facts(host_updates=_host_updates(places), notes=notes))
 
+    loop, step = Loop(tape, begin, end), None
+    reader = Reader(loop, places, values)
     with fake_mode(), Recorder(tape, places, groups, values):
-        loop, step = Loop(tape, begin, end), None
-        with loop.followed(), unknown_numbers(places):
+        with loop.followed(), unknown_numbers(reader):
             step = _made(request, loop, location)
         if step is None:
             return facts[0]
@@ -293,19 +299,10 @@ def _refuse_prints(places: Places) -> None:
     torch.Tensor.__repr__ = shown
 
 
-def _script(request: StepRequest) -> list[str]:
-    """Return the file of a script, which is no module."""
-    return [] if request.function else [str(Path(request.module).resolve())]
-
-
-def _user_files() -> list[str]:
-    """Return the files of modules that are no installed packages."""
-    files = {
-        file
-        for module in list(sys.modules.values())
-        if (file := getattr(module, "__file__", None)) and "site-packages" not in file
-    }
-    return sorted(file for file in files if not file.startswith(sys.base_prefix))
+def _own_directories(request: StepRequest) -> tuple[str, ...]:
+    """Return the directories of what hespas and torch write while they record."""
+    caches = (os.environ["TORCHINDUCTOR_CACHE_DIR"], os.environ["TRITON_CACHE_DIR"])
+    return (str(Path(__file__).parents[1]), request.stages, *caches)
 
 
 def _mark_gradients(tape: Tape, places: Places, optimizer: Any) -> None:

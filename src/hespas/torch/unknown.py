@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dis import get_instructions
 from inspect import currentframe
 from math import nan
 from numbers import Number
 from types import FrameType
-from typing import Any, NoReturn, Self
+from typing import Any, NoReturn, Protocol, Self, cast
 
 from hespas.errors import UnsupportedError
 from hespas.torch.script import NO_DATA
@@ -19,21 +20,49 @@ class ValueUnknownError(UnsupportedError):
     """A program reads a value of a tensor without data."""
 
 
+class Rules(Protocol):
+    """Says what follows from unknown numbers; each may raise `ValueUnknownError`."""
+
+    def decide(self, line: str) -> bool:
+        """Return what a comparison is taken for, of a number that a line read."""
+        ...
+
+    def convert(self, line: str) -> float:
+        """Return what ``float(number)`` is, of a number that a line read."""
+        ...
+
+    def call(self, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Call an operation of torch that has unknown numbers among its arguments."""
+        ...
+
+
+def refuse(line: str) -> NoReturn:
+    """Raise `ValueUnknownError` for a number that a line read and another one needs."""
+    raise ValueUnknownError(
+        "the program needs a number that it has read from the device, and tensors have no data "
+        "here",
+        location=line,
+        hint=NO_DATA,
+    )
+
+
 class UnknownNumber:
-    """A number that may be computed with and shown, and decides nothing.
+    """A number that may be computed with, compared and shown.
 
-    Whatever needs its value raises `ValueUnknownError` with the ``line`` that read it. A form that
-    asks for a ``float`` shows ``nan``.
+    What follows from a comparison, and what ``float(number)`` is, its ``rules`` say. Counts, as of
+    ``range(number)``, raise `ValueUnknownError` with the ``line`` that read it. Where a form asks
+    for a ``float``, ``nan`` is shown. ``kind`` stands in its place among arguments of torch.
 
-    >>> number = UnknownNumber("train.py:3") / 2
-    >>> f"{number:.3f}", "%.3f" % number
-    ('unknown', 'nan')
+    >>> from types import SimpleNamespace
+    >>> number = UnknownNumber("train.py:3", SimpleNamespace(decide=lambda line: False)) / 2
+    >>> f"{number:.3f}", "%.3f" % number, number < 3, bool(number < 3)
+    ('unknown', 'nan', unknown, False)
     """
 
-    __slots__ = ("_line",)
+    __slots__ = ("_line", "_rules", "kind")
 
-    def __init__(self, line: str) -> None:
-        self._line = line
+    def __init__(self, line: str, rules: Rules, kind: float = 1.0) -> None:
+        self._line, self._rules, self.kind = line, rules, kind
 
     def __format__(self, form: str) -> str:
         """Return ``unknown`` in any form."""
@@ -48,30 +77,49 @@ class UnknownNumber:
         return self
 
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _computed
-    __truediv__ = __rtruediv__ = __pow__ = __rpow__ = __round__ = _computed
-    __neg__ = __abs__ = _computed
+    __truediv__ = __rtruediv__ = __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = _computed
+    __pow__ = __rpow__ = __round__ = __neg__ = __pos__ = __abs__ = _computed
+    __lt__ = __le__ = __gt__ = __ge__ = _computed
+    __eq__ = __ne__ = cast("Any", _computed)
+    item = exp = log = sqrt = conjugate = _computed
+    """What NumPy calls of objects; ``item`` is that of its numbers."""
 
-    def item(self) -> Self:
-        """Return the number, as numbers of NumPy do."""
-        return self
-
-    def _needed(self, *_others: Any) -> NoReturn:
-        raise ValueUnknownError(
-            "the program needs a number that it has read from the device, and tensors have no "
-            "data here",
-            location=self._line,
-            hint=NO_DATA,
-        )
+    def __bool__(self) -> bool:
+        """Return what a comparison is taken for."""
+        return self._rules.decide(self._line)
 
     def __float__(self) -> float:
-        """Return no number for ``%.3f`` to show."""
-        return nan if _is_shown(currentframe()) else self._needed()
+        """Return what stands for the number where a ``float`` is needed."""
+        return nan if is_shown(currentframe()) else self._rules.convert(self._line)
 
-    __bool__ = __int__ = __index__ = __hash__ = _needed
-    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _needed
+    def _needed(self) -> NoReturn:
+        refuse(self._line)
+
+    __int__ = __index__ = __hash__ = _needed
+
+    @classmethod
+    def __torch_function__(
+        cls,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Call an operation of torch with an unknown number."""
+        del types
+        number = next(_numbers([*args, *(kwargs or {}).values()]))
+        return number._rules.call(func, args, kwargs or {})
 
 
-def _is_shown(frame: FrameType | None) -> bool:
+def _numbers(values: Iterable[Any]) -> Iterator[UnknownNumber]:
+    for value in values:
+        if isinstance(value, UnknownNumber):
+            yield value
+        elif isinstance(value, list | tuple):
+            yield from _numbers(cast("Sequence[Any]", value))
+
+
+def is_shown(frame: FrameType | None) -> bool:
     """Return whether the code that called a frame formats a text (``%``)."""
     caller = None if frame is None else frame.f_back
     if caller is None:

@@ -29,9 +29,14 @@ def _answered(request: StepRequest, home: Path) -> StepAnswer:
         if error.name is None or error.name.startswith("hespas"):
             raise
         raise ExtraMissingError("a step of PyTorch", extra="torch") from error
-    step, sources = recording.record_step(request)
+    step, inputs = recording.record_step(request)
     (home / STEP_FILE).write_bytes(step)
-    return StepAnswer(sources=sources)
+    return StepAnswer(files=inputs.files(_scripts(request)), variables=inputs.variables())
+
+
+def _scripts(request: StepRequest) -> list[str]:
+    """Return the file of a script, which is no module."""
+    return [] if request.function else [str(Path(request.module).resolve())]
 
 
 def _environment(request: StepRequest) -> dict[str, str]:

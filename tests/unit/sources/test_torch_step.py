@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import tomllib
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from hespas.sources.options import ModelOptions, TorchOptions
 from hespas.sources.source import find_source
 from hespas.sources.torch_step import TorchStep, check_packages, recorded_step, step_digest
 from hespas.sources.workload import export_cache, read_workload
-from hespas.torch.messages import PINNED
+from hespas.torch.messages import PINNED, StepAnswer
 from torch_steps import TRAIN, needs_torch
 
 
@@ -86,10 +87,10 @@ def test_a_recorded_step_is_kept_until_its_files_change(
     script.write_text("one")
     recorded: list[bytes] = []
 
-    def record(step: TorchStep) -> tuple[bytes, tuple[str, ...]]:
+    def record(step: TorchStep) -> tuple[bytes, StepAnswer]:
         del step
         recorded.append(script.read_bytes())
-        return recorded[-1], (str(script),)
+        return recorded[-1], StepAnswer(files=[str(script)], variables=["LAYERS"])
 
     monkeypatch.setattr(module, "record_torch", record)
     kept: ContentCache = export_cache(tmp_path / "cache")
@@ -100,6 +101,18 @@ def test_a_recorded_step_is_kept_until_its_files_change(
     assert recorded_step(step, kept) == b"two"
     assert recorded_step(find(f"torch:{script}:step", settings={"layers": "2"}), kept) == b"two"
     assert len(recorded) == 3
+    monkeypatch.setenv("LAYERS", "4")
+    assert recorded_step(step, kept) == b"two"
+    assert len(recorded) == 4
+
+
+def test_large_files_are_known_by_size_and_time(tmp_path: Path) -> None:
+    data = tmp_path / "train.bin"
+    data.write_bytes(bytes(2**20 + 1))
+    step = find(f"torch:{data}:step", settings={"data": str(data)})
+    first = step_digest(step)
+    os.utime(data, ns=(1, 1))
+    assert step_digest(step) != first
 
 
 def test_steps_differ_by_their_script_and_its_arguments(tmp_path: Path) -> None:

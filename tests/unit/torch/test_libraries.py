@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from torch_steps import needs_torch, operations, record
+from hespas.program.recorded import HostWait
+from torch_steps import collectives, needs_torch, operations, record
 
 pytestmark = needs_torch
 
@@ -85,3 +86,38 @@ def test_convolutions_keep_channels_last() -> None:
         strides = {call.outputs[0].strides[1] for call in convolutions}
         assert (strides == {1}) is last
         assert operations(step, "aten::silu_backward")
+
+
+_NORMS = """
+import os
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+def train(synchronised: bool = True):
+    torch.distributed.init_process_group("nccl")
+    net = nn.Sequential(nn.Conv2d(8, 8, 3), nn.BatchNorm2d(8), nn.ReLU())
+    if synchronised:
+        net = nn.SyncBatchNorm.convert_sync_batchnorm(net)
+    net = DistributedDataParallel(net.to("cuda"), device_ids=[0])
+    images = torch.randn(4, 8, 32, 32, device="cuda")
+    return lambda: net(images).sum().backward()
+"""
+
+
+def test_norms_of_batches_are_synchronised() -> None:
+    step, own = record(_NORMS, devices=4), record(_NORMS, devices=4, synchronised="false")
+    # A mean, a deviation and a count in the forward pass, two sums in the backward pass.
+    shapes = [(call.kind, call.inputs[0].shape) for call in collectives(step)]
+    assert shapes[1:3] == [("all_gather", (2 * 8 + 1,)), ("all_reduce", (2 * 8,))]
+    assert len(collectives(own)) == len(shapes) - 2
+    # torch takes the ranks that have images by a mask, which the host waits for.
+    assert any(isinstance(call, HostWait) for call in step.calls)
+    norms = [call.name for call in operations(step) if "batch_norm" in call.name]
+    assert norms == [
+        "aten::batch_norm_stats.default",
+        "aten::batch_norm_gather_stats_with_counts.default",
+        "aten::batch_norm_elemt.default",
+        "aten::batch_norm_backward_reduce.default",
+        "aten::batch_norm_backward_elemt.default",
+    ]

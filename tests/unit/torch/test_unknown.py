@@ -2,14 +2,30 @@ from __future__ import annotations
 
 import logging
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from numbers import Number
+from typing import Any
 
+import numpy as np
 import pytest
 
-from hespas.torch.unknown import UnknownNumber, ValueUnknownError
+from hespas.torch.unknown import UnknownNumber, ValueUnknownError, refuse
 
-_UNKNOWN = UnknownNumber("train.py:3")
+
+class _Refusing:
+    """Rules by which nothing follows from a number."""
+
+    def decide(self, line: str) -> bool:
+        refuse(line)
+
+    def convert(self, line: str) -> float:
+        refuse(line)
+
+    def call(self, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        return func, args, kwargs
+
+
+_UNKNOWN = UnknownNumber("train.py:3", _Refusing())
 
 
 def test_what_is_computed_with_an_unknown_number_is_unknown() -> None:
@@ -23,11 +39,26 @@ def test_what_is_computed_with_an_unknown_number_is_unknown() -> None:
 
 
 def _is_less(number: UnknownNumber) -> bool:
-    return number < 3
+    return bool(number < 3)
 
 
 def _is_three(number: UnknownNumber) -> bool:
-    return number == 3
+    return bool(number == 3)
+
+
+def test_a_comparison_decides_nothing_by_itself() -> None:
+    number: Any = _UNKNOWN
+    assert repr([number < 3, number != 3]) == "[unknown, unknown]"
+
+
+def test_numpy_computes_with_unknown_numbers() -> None:
+    numbers: Any = np.array([_UNKNOWN, 1.0], dtype=object)
+    assert repr([numbers.mean(), np.exp(numbers[:1]).sum()]) == "[unknown, unknown]"
+
+
+def test_rules_call_operations_of_torch_with_unknown_numbers() -> None:
+    called = UnknownNumber.__torch_function__(max, (), ([1.0, _UNKNOWN],), {"key": None})
+    assert called == (max, ([1.0, _UNKNOWN],), {"key": None})
 
 
 def test_the_older_form_shows_no_number() -> None:

@@ -452,7 +452,11 @@ _RULES = {
         _Rule(label="softmax", moved=_softmax_gradient, is_reduction=True),
         "_softmax_backward_data _log_softmax_backward_data",
     ),
-    **_rules(_NORM, "native_layer_norm _fused_rms_norm rms_norm"),
+    **_rules(
+        _NORM,
+        "native_layer_norm _fused_rms_norm rms_norm batch_norm_stats batch_norm_elemt "
+        "batch_norm_gather_stats_with_counts batch_norm_backward_reduce batch_norm_backward_elemt",
+    ),
     **_rules(
         _NORM_TWICE,
         "native_layer_norm_backward _fused_rms_norm_backward native_batch_norm cudnn_batch_norm "
