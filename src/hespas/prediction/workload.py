@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from hashlib import sha256
 from math import prod
+from typing import assert_never
 
 from hespas.base.fields import refuse_unused
 from hespas.errors import ConfigError, option
@@ -23,9 +24,18 @@ from hespas.prediction.result import StepKind, StepWork
 from hespas.program.program import Program, nested_ops
 from hespas.program.scopes import Phase, read_scope
 from hespas.program.types import TensorType, Type
-from hespas.sources.maxtext import MaxTextStep, check_slices
+from hespas.sources.imports import file_digest, program_digests
+from hespas.sources.maxtext import MaxTextStep, check_slices, step_key
 from hespas.sources.options import MODEL
-from hespas.sources.source import Batch, FileSource, ModelSource, Source, find_source
+from hespas.sources.source import (
+    Batch,
+    DumpSource,
+    FileSource,
+    FunctionSource,
+    ModelSource,
+    Source,
+    find_source,
+)
 from hespas.sources.torch_step import TorchStep, step_digest
 from hespas.sources.workload import model_key
 
@@ -207,7 +217,7 @@ _TOKENS = ("i32", "ui32", "i64", "ui64", "si32", "si64")
 
 
 def workload_digest(source: Source) -> str:
-    """Return a workload's identity: a file's content, or the name."""
+    """Return a workload's identity: the content of its files, and what else decides it."""
     match source:
         case FileSource(path=path):
             return sha256(read_source(path)).hexdigest()
@@ -215,5 +225,13 @@ def workload_digest(source: Source) -> str:
             return model_key(source)
         case TorchStep() as source:
             return step_digest(source)
-        case source:
-            return sha256(source.name.encode()).hexdigest()
+        case MaxTextStep() as source:
+            return step_key(source)
+        case FunctionSource(name=name):
+            parts = (repr(source), program_digests(name.rpartition(":")[0]))
+        case DumpSource(path=path):
+            files = sorted(file for file in path.iterdir() if file.is_file())
+            parts = (repr(source), [(file.name, file_digest(file)) for file in files])
+        case _:
+            assert_never(source)
+    return sha256(repr(parts).encode()).hexdigest()

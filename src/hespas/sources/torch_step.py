@@ -37,6 +37,7 @@ from hespas.errors import (
     option,
 )
 from hespas.program.recorded import decode_recorded, encode_recorded
+from hespas.sources.imports import file_digest, program_digests
 from hespas.sources.options import TorchOptions
 from hespas.torch.messages import (
     PINNED,
@@ -66,7 +67,6 @@ _DECIDING = (
     *("pytorch-lightning", "timm", "torchao", "torchtitan", "transformers", "trl"),
 )
 """Packages whose versions, if installed, decide what is recorded."""
-_MOST_READ_BYTES = 2**20
 _MAKERS = ("torch", "sources", "program")
 """The folders whose code decides what is recorded."""
 _CAPABILITY = re.compile(r"cuda_compute_capability \{ major: (\d+)(?: minor: (\d+))?")
@@ -315,14 +315,17 @@ def recorded_step(step: TorchStep, cache: ContentCache | None) -> bytes:
 
 
 def _with_inputs(step: bytes, files: Iterable[str], variables: Iterable[str]) -> _CachedStep:
-    values = {name: os.environ.get(name) for name in variables}
-    return _CachedStep(step=step, files=_digests(files), variables=values)
+    return _CachedStep(
+        step=step,
+        files={file: file_digest(Path(file)) for file in files},
+        variables={name: os.environ.get(name) for name in variables},
+    )
 
 
 def step_digest(step: TorchStep) -> str:
-    """Return the digest of a step that is unrecorded."""
-    own = [step.module] if Path(step.module).is_file() else []
-    parts = (_step_key(step), sorted(_digests((*own, *step.given_files)).items()))
+    """Return the digest of a step that is unrecorded: of the files that it is known to read."""
+    given = {file: file_digest(Path(file)) for file in step.given_files}
+    parts = (_step_key(step), sorted((program_digests(step.module) | given).items()))
     return sha256(msgspec.msgpack.encode(parts)).hexdigest()
 
 
@@ -332,18 +335,6 @@ def _step_key(step: TorchStep) -> str:
     request = msgspec.json.encode(_request(step))
     parts = (request, __version__, sys.version, versions, code_digest(*_MAKERS))
     return sha256(msgspec.msgpack.encode(parts)).hexdigest()
-
-
-def _digests(files: Iterable[str]) -> dict[str, str]:
-    """Return the digests of files: of large ones size and time, and empty for absent ones."""
-    return {file: _digest(Path(file)) if Path(file).is_file() else "" for file in files}
-
-
-def _digest(file: Path) -> str:
-    status = file.stat()
-    if status.st_size > _MOST_READ_BYTES:
-        return f"{status.st_size} {status.st_mtime_ns}"
-    return sha256(file.read_bytes()).hexdigest()
 
 
 def _request(step: TorchStep) -> StepRequest:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 import tomllib
 from pathlib import Path
 
@@ -104,15 +103,6 @@ def test_a_recorded_step_is_kept_until_its_files_change(
     monkeypatch.setenv("LAYERS", "4")
     assert recorded_step(step, kept) == b"two"
     assert len(recorded) == 4
-
-
-def test_large_files_are_known_by_size_and_time(tmp_path: Path) -> None:
-    data = tmp_path / "train.bin"
-    data.write_bytes(bytes(2**20 + 1))
-    step = find(f"torch:{data}:step", settings={"data": str(data)})
-    first = step_digest(step)
-    os.utime(data, ns=(1, 1))
-    assert step_digest(step) != first
 
 
 def test_steps_differ_by_their_script_and_its_arguments(tmp_path: Path) -> None:
