@@ -7,6 +7,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from inspect import currentframe
+from json import JSONEncoder
 from typing import Any
 from unittest.mock import patch
 
@@ -100,6 +101,7 @@ def unknown_numbers(reader: Reader) -> Generator[None]:
         patch.multiple(tensors, **_shown(tensors), **_read(tensors, reader)),
         patch.multiple(torch, **_of_torch(reader)),
         patch.multiple(math, **_of_math()),
+        patch.object(JSONEncoder, "default", _in_json(JSONEncoder.default)),
     ):
         yield
 
@@ -191,6 +193,13 @@ def _of_math() -> dict[str, Any]:
         name: answering(getattr(math, name), answer=answer) for name, answer in _OF_FINITE.items()
     }
     return {**tests, **{name: computing(getattr(math, name)) for name in _OF_NUMBERS}}
+
+
+def _in_json(default: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what writes unknown numbers, as of a log, as null."""
+    return lambda encoder, value: (
+        None if isinstance(value, UnknownNumber) else default(encoder, value)
+    )
 
 
 def _is_number(tensor: torch.Tensor) -> bool:

@@ -50,6 +50,8 @@ def test_what_is_computed_with_numbers_is_launched_and_unknown() -> None:
         known = torch.zeros(2)
         known[0] = loss.item()
         assert f"{known.sum()}" == "unknown"
+        import json
+        assert json.dumps({"loss": loss.item()}) == '{"loss": null}'
         torch.save(net.state_dict(), "net.pt")
 """
     step = record(LOOP.replace(_READ, _READ + lines.removeprefix("\n")), "")
