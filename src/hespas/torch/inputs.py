@@ -12,6 +12,7 @@ from typing import Any
 
 from hespas.torch.places import is_users
 
+_INSTALLED = (f"{sys.base_prefix}/", f"{sys.prefix}/")
 _OF_MACHINE = ("/proc/", "/sys/", "/dev/")
 _READING_VARIABLES = ("<frozen os>", "<frozen _collections_abc>")
 _GIVEN = frozenset({"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK"})
@@ -54,11 +55,12 @@ class Inputs:
         return sorted(self._variables.keys() - _GIVEN)
 
     def _audited(self, event: str, arguments: tuple[Any, ...]) -> None:
-        if event != "open" or not isinstance(arguments[0], str):
+        if event != "open" or not isinstance(arguments[0], str | os.PathLike):
             return
         file, mode, flags = arguments
         is_read = mode.startswith("r") if mode else flags & os.O_ACCMODE == os.O_RDONLY
-        if is_read and self._is_input(path := os.path.abspath(file)):  # noqa: PTH100 - called often
+        path = os.path.abspath(os.fsdecode(file))  # noqa: PTH100 - called often
+        if is_read and self._is_input(path):
             self._files[path] = None
 
     def _is_input(self, path: str) -> bool:
@@ -67,7 +69,7 @@ class Inputs:
         return (
             path.startswith("/")
             and not is_installed
-            and not path.startswith((sys.base_prefix, sys.prefix, *_OF_MACHINE, *self.not_inputs))
+            and not path.startswith((*_INSTALLED, *_OF_MACHINE, *self.not_inputs))
         )
 
 

@@ -15,11 +15,13 @@ pytestmark = needs_torch
 
 _READS = f"""{TRAIN.split("def train")[0]}
 import helper
+from pathlib import Path
 
 def train():
     layers = int(os.environ.get("LAYERS", "1")) + len(open("config.txt").read())
     assert "UNSET_VARIABLE" not in os.environ and os.environ["WORLD_SIZE"] == "8"
     open("written.txt", "w").close()
+    Path("data.json").read_text()
     net = Net(helper.WIDTH, layers).to("cuda")
     return lambda: net(torch.zeros(1, 8, dtype=torch.long, device="cuda")).sum().backward()
 """
@@ -28,12 +30,12 @@ def train():
 def test_files_and_variables_are_those_that_the_program_reads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    files = {"train.py": _READS, "helper.py": "WIDTH = 64", "config.txt": "."}
+    files = {"train.py": _READS, "helper.py": "WIDTH = 64", "config.txt": ".", "data.json": ""}
     for name, text in files.items():
         (tmp_path / name).write_text(text)
     monkeypatch.chdir(tmp_path)
     step = find_source("torch:train.py:train", ModelOptions(), devices=8, target="H100_80GB")
     assert isinstance(step, TorchStep)
     _, inputs = record_torch(step)
-    assert [Path(file).name for file in inputs.files] == ["config.txt", "helper.py", "train.py"]
+    assert [Path(file).name for file in inputs.files] == sorted(files)
     assert inputs.variables == ["LAYERS", "UNSET_VARIABLE"]
