@@ -10,6 +10,7 @@ with Pallas". FlashMLA is for Hopper and Blackwell. Source: deepseek-ai/FlashMLA
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import astuple, replace
 from functools import cache
@@ -17,8 +18,6 @@ from itertools import chain
 from math import gcd
 from pathlib import Path
 from typing import Any
-
-import msgspec
 
 from hespas.compile.targets import compute_capability
 from hespas.errors import ConfigError, DeviceCountError, HespasError, option
@@ -261,19 +260,12 @@ def _rounds(options: ModelOptions, source: ModelSource) -> int | None:
     return batch // number if count is None else count
 
 
-class _Loops(msgspec.Struct, frozen=True, kw_only=True):
-    """The fraction by which a loop lengthens steps."""
-
-    least: float
-    most: float
-
-
 @cache
 def _loop_note() -> str:
-    longer = msgspec.json.decode(_LOOPS.read_bytes(), type=_Loops)
+    longer = json.loads(_LOOPS.read_bytes())
     return (
         "the model's layers are one loop (scan), which compiles in a fraction of the time: the "
-        f"computation of compiled steps is {100 * longer.least:.0f} to {100 * longer.most:.0f} % "
+        f"computation of compiled steps is {100 * longer['least']:.0f} to {100 * longer['most']:.0f} % "
         "longer than with layers written out (unrolled)"
     )
 

@@ -59,21 +59,25 @@ def _step_line(recomputed: Recomputed, methods: Sequence[str], widths: tuple[int
 
 
 def _summary_line(name: str, points: Sequence[Point]) -> str:
-    total = summary(points)
+    errors, beyond = error_sizes(points)
     return (
-        f"{name}: mean absolute error {100 * total.mean_error:.1f} %, largest "
-        f"{100 * total.largest_error:.1f} %; beyond the rounding of what was measured "
-        f"{100 * total.mean_error_beyond_rounding:.1f} % and "
-        f"{100 * total.largest_error_beyond_rounding:.1f} %"
+        f"{name}: mean absolute error {100 * mean(errors):.1f} %, largest "
+        f"{100 * max(errors):.1f} %; beyond the rounding of what was measured "
+        f"{100 * mean(beyond):.1f} % and {100 * max(beyond):.1f} %"
     )
+
+
+def error_sizes(compared: Sequence[Point | SpeedUp]) -> tuple[list[float], list[float]]:
+    """Return the sizes of errors, and of those beyond the rounding of what was measured."""
+    errors = [abs(own.error) for own in compared]
+    return errors, [abs(own.error_beyond_rounding) for own in compared]
 
 
 def _speed_up_lines(points: Sequence[Point], width: int) -> list[str]:
     compared = speed_ups(points)
-    middle = median_errors(compared)
-    if middle is None:
+    if not compared:
         return []
-    error, beyond = (f"{100 * error_value:.1f} %" for error_value in middle)
+    error, beyond = (f"{100 * median(sizes):.1f} %" for sizes in error_sizes(compared))
     lines = [
         f"{pair.workload:<{width}}{pair.faster.where} over {pair.slower.where}: measured "
         f"{pair.measured:.2f}, predicted {pair.predicted:.2f}, {_percent(pair.error)}"
@@ -87,7 +91,7 @@ def validation_json(recomputed: Sequence[Recomputed], method: str) -> dict[str, 
     """Return the tables as an object, in seconds and fractions."""
     points = points_of(recomputed, method)
     compared = speed_ups(points)
-    middle = median_errors(compared)
+    middle = [median(sizes) if sizes else None for sizes in error_sizes(compared)]
     return {
         "method": method,
         "steps": [
@@ -107,7 +111,7 @@ def validation_json(recomputed: Sequence[Recomputed], method: str) -> dict[str, 
             }
             for step, point in zip(recomputed, points, strict=True)
         ],
-        "mean_absolute_error": summary(points).mean_error,
+        "mean_absolute_error": mean(error_sizes(points)[0]),
         "speed_ups": [
             {
                 "workload": speed_up.workload,
@@ -122,8 +126,8 @@ def validation_json(recomputed: Sequence[Recomputed], method: str) -> dict[str, 
             }
             for speed_up in compared
         ],
-        "median_speed_up_error": None if middle is None else middle[0],
-        "median_speed_up_error_beyond_rounding": None if middle is None else middle[1],
+        "median_speed_up_error": middle[0],
+        "median_speed_up_error_beyond_rounding": middle[1],
     }
 
 
@@ -173,36 +177,6 @@ class SpeedUp:
         return self.predicted / min(max(self.predicted, low), high) - 1
 
 
-@frozen
-class Summary:
-    """Mean and largest absolute errors of several points."""
-
-    mean_error: float
-    largest_error: float
-    mean_error_beyond_rounding: float
-    largest_error_beyond_rounding: float
-
-
-def summary(points: Sequence[Point]) -> Summary:
-    """Sum up one or more points.
-
-    >>> step = MeasuredStep(workload="w", options={}, node="n", system="s", step_s=1.0,
-    ...                     resolution_s=0.1, profiled_compute_s=None, line=2)
-    >>> slow, right = (Point(measured=step, predicted_s=time_s) for time_s in (1.1, 1.0))
-    >>> total = summary([slow, right])
-    >>> round(total.mean_error, 6), round(total.largest_error_beyond_rounding, 6)
-    (0.05, 0.047619)
-    """
-    errors = [abs(point.error) for point in points]
-    beyond = [abs(point.error_beyond_rounding) for point in points]
-    return Summary(
-        mean_error=mean(errors),
-        largest_error=max(errors),
-        mean_error_beyond_rounding=mean(beyond),
-        largest_error_beyond_rounding=max(beyond),
-    )
-
-
 def speed_ups(points: Iterable[Point]) -> tuple[SpeedUp, ...]:
     """Compare every two systems with the same workload."""
     groups: dict[tuple[str, str], list[Point]] = {}
@@ -226,14 +200,6 @@ def _speed_up(first: Point, second: Point) -> SpeedUp:
         measured=slower.measured.step_s / faster.measured.step_s,
         predicted=slower.predicted_s / faster.predicted_s,
     )
-
-
-def median_errors(compared: Sequence[SpeedUp]) -> tuple[float, float] | None:
-    """Return the median errors, with and without rounding, if any."""
-    if not compared:
-        return None
-    beyond = median(abs(speed_up.error_beyond_rounding) for speed_up in compared)
-    return median(abs(speed_up.error) for speed_up in compared), beyond
 
 
 _GROUPINGS: dict[str, Callable[[PredictedRow], str]] = {
