@@ -263,10 +263,11 @@ def _rounds(options: ModelOptions, source: ModelSource) -> int | None:
 @cache
 def _loop_note() -> str:
     longer = json.loads(_LOOPS.read_bytes())
+    least, most = (100 * longer[name] for name in ("least", "most"))
     return (
         "the model's layers are one loop (scan), which compiles in a fraction of the time: the "
-        f"computation of compiled steps is {100 * longer['least']:.0f} to {100 * longer['most']:.0f} % "
-        "longer than with layers written out (unrolled)"
+        f"computation of compiled steps is {least:.0f} to {most:.0f} % longer than with layers "
+        "written out (unrolled)"
     )
 
 
