@@ -57,7 +57,7 @@ def test_an_unknown_framework_is_refused_with_those_there_are() -> None:
 def test_the_part_decides_which_attention_is_called(target: str, attention: str) -> None:
     options = ModelOptions(software="torchtitan-2024")
     source = model_source(model_named(MODEL), options, devices=8, target=target, loops=True)
-    assert source.settings.attention == attention
+    assert source.settings.run.attention == attention
     assert any("torchtitan of 2024" in note for note in source.notes)
 
 
