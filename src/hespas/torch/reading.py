@@ -162,9 +162,10 @@ def _of_torch(reader: Reader) -> dict[str, Any]:
 
     def making(make: Callable[..., Any]) -> Callable[..., Any]:
         def made(data: Any, **options: Any) -> Any:
-            if not any(isinstance(leaf, UnknownNumber) for leaf in tree_leaves(data)):
+            leaves = () if isinstance(data, torch.Tensor) else tree_leaves(data)
+            if not any(isinstance(leaf, UnknownNumber | FakeTensor) for leaf in leaves):
                 return make(data, **options)
-            return reader.call(make, (data,), options)
+            return reader.call(make, (tree_map(_number_of, data),), options)
 
         return made
 
@@ -204,6 +205,10 @@ def _in_json(default: Callable[..., Any]) -> Callable[..., Any]:
 
 def _is_number(tensor: torch.Tensor) -> bool:
     return isinstance(tensor, FakeTensor) and tensor.dim() == 0
+
+
+def _number_of(value: Any) -> Any:
+    return value.item() if isinstance(value, FakeTensor) else value
 
 
 def _stand_in(value: Any) -> Any:

@@ -47,6 +47,7 @@ def test_what_is_computed_with_numbers_is_launched_and_unknown() -> None:
         history = torch.tensor([loss.item(), math.exp(loss.item())])
         shown = f"{history.mean()} {np.exp(loss.item())} {loss.detach().cpu().numpy()}"
         assert shown == "unknown unknown unknown", shown
+        assert f"{torch.tensor([[loss, loss]]).sum()}" == "unknown"
         known = torch.zeros(2)
         known[0] = loss.item()
         assert f"{known.sum()}" == "unknown"
