@@ -88,7 +88,7 @@ def compared() -> Iterator[Compared]:
 def _network_flops(network: Network, tokens: int) -> float:
     """Return the FLOPs of a sample of as many tokens, or of what is known of the network."""
     run = run_of(network.design, "training", MeshAxes(axes=(("data", 1),)))
-    given = min(tokens, network.design.longest or tokens)
+    given = min(tokens, getattr(network.design, "longest", None) or tokens)
     if isinstance(run, Learning) and network.design.objective == "tokens":
         run = replace(run, sequence=given, source=run.source and given)
     return replace(network, run=run).flops

@@ -46,6 +46,17 @@ def test_a_click_right_behind_what_is_typed_counts(page: Page, server: Server) -
     expect(page.locator("#search [role=alert]")).to_be_visible()
 
 
+def test_what_is_selected_stays_where_the_form_is_drawn_again(page: Page, server: Server) -> None:
+    address = "#search?model=llama3-100m&cluster=2xA100_SXM_40GB"
+    show(page, server, address)
+    page.focus("#search-where")
+    page.keyboard.press("Control+A")
+    page.evaluate("address => { location.hash = address; }", f"{address}&global_batch=4")
+    expect(page.locator("#search-batch")).to_have_value("4")
+    page.keyboard.insert_text("mesh.tp <= 1")
+    expect(page.locator("#search-where")).to_have_value("mesh.tp <= 1")
+
+
 def test_the_goal_of_a_search_stays_where_its_form_is_drawn_again(
     page: Page, server: Server
 ) -> None:

@@ -165,7 +165,7 @@ def on_target(name: str, target: str | None, **given: object) -> ModelSource:
 
 @pytest.mark.parametrize("target", ["TPUv5e", "V100_32GB", "MI300X", "P100"])
 def test_what_has_no_fused_kernels(target: str) -> None:
-    assert on_target("llama3-8b", "H100_80GB", attention="cudnn").settings.attention == "cudnn"
+    assert on_target("llama3-8b", "H100_80GB", attention="cudnn").settings.run.attention == "cudnn"
     with pytest.raises(ConfigError, match=f"{target} has no fused attention of cuDNN; drop"):
         on_target("llama3-8b", target, attention="cudnn")
 
@@ -173,14 +173,14 @@ def test_what_has_no_fused_kernels(target: str) -> None:
 @pytest.mark.parametrize("target", ["TPUv5e", "V100_32GB", "B200_180GB"])
 def test_what_flash_attention_is_not_for(target: str) -> None:
     for own in ("A100_SXM_80GB", "H100_80GB", "L40S_48GB", "MI300X"):
-        assert on_target("llama3-8b", own, attention="flash").settings.attention == "flash"
+        assert on_target("llama3-8b", own, attention="flash").settings.run.attention == "flash"
     with pytest.raises(ConfigError, match=f"have no kernels for {target}: they are for NVIDIA"):
         on_target("llama3-8b", target, attention="flash")
 
 
 @pytest.mark.parametrize("target", ["TPUv3", "H100_80GB", "MI300X"])
 def test_what_splash_attention_is_not_for(target: str) -> None:
-    assert on_target("llama3-8b", "TPUv4", attention="splash").settings.attention == "splash"
+    assert on_target("llama3-8b", "TPUv4", attention="splash").settings.run.attention == "splash"
     with pytest.raises(ConfigError, match=f"{target} has no splash attention"):
         on_target("llama3-8b", target, attention="splash")
 
@@ -222,7 +222,7 @@ def test_attention_is_what_the_node_has(
 ) -> None:
     source = on_target(name, target)
     (note,) = [each for each in source.notes if each.startswith("attention is")]
-    assert source.settings.attention == attention
+    assert source.settings.run.attention == attention
     assert said in note
     assert on_target(name, target, attention="auto") == source
 
@@ -239,7 +239,7 @@ def test_prompts_longer_than_an_index_chooses_run_by_flash_mla(
     target: str, sequence: int, attention: str
 ) -> None:
     source = on_target("deepseek-ai/DeepSeek-V3.2:prefill", target, sequence=sequence)
-    assert source.settings.attention == attention
+    assert source.settings.run.attention == attention
 
 
 @pytest.mark.parametrize(
@@ -291,7 +291,7 @@ def test_the_answer_says_how_many_tokens_an_expert_takes() -> None:
 def test_splash_attention_needs_whole_blocks() -> None:
     why = "splash attention needs multiples of 128 tokens"
     source = on_target("llama3-8b", "TPUv6e", sequence=4160)
-    assert source.settings.attention == "unfused"
+    assert source.settings.run.attention == "unfused"
     assert any(f"{why}, not 4160" in note for note in source.notes)
     given = {"sequence": 3072, "mesh": parse_mesh("fsdp=1,context=8"), "attention": "splash"}
     with pytest.raises(ConfigError, match=f"{why} in each of 16 blocks, not 3072"):
@@ -299,7 +299,7 @@ def test_splash_attention_needs_whole_blocks() -> None:
 
 
 def test_fused_attention_computes_in_16_bits() -> None:
-    assert on_target("llama3-8b", "H100_80GB", dtype="f32").settings.attention == "unfused"
+    assert on_target("llama3-8b", "H100_80GB", dtype="f32").settings.run.attention == "unfused"
     with pytest.raises(ConfigError, match="computes in 16 bits, and dtype is f32"):
         on_target("llama3-8b", "H100_80GB", dtype="f32", attention="cudnn")
     with pytest.raises(ConfigError, match="resnet18 has no option 'attention'"):

@@ -83,7 +83,7 @@ export function replaced(place, content) {
   place.replaceChildren(...content.filter(Boolean));
   for (const details of place.querySelectorAll("details")) if (open.has(titleOf(details))) details.open = true;
 }
-// Let answers draw a form again: the focus stays, and what is typed and not entered yet.
+// Let answers draw a form again: the focus stays, what is selected, and what is typed and not entered yet.
 // What the mouse holds stays too: a slider that is dragged, a button between press and click.
 // Returns the function that draws its new content.
 export function redrawn(form) {
@@ -104,11 +104,13 @@ export function redrawn(form) {
     if (isHeld) { later = content; return; }
     const before = form.contains(document.activeElement) ? document.activeElement : null;
     const typed = isTyped(before) ? before.value : null, name = before && nameOf(before);
+    const selected = [before?.selectionStart, before?.selectionEnd]; // Of buttons and numbers there is none.
     if (typed !== null) { before.value = before.defaultValue; delete before.dataset.typed; } // Else the browser enters it as the element goes.
     replaced(form, content);
     const now = before && [...form.elements].find((element) => nameOf(element) === name);
     now?.focus({ preventScroll: true });
     if (now && typed !== null) { now.value = typed; now.dataset.typed = "yes"; }
+    if (Number.isInteger(now?.selectionStart)) now.setSelectionRange(...selected);
   }
   return draw;
 }

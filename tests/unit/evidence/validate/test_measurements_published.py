@@ -63,7 +63,7 @@ def test_a_system_may_stand_beside_the_table() -> None:
     ("lines", "message"),
     [
         (("workload,system", "a,8xH100_80GB"), r"steps.csv:2: the step has no time, or two"),
-        (("workload,step_s", "a,1"), r"csv:1: the table has no column 'system'; its columns"),
+        (("workload,step_s", "a,1"), r"csv:1: the table has no column 'system'; known columns"),
         (("workload,system,step_s,colour", "a,b,1,red"), r":1: the table has a column 'colour'"),
         (("workload,system,step_s", "a,8xH100_80GB"), r":2: the step has no time, or two"),
         (("workload,system,step_s", "a,8xH100_80GB,1,2"), r":2: the line has 4 cells under 3"),
