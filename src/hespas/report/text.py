@@ -80,18 +80,28 @@ def wrapped(text: str, indent: str) -> str:
     )
 
 
+_NAME_START, _NAME_END = 44, 18
+
+
+def _short(name: str) -> str:
+    longest = _NAME_START + _NAME_END + len("..")
+    return name if len(name) <= longest else f"{name[:_NAME_START]}..{name[-_NAME_END:]}"
+
+
 def table_lines(
     title: str, columns: Mapping[str, int], rows: Sequence[Sequence[str]], *, least: int = 24
 ) -> list[str]:
     """Return a table: names on the left, cells right-aligned.
 
-    ``columns`` has the cells' widths by their titles.
+    ``columns`` has the cells' widths by their titles. Of names that are too long for a screen the
+    middle is left out.
 
     >>> table_lines("Kinds", {"time": 8}, [("copy", "1 s")], least=6)
     ['Kinds       time', '  copy       1 s']
     """
-    width = max([least, len(title) - 2, *(len(name) for name, *_ in rows)])
-    lines = [(title, *columns), *((f"  {name}", *cells) for name, *cells in rows)]
+    named = [(_short(name), *cells) for name, *cells in rows]
+    width = max([least, len(title) - 2, *(len(name) for name, *_ in named)])
+    lines = [(title, *columns), *((f"  {name}", *cells) for name, *cells in named)]
     return [
         "".join([f"{name:<{width + 2}}", *map(str.rjust, cells, columns.values())]).rstrip()
         for name, *cells in lines

@@ -55,6 +55,7 @@ def install_fake_gpus(gpu: GpuDescription, streams: Streams, *, count: int) -> S
     torch.Event = of_streams["Event"]
     torch.Tensor.record_stream = lambda self, stream: None
     torch.Tensor.pin_memory = lambda self, device=None: self
+    torch.tensor = _unpinned(torch.tensor)
     torch.Tensor.is_pinned = lambda self, device=None: False
     torch.Tensor.data_ptr = _address
     torch.UntypedStorage.data_ptr = _storage_address
@@ -102,6 +103,16 @@ def _properties(gpu: GpuDescription) -> SimpleNamespace:
         clock_rate=round(gpu.clock_hz / 1000),
         uuid="0",
     )
+
+
+def _unpinned(make: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that makes tensors in memory that no driver pins."""
+
+    def unpinned(*arguments: Any, pin_memory: bool = False, **options: Any) -> Any:
+        del pin_memory
+        return make(*arguments, **options)
+
+    return unpinned
 
 
 @dataclass(slots=True)

@@ -12,7 +12,7 @@ from hespas.prediction import composition
 from hespas.prediction.figures.step import run_report
 from hespas.prediction.options import EstimateOptions, PredictOptions, ProgramOptions, StepOptions
 from hespas.prediction.result import Prediction, StepWork
-from hespas.report.text import headline, whole_per_cents
+from hespas.report.text import headline, table_lines, whole_per_cents
 
 TOKENS = """
 func.func @main(%ids: tensor<4x128xi32>, %a: tensor<64x64xf32>) -> tensor<64x64xf32> {
@@ -107,3 +107,11 @@ def test_shares_of_the_step_add_to_1_and_to_its_parts(method: str) -> None:
     assert sum(shares) == pytest.approx(1, abs=1e-12)
     exposed = prediction.exposed_communication_s / prediction.step_time_s
     assert bound.exposed_communication == pytest.approx(exposed, abs=1e-6)
+
+
+def test_a_table_is_no_wider_than_a_screen() -> None:
+    kernel = f"triton_red_fused_{'mul_' * 40}0"
+    heading, row = table_lines("Kernels", {"time": 10}, [(kernel, "1 s")])
+    assert len(heading) == len(row) <= 80
+    assert row.startswith("  triton_red_fused_mul_")
+    assert "mul_0 " in row

@@ -31,6 +31,7 @@ def train():
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 10)
     data = TensorDataset(torch.arange(640).reshape(64, 10))
     batches = iter(DataLoader(data, batch_size=8, pin_memory=True))
+    assert torch.tensor(8, pin_memory=True).to(device, non_blocking=True).item() == 8
     seen = []
     def step():
         (batch,) = next(batches)

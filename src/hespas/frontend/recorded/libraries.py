@@ -232,18 +232,19 @@ def template_of(call: KernelCall) -> Operation | None:
         tensor for tensor in call.reads if tensor.dtype == "int32" and len(tensor.shape) == 4
     ]
     numbers = [tensor for tensor in call.reads if tensor.dtype != "int32"]
-    if "flex_attention" not in call.kernel or not indices:
+    if "flex_attention" not in call.kernel:
         raise UnsupportedError(
             f"{call.kernel} is a template of Inductor's, and how often its loops run is not known",
             location=call.place,
             hint="compile without max-autotune",
         )
-    if call.attended is None and any(tensor.shape[-1] > 1 for tensor in indices):
+    is_counted = bool(indices) and all(tensor.shape[-1] == 1 for tensor in indices)
+    if call.attended is None and not is_counted:
         raise UnsupportedError(
             "which blocks a mask of FlexAttention leaves depends on tensors that have no data here",
             location=call.place,
-            hint="make the mask by create_block_mask, of positions and of tensors that the host "
-            "made and copied to the GPU",
+            hint="make the mask by create_block_mask, outside of other compiled code, of positions "
+            "and of tensors that the host made and copied to the GPU",
         )
     query, key, value, *others = _by_heads(numbers)
     name = "aten::_scaled_dot_product_flash_attention"

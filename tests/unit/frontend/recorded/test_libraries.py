@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 import pytest
+from msgspec.structs import replace
 
 from hespas.errors import UnsupportedError
 from hespas.frontend.load import load_per_device
@@ -286,3 +287,13 @@ def test_templates_whose_loops_are_not_known_are_refused(
 ) -> None:
     with pytest.raises(UnsupportedError, match=refusal):
         load_per_device(encode_recorded(flex(blocks=blocks, name=name)), name="step.json")
+
+
+def test_a_mask_that_its_kernel_itself_makes_is_refused_as_one_without_data() -> None:
+    step = flex(blocks=4)
+    (call,) = step.calls
+    assert isinstance(call, KernelCall)
+    reads = tuple(each for each in call.reads if each.dtype != "int32")
+    step = replace(step, calls=(replace(call, reads=reads),))
+    with pytest.raises(UnsupportedError, match="depends on tensors that have no data"):
+        load_per_device(encode_recorded(step), name="step.json")
