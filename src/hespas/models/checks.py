@@ -6,6 +6,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from hespas.errors import refuse
+from hespas.models.fields import MOST_LAYERS
 from hespas.models.kernels import FUSED
 from hespas.models.model import check_division
 from hespas.models.runs import Decode, Inference, Prefill, Training, has_embedding
@@ -23,6 +24,7 @@ _MOST_TOKENS = 2**24
 def check(model: LanguageModel) -> None:
     """Raise `ConfigError` for settings that do not fit each other."""
     run = model.run
+    refuse(model.layers > MOST_LAYERS, f"layers = {model.layers}", f"give {MOST_LAYERS} or less")
     if model.routing is not None:
         _check_experts(model, model.routing)
     if isinstance(run, Training):

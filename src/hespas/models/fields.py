@@ -28,7 +28,7 @@ IGNORED = ignored("config.json")
 _FAMILIES: Mapping[str, Any] = json.loads((CONFIGS / "family_fields.json").read_bytes())
 """By family, or ``megatron``: fields with the values that are known, and those without effect."""
 MISSING = object()
-_MOST_LAYERS = 2000
+MOST_LAYERS = 2000
 
 
 @dataclass(slots=True, kw_only=True)
@@ -111,7 +111,7 @@ class Fields:
     def layers(self, *names: str) -> int:
         """Return the number of layers, within a limit."""
         count = self.size(*names)
-        self.refuse(count > _MOST_LAYERS, f"these are {count} layers", f"check {names[0]}")
+        self.refuse(count > MOST_LAYERS, f"these are {count} layers", f"check {names[0]}")
         return count
 
     def flag(self, *names: str, default: bool = False) -> bool:

@@ -404,6 +404,7 @@ def test_a_part_of_a_pipeline_has_the_weights_it_needs() -> None:
         ("mixtral-8x7b", {"chosen": "9"}, "chosen = 9 of experts = 8; choose fewer"),
         ("mixtral-8x7b", {"mesh": "expert=2", "dropless": "true"}, "dropless products do not send"),
         ("gpt3-175b", {"mesh": "expert=2"}, "mesh axis expert divides nothing in this model"),
+        ("llama3-8b", {"layers": "1000000"}, "layers = 1000000; give 2000 or less"),
         ("gpt3-175b", {"mesh": "tp=5"}, "heads = 96 cannot be divided by tp=5"),
         ("gpt3-175b", {"mesh": "sequence=7"}, "sequence = 2048 cannot be divided by sequence=7"),
         ("gpt3-175b", {"mesh": "fsdp=8", "zero": "1"}, "axis data, which the mesh fsdp=8 has not"),
