@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._dynamo.eval_frame import skip_code
 from torch.distributed import device_mesh, distributed_c10d
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._pytree import tree_leaves
@@ -105,9 +106,44 @@ class _Work(dist.Work):
 
     def get_future(self) -> Any:
         """Return a future that has the collective's tensors."""
-        future: Any = torch.futures.Future()
-        future.set_result(self._tensors)
-        return future
+        return _Future([self], self._tensors)
+
+
+class _Future(torch.futures.Future[Any]):
+    """Waiting for it lets the current stream wait for collectives."""
+
+    def __init__(self, works: Sequence[_Work], value: Any) -> None:
+        super().__init__()
+        self.works = tuple(works)
+        self.set_result(value)
+
+    def wait(self) -> Any:
+        """Let the current stream wait, and return the value."""
+        for work in self.works:
+            work.synchronize()
+        return super().wait()
+
+    def then(self, callback: Any) -> Any:
+        """Call a function once the collectives are done."""
+        self.wait()
+        return super().then(callback)
+
+
+def _collected(collect: Callable[..., Any]) -> Callable[..., Any]:
+    def collected(futures: list[Any]) -> Any:
+        if not all(isinstance(each, _Future) for each in futures):
+            return collect(futures)
+        return _Future([work for each in futures for work in each.works], futures)
+
+    return collected
+
+
+def _follow_futures() -> None:
+    """Let what waits for several collectives wait for each; none of it is compiled by itself."""
+    torch.futures.collect_all = _uncompiled(_collected(torch.futures.collect_all))
+    torch.futures.wait_all = _uncompiled(lambda futures: [each.wait() for each in futures])
+    for method in (_Work.get_future, _Work.wait, _Work.synchronize, _Future.wait, _Future.then):
+        _uncompiled(method)
 
 
 @dataclass(slots=True)
@@ -317,6 +353,7 @@ def _is_functional(func: Any) -> bool:
 
 def follow_values(values: DeviceValues) -> None:
     """Let what is known of a tensor be known after messages: all ranks have the same."""
+    _follow_futures()
     reduce, broadcast = dist.all_reduce, dist.broadcast
 
     @wraps(reduce)
@@ -337,12 +374,18 @@ def follow_values(values: DeviceValues) -> None:
             values.scale(tensor, known, 1)
         return work
 
-    distributed_c10d.all_reduce = dist.all_reduce = reduced
-    distributed_c10d.broadcast = dist.broadcast = sent
+    distributed_c10d.all_reduce = dist.all_reduce = _uncompiled(reduced)
+    distributed_c10d.broadcast = dist.broadcast = _uncompiled(sent)
     for name in _GATHERS:
-        gathered = _gathering(getattr(dist, name), values)
+        gathered = _uncompiled(_gathering(getattr(dist, name), values))
         setattr(dist, name, gathered)
         setattr(distributed_c10d, name, gathered)
+
+
+def _uncompiled(function: Any) -> Any:
+    """Let torch.compile compile a function inside of others alone, as torch's own ones."""
+    skip_code(function.__code__)
+    return function
 
 
 def _gathering(gather: Callable[..., Any], values: DeviceValues) -> Callable[..., Any]:

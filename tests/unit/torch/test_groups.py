@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from hespas.errors import UnsupportedError
-from hespas.program.recorded import CollectiveCall, HostWait, RecordEvent, WaitEvent
+from hespas.program.recorded import CollectiveCall, HostWait, Operation, RecordEvent, WaitEvent
 from torch_steps import FSDP, NET, bytes_after, collectives, needs_torch, operations, record
 
 pytestmark = needs_torch
@@ -367,3 +367,35 @@ def test_shards_of_weights_are_drawn() -> None:
     )
     assert script != FSDP
     assert len(collectives(record(script, devices=8))) == len(collectives(record(FSDP, devices=8)))
+
+
+_FUTURES = """
+import torch, torch.distributed as dist
+
+def train(how: str):
+    dist.init_process_group("nccl")
+    arrays = [torch.zeros(64, 64, device="cuda") for _ in range(2)]
+    def step():
+        futures = [dist.all_reduce(each, async_op=True).get_future() for each in arrays]
+        if how == "wait":
+            for future in futures:
+                future.wait()
+        elif how == "collect_all":
+            torch.futures.collect_all(futures).wait()
+        elif how == "wait_all":
+            torch.futures.wait_all(futures)
+        elif how == "then":
+            for future in futures:
+                future.then(lambda done: done.value())
+        arrays[0] @ arrays[1]
+    return step
+"""
+
+
+@pytest.mark.parametrize("how", ["wait", "collect_all", "wait_all", "then"])
+def test_the_stream_waits_for_futures(how: str) -> None:
+    calls = record(_FUTURES, devices=4, how=how).calls
+    waits = [call.stream for call in calls if isinstance(call, WaitEvent)]
+    (product,) = (call for call in calls if isinstance(call, Operation))
+    assert waits.count(product.stream) == 2
+    assert calls[-1] is product
