@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from hespas.app.state import State, options_of, source_by_any_mesh
-from hespas.errors import ConfigError, HardwareError
+from hespas.errors import HardwareError
 from hespas.hardware.presets import device_names
 from hespas.hardware.sized import find_system
 from hespas.models.catalogue import names
 from hespas.models.model import CHOICES, PIPE, MeshAxes, Model
 from hespas.models.placement import ORDER
 from hespas.prediction.machines import system_of
+from hespas.sources import zoo
 from hespas.sources.source import ModelSource
 from hespas.study.space import meshes_of
 from hespas.study.study import Axis
@@ -106,20 +107,14 @@ def _legal_meshes(source: ModelSource, axes: list[str], devices: int) -> list[li
         inner = tuple(axis for axis in of_stage if axis[1] > 1)
         key = tuple(sizes[axis] for axis in axes if axis != PIPE)
         if key not in is_legal:
-            is_legal[key] = _is_legal(source, inner or of_stage[:1])
+            is_legal[key] = zoo.is_legal(
+                source.model, source.texts, MeshAxes(axes=inner or of_stage[:1])
+            )
         if is_legal[key]:
             meshes.append([sizes[axis] for axis in axes])
         if len(meshes) >= _MOST_MESHES:
             break
     return meshes
-
-
-def _is_legal(source: ModelSource, mesh: tuple[tuple[str, int], ...]) -> bool:
-    try:
-        source.model.with_options({**source.texts, "mesh": str(MeshAxes(axes=mesh))}).check()
-    except ConfigError:
-        return False
-    return True
 
 
 def _settings(source: ModelSource) -> dict[str, Any]:

@@ -228,9 +228,9 @@ class Model:
     """A named model; the fields of ``settings`` are its options.
 
     ``module`` of settings is where the function ``build`` stands that makes a `Step` of them: it is
-    imported with JAX, when it is called. Models that can be cut between layers have ``build_part``
-    there, which takes a `Part`, too. ``notes`` say what of the model is left
-    out.
+    imported with JAX, when it is called. If the model can be cut between layers, the function
+    ``build_part`` stands there, too, and makes a `Step` of a `Part`. ``notes`` name the parts of
+    the model that steps leave out.
     """
 
     name: str

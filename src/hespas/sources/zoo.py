@@ -189,10 +189,11 @@ def _mesh_of_all(model: Model, texts: Mapping[str, str], devices: int) -> MeshAx
         for copies in range(2, parts + 1)
         if parts % copies == 0
     )
-    return next((mesh for mesh in chain((widest,), copied) if _divides(model, texts, mesh)), widest)
+    return next((mesh for mesh in chain((widest,), copied) if is_legal(model, texts, mesh)), widest)
 
 
-def _divides(model: Model, texts: Mapping[str, str], mesh: MeshAxes) -> bool:
+def is_legal(model: Model, texts: Mapping[str, str], mesh: MeshAxes) -> bool:
+    """Return whether a mesh divides a model with these settings."""
     try:
         model.with_options({**texts, "mesh": str(mesh)}).check()
     except ConfigError:

@@ -72,8 +72,8 @@ class Reader:
             else:
                 self.values.host.forget([tensor])
 
-    def is_of_torch(self, tensor: torch.Tensor) -> bool:
-        """Return whether torch is to read a tensor of the host, or to refuse another one."""
+    def is_left_to_torch(self, tensor: torch.Tensor) -> bool:
+        """Return whether torch itself reads a tensor, which has data, or refuses it."""
         is_read = self.values.host.is_known(tensor) or tensor.device.type != "cpu"
         return is_read or tensor.numel() > MOST_ELEMENTS
 
@@ -128,12 +128,12 @@ def _read(tensors: Any, reader: Reader) -> dict[str, Any]:
         return math.nan if is_shown(currentframe()) else float(value)
 
     def array(tensor: torch.Tensor, **options: Any) -> Any:
-        if reader.is_of_torch(tensor):
+        if reader.is_left_to_torch(tensor):
             return as_array(tensor, **options)
         return numpy.full(tuple(tensor.shape), reader.number(tensor), dtype=object)
 
     def listed(tensor: torch.Tensor) -> Any:
-        return as_list(tensor) if reader.is_of_torch(tensor) else array(tensor).tolist()
+        return as_list(tensor) if reader.is_left_to_torch(tensor) else array(tensor).tolist()
 
     return {
         "item": read,
