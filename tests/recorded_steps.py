@@ -113,6 +113,7 @@ class Recorder:
         given: RecordedTensor,
         made: RecordedTensor,
         ranks: tuple[int, ...] | None = None,
+        splits: tuple[int, ...] = (),
     ) -> int:
         """Append a collective on its stream, after what is there; return the event of its end."""
         before, after = self.events, self.events + 1
@@ -125,6 +126,7 @@ class Recorder:
                 ranks=ranks or tuple(range(self.world_size)),
                 inputs=(given,),
                 outputs=(made,),
+                splits=splits,
                 stream=COMMUNICATION,
                 scope=self.scope,
                 phase=self.phase,

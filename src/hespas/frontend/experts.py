@@ -41,13 +41,14 @@ def with_expert_load(
 ) -> Program:
     """Return the program with its experts' rows, and notes.
 
-    Without a load, exchanged rows are spread evenly and the groups of other products fill their
-    operands. ``capacity`` is the size of experts of fixed size, known for a model: it decides how
-    many tokens are dropped, but no time. Raises `ConfigError` for a load with another number of
-    experts, or one without effect on the program.
+    Without a load, exchanged rows are spread evenly, the groups of other products fill their
+    operands, and a recorded step has the rows that it was recorded with. ``capacity`` is the size
+    of experts of fixed size, known for a model: it decides how many tokens are dropped, but no
+    time. Raises `ConfigError` for a load with another number of experts, or one without effect on
+    the program.
     """
     users = _LoadUsers.of(program)
-    if load is None and not users.exchanges:
+    if load is None and (program.is_recorded or not users.exchanges):
         return program
     applied = load or UNIFORM
     notes: list[str] = []

@@ -46,6 +46,8 @@ OF_COMMUNICATION = Subject(part=Part.EXPOSED_COMMUNICATION)
 SUBJECTS = {
     "attention is ": Subject(fits=True),
     "cluster: ": OF_COMMUNICATION,
+    "communication: ": OF_COMMUNICATION,
+    "computation: ": OF_COMPUTATION,
     "contention: ": Subject(part=Part.SLOWED_COMPUTATION),
     "experts: ": Subject(part=Part.COMPUTATION, fits=True),
     "host launches: ": Subject(part=Part.LAUNCH_WAITS),

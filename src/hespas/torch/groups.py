@@ -73,6 +73,8 @@ _FACTORS = {
 _NAMED_FACTORS = {str(op).rpartition(".")[2].lower(): factor for op, factor in _FACTORS.items()}
 _GATHERS = ("all_gather", "all_gather_into_tensor", "all_gather_single")
 _SPLITS = ("input_split_sizes", "output_split_sizes")
+_EXCHANGED = ("output_split_sizes", "input_split_sizes", "group")
+"""The arguments of `torch.distributed.all_to_all_single` behind its tensors, in order."""
 _PEERS = ("dst", "src")
 
 
@@ -343,6 +345,8 @@ def follow_functional(
             values.scale(result, known, _NAMED_FACTORS[given["reduce_op"]](ranks))
         case "all_gather":
             values.repeat(result, known)
+        case "all_to_all":
+            values.exchange(result, known, _group_of(given), given["input_split_sizes"])
         case _:
             pass
 
@@ -376,6 +380,8 @@ def follow_values(values: DeviceValues) -> None:
 
     distributed_c10d.all_reduce = dist.all_reduce = _uncompiled(reduced)
     distributed_c10d.broadcast = dist.broadcast = _uncompiled(sent)
+    exchanged = _uncompiled(_exchanging(dist.all_to_all_single, values))
+    distributed_c10d.all_to_all_single = dist.all_to_all_single = exchanged
     for name in _GATHERS:
         gathered = _uncompiled(_gathering(getattr(dist, name), values))
         setattr(dist, name, gathered)
@@ -399,6 +405,20 @@ def _gathering(gather: Callable[..., Any], values: DeviceValues) -> Callable[...
         return work
 
     return gathered
+
+
+def _exchanging(exchange: Callable[..., Any], values: DeviceValues) -> Callable[..., Any]:
+    @wraps(exchange)
+    def exchanged(output: Any, tensor: Any, *splits: Any, **options: Any) -> Any:
+        known = values.known(tensor)
+        work = exchange(output, tensor, *splits, **options)
+        if known is not None:
+            given = {**dict(zip(_EXCHANGED, splits, strict=False)), **options}
+            group = given.get("group") or dist.group.WORLD
+            values.exchange(output, known, group, given.get("input_split_sizes"))
+        return work
+
+    return exchanged
 
 
 def _group_of(given: Mapping[str, Any]) -> Any:

@@ -15,7 +15,10 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 MOST_ELEMENTS = 2**16
 """Larger tensors that a script makes on the host have no data: weights of models are among them."""
-
+_MOST_COMPUTED = 2**26
+"""Of larger tensors nothing is computed on the host."""
+_MOST_EXPERTS = 1024
+"""Of more values, as of a vocabulary, `topk` does not choose experts."""
 
 _aten = torch.ops.aten
 _CONSTANT = frozenset(
@@ -93,28 +96,44 @@ class DeviceValues:
     """The values of device tensors that were copied from the host and not written since.
 
     What is computed from such tensors alone, as the number of labels that count, is known too.
-    Numbers are taken for finite, and other ranks' values for those of this rank.
+    Numbers are taken for finite, other ranks' values for those of this rank, and each expert
+    for the choice of as many tokens as any other.
     """
 
     host: Host = field(default_factory=Host)
+    are_routed: bool = False
     _values: Any = field(default_factory=WeakIdKeyDictionary)
 
     def note(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
         """Note a copy to the device, or that an operation writes one."""
         written = list(tensors_in(written_arguments(func, args, kwargs)))
-        if not isinstance(result, FakeTensor) or func.is_view:
+        results = [each for each in tensors_in(result) if isinstance(each, FakeTensor)]
+        elements = sum(each.numel() for each in results)
+        if not results or func.is_view or elements > _MOST_COMPUTED:
             self.forget(written)
             return
         if self.decide(func, args, kwargs):
             computed = self.computed(func, args, kwargs)
             # In place, known values have changed with it.
             if not written:
-                self.put(result, computed)
+                for each, value in zip(results, tensors_in(computed), strict=True):
+                    self.put(each, value)
             return
         self.forget(written)
-        of_finite = _of_finite(func, args) if result.numel() <= MOST_ELEMENTS else None
+        if func is _aten.topk.default:
+            self._route(args[0].shape, result[1])
+        of_finite = _of_finite(func, args) if elements <= MOST_ELEMENTS else None
         if of_finite is not None:
             self.put(result, of_finite)
+
+    def _route(self, scores: Sequence[int], chosen: Any) -> None:
+        """Note that tokens, one after the other, are routed to all experts in turn."""
+        experts, is_last = int(scores[-1]), chosen.shape[:-1] == scores[:-1]
+        if experts > _MOST_EXPERTS or chosen.shape[-1] == experts or not is_last:
+            return
+        self.are_routed = True
+        with unset_fake_temporarily():
+            self.put(chosen, (torch.arange(chosen.numel()) % experts).view(chosen.shape))
 
     def put(self, tensor: Any, value: Any) -> None:
         """Note what a device tensor has."""
@@ -132,6 +151,14 @@ class DeviceValues:
         with unset_fake_temporarily():
             times = tensor.numel() // known.numel()
             self._note_written(tensor, known.flatten().repeat(times).view(tensor.shape))
+
+    def exchange(self, tensor: Any, known: Any, group: Any, splits: Sequence[int] | None) -> None:
+        """Note that a tensor has what each rank of a group sends to this one."""
+        sizes = list(splits or [len(known) // group.size()] * group.size())
+        start = sum(sizes[: group.rank()])
+        with unset_fake_temporarily():
+            share = known[start : start + sizes[group.rank()]]
+        self.repeat(tensor, share)
 
     def _note_written(self, tensor: Any, value: Any) -> None:
         if isinstance(tensor, FakeTensor):
@@ -161,7 +188,11 @@ class DeviceValues:
             options["device"] = torch.device("cpu")
         options.pop("pin_memory", None)
         with unset_fake_temporarily():
-            return func(*known, **options)
+            try:
+                return func(*known, **options)
+            except NotImplementedError:
+                # The host counts numbers in bins (histc) in floating point alone.
+                return func(*tree_map(_as_double, known), **options)
 
     def _on_host(self, value: Any) -> Any:
         """Return a tensor's values on the host; any values where they are not known."""
@@ -191,6 +222,10 @@ class DeviceValues:
             return torch.empty(0, dtype=tensor.dtype).set_(
                 value.untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride()
             )
+
+
+def _as_double(value: Any) -> Any:
+    return value.double() if isinstance(value, torch.Tensor) else value
 
 
 def copy_data() -> None:

@@ -15,7 +15,14 @@ from torch.nn import functional
 _aten = torch.ops.aten
 _HALF = (torch.float16, torch.bfloat16)
 _MOST_HEAD = 256
+_MOST_OTHER_HEAD = 128
+"""The longest head of queries where that of values is shorter or longer, but for latent ones."""
+_LATENT_HEADS = (192, 128)
+"""Heads of queries and of values that cuDNN takes for multi-head latent attention."""
 _ALIGNED_HEAD = 8
+_KINDS = {0: "math", 1: "flash", 2: "efficient", 3: "cudnn"}
+"""By `torch.nn.attention.SDPBackend`."""
+_DEFAULT_ORDER = torch._C._get_sdp_priority_order()
 CUDNN_SINCE = (2, 6)
 """The first torch whose users have cuDNN's attention preferred on Hopper and later."""
 _WITHOUT_CPU_KERNEL = ("silu_backward", "mish_backward", "_fused_rms_norm")
@@ -120,25 +127,29 @@ _SYNCHRONISED = {
 
 
 def _kind(query: Any, key: Any, value: Any, mask: Any, *, prefers_cudnn: bool) -> str:
-    """Return the first allowed attention kernel that accepts the operands."""
+    """Return the first allowed attention kernel, in torch's order, that accepts the operands."""
     enabled = torch.backends.cuda
-    head = query.shape[-1]
-    is_half = query.dtype in _HALF and query.dim() == 4
-    is_square = head <= _MOST_HEAD and key.shape[-1] == value.shape[-1] == head
-    is_empty = 0 in (*query.shape, *key.shape)
-    takes_flash = is_half and is_square and mask is None and not is_empty
+    head, value_head = query.shape[-1], value.shape[-1]
+    is_half = query.dtype in _HALF and query.dim() == 4 and key.shape[-1] == head <= _MOST_HEAD
+    is_filled = 0 not in (*query.shape, *key.shape)
+    is_square = value_head == head
     has_learnt_bias = mask is not None and mask.requires_grad
-    takes_cudnn = is_half and is_square and head % _ALIGNED_HEAD == 0 and not is_empty
-    takes_cudnn = takes_cudnn and not has_learnt_bias
-    if takes_cudnn and prefers_cudnn and enabled.cudnn_sdp_enabled():
-        return "cudnn"
-    if takes_flash and enabled.flash_sdp_enabled():
-        return "flash"
-    if query.dim() == 4 and not is_empty and enabled.mem_efficient_sdp_enabled():
-        return "efficient"
-    if takes_cudnn and enabled.cudnn_sdp_enabled() and not enabled.math_sdp_enabled():
-        return "cudnn"
-    return "math"
+    is_aligned = head % _ALIGNED_HEAD == 0 and value_head % _ALIGNED_HEAD == 0
+    has_cudnns_heads = is_square or (head, value_head) == _LATENT_HEADS or head <= _MOST_OTHER_HEAD
+    accepts = {
+        "cudnn": enabled.cudnn_sdp_enabled()
+        and (is_half and is_filled and is_aligned)
+        and (has_cudnns_heads and not has_learnt_bias),
+        "flash": enabled.flash_sdp_enabled()
+        and (is_half and is_filled and is_square and mask is None),
+        "efficient": enabled.mem_efficient_sdp_enabled() and query.dim() == 4 and is_filled,
+        "math": enabled.math_sdp_enabled(),
+    }
+    order = torch._C._get_sdp_priority_order()
+    kinds = [_KINDS[each] for each in order if each in _KINDS]
+    if prefers_cudnn and order == _DEFAULT_ORDER:
+        kinds.insert(0, "cudnn")
+    return next((kind for kind in kinds if accepts[kind]), "math")
 
 
 def _as_many_heads(query: Any, key: Any, value: Any, *, is_asked: bool) -> tuple[Any, Any]:

@@ -91,6 +91,10 @@ _ONE_AFTER_THE_OTHER = (
     "communication: asynchronous tensor parallelism is recorded as messages and products one after"
     " the other; on GPUs they overlap piece by piece, and take less time"
 )
+_ROUTED_EVENLY = (
+    "experts: each gets as many tokens as any other, on all ranks, as data decides which ones topk"
+    " chooses; uneven tokens make steps longer"
+)
 _MASKS = (torch.bool, torch.uint8)
 _NOT_OF_DEVICE = ("prim", "profiler", "prims")
 
@@ -308,6 +312,8 @@ class Recorder(TorchDispatchMode):
         )
 
     def _wait_for_value(self, reason: str) -> None:
+        if self._values.are_routed:
+            self._places.notes[_ROUTED_EVENLY] = None
         place = self._places.now().line
         self._tape.add(HostWait(stream=self._tape.stream, reason=reason, place=place))
 

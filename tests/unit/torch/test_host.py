@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hespas.errors import ProgramError, UnsupportedError
-from hespas.program.recorded import HostWait
+from hespas.program.recorded import CollectiveCall, HostWait
 from torch_steps import needs_torch, operations, record
 
 pytestmark = needs_torch
@@ -270,3 +270,51 @@ def train():
 """
     with pytest.raises((ProgramError, UnsupportedError), match="reads a tensor's value"):
         record(script)
+
+
+ROUTED = """
+import torch
+import torch.distributed as dist
+import torch.distributed._functional_collectives as messages
+
+def train():
+    dist.init_process_group("nccl")
+    router = torch.randn(64, 16, device="cuda", requires_grad=True)
+    def step():
+        x = torch.randn(128, 64, device="cuda")
+        weights, chosen = (x @ router).softmax(-1).topk(2, dim=-1)
+        counts = torch.histc(chosen, bins=16, min=0, max=16)
+        received = torch.empty_like(counts)
+        dist.all_to_all_single(received, counts)
+        again = messages.all_to_all_single(counts, None, None, dist.group.WORLD)
+        assert counts.tolist() == received.tolist() == again.tolist() == [16] * 16
+        order = chosen.flatten().argsort(stable=True)
+        rows = x[order // 2]
+        sent = counts.view(8, -1).sum(1).int().tolist()
+        got = torch.empty(sum(sent), 64, device="cuda")
+        dist.all_to_all_single(got, rows, sent, sent)
+        for expert in range(2):
+            mine, which = torch.where(chosen == expert)
+            assert mine.shape == which.shape == (16,)
+        weights.sum().backward()
+    return step
+"""
+
+
+def test_each_expert_is_chosen_as_often() -> None:
+    step = record(ROUTED, eager=True, devices=8)
+    exchanged = [call for call in step.calls if isinstance(call, CollectiveCall)]
+    assert [call.splits for call in exchanged] == [(), (2,) * 8, (32,) * 8]
+    assert any(note.startswith("experts: each gets as many") for note in step.notes)
+
+
+def test_what_chooses_of_a_vocabulary_is_not_known() -> None:
+    script = """
+import torch
+
+def train():
+    logits = torch.randn(4, 32000, device="cuda")
+    return lambda: logits[:1].topk(1).indices.item()
+"""
+    with pytest.raises(ProgramError, match=r"reads a tensor's value"):
+        record(script, eager=True)

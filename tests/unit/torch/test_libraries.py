@@ -32,8 +32,10 @@ def train():
 _CUDNN, _FLASH, _EFFICIENT = "cudnn_attention", "flash_attention", "efficient_attention"
 
 
-def _attention(part: str, torch_version: str | None = None) -> list[str]:
-    step = record(_ATTENTION, part=part, torch_version=torch_version)
+def _attention(
+    part: str, torch_version: str | None = None, *, script: str = _ATTENTION
+) -> list[str]:
+    step = record(script, part=part, torch_version=torch_version)
     prefix = "aten::_scaled_dot_product_"
     return [
         call.name.removeprefix(prefix).removesuffix(".default") for call in operations(step, prefix)
@@ -54,6 +56,34 @@ def test_part_and_version_decide_which_kernel_computes_attention(
     learnt = [_EFFICIENT, f"{_EFFICIENT}_backward"]
     expected = [own, f"{own}_backward", masked, *learnt, _EFFICIENT, _FLASH]
     assert _attention(part, version) == expected
+
+
+_LATENT = """
+import torch
+from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+def train():
+    make = lambda head: torch.ones(
+        1, 8, 64, head, device="cuda", dtype=torch.bfloat16, requires_grad=True
+    )
+    q, v, odd = make(192), make(128), make(160)
+    def step():
+        F.scaled_dot_product_attention(q, q, v, is_causal=True).sum().backward()
+        with sdpa_kernel([SDPBackend.CUDNN_ATTENTION, SDPBackend.MATH], set_priority=True):
+            F.scaled_dot_product_attention(q, q, v)
+        with sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION, SDPBackend.CUDNN_ATTENTION]):
+            F.scaled_dot_product_attention(odd, odd, v)
+    return step
+"""
+
+
+@pytest.mark.parametrize(
+    ("part", "default"), [("H100_80GB", _CUDNN), ("A100_SXM_80GB", _EFFICIENT)]
+)
+def test_latent_attention_has_longer_heads_of_queries(part: str, default: str) -> None:
+    expected = [default, f"{default}_backward", _CUDNN, _EFFICIENT]
+    assert _attention(part, script=_LATENT) == expected
 
 
 def test_a_norm_is_one_kernel_of_torchs() -> None:

@@ -136,14 +136,18 @@ def _of_engines() -> str:
 def _is_like_recorded(prediction: Prediction | PipelinePrediction) -> bool:
     """Return whether a recorded step is as the published ones.
 
-    They have attention, and none waits for its launches, or for other stages.
+    They have attention and no experts, and none waits for its launches, or for other stages.
     """
     if not isinstance(prediction, Prediction) or prediction.stages:
         return False
     operations = prediction.graph.program.main.body.operations
     is_launched_late = prediction.launch_wait_s > _LATE * prediction.step_time_s
-    return not is_launched_late and any(map(attentions, operations))
+    has_experts = any(operation.kind in _OF_EXPERTS for operation in operations)
+    return not (is_launched_late or has_experts) and any(map(attentions, operations))
 
+
+_OF_EXPERTS = ("aten::topk", "ragged_dot")
+"""Recorded operations that choose experts, or are products of each expert's rows."""
 
 _LATE = 0.1
 """The share of a step that waits for launches, from which they decide it."""

@@ -12,6 +12,7 @@ import pytest
 
 from hespas import predict
 from hespas.errors import ProgramError, UnsupportedError
+from hespas.frontend.experts import with_expert_load
 from hespas.frontend.load import load_per_device
 from hespas.frontend.recorded.load import HOST_LAUNCH_S
 from hespas.prediction.result import Prediction
@@ -21,6 +22,7 @@ from hespas.program.recorded import RecordedStep, encode_recorded
 from hespas.program.scopes import Phase, read_scope
 from hespas.split.flatten import split_scheduled
 from hespas.split.regions import Collective
+from hespas.tasks.build import operand_bytes
 from hespas.work.gemm import gemms
 from recorded_steps import COMPUTE, Recorder, sharded_layers
 
@@ -204,3 +206,16 @@ def test_a_launch_takes_the_mean_of_those_that_were_measured() -> None:
     times = [(float(row["eager_us"]), float(row["kernel_us"])) for row in rows]
     of_host = [eager_us for eager_us, kernel_us in times if eager_us > 2 * kernel_us]
     assert pytest.approx(1e-6 * fmean(of_host), rel=0.01) == HOST_LAUNCH_S
+
+
+def test_exchanged_rows_are_those_that_were_recorded() -> None:
+    step = Recorder(world_size=2)
+    rows, counts = step.tensor(64, 128), step.tensor(1, dtype="int32")
+    step.collective("all_to_all", rows, step.tensor(64, 128), splits=(48, 16))
+    weights = step.tensor(1, 128, 64)
+    step.operation("aten::_grouped_mm.default", (rows, weights, counts), step.tensor(64, 64))
+    program = loaded(step.step())
+    assert with_expert_load(program, None) == program
+    sent = [op for op in program.main.body.operations if op.kind == "ragged_all_to_all"]
+    # A rank sends 48 of 64 rows to the busiest one.
+    assert list(map(operand_bytes, sent)) == [1.5 * 64 * 128 * 2]

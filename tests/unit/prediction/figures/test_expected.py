@@ -100,16 +100,22 @@ def test_a_recorded_step_unlike_the_published_ones_has_no_error() -> None:
     assert recorded(attentions=0, additions=1).text.startswith("not known")
     # So small ones wait for the host to launch them.
     assert recorded(attentions=1, additions=200).text.startswith("not known")
+    assert recorded(attentions=20, additions=0, chosen=8).text.startswith("not known")
 
 
-def recorded(*, attentions: int, additions: int) -> ExpectedError:
-    """Return what is stated of a recorded step with attention, a product and small additions."""
+def recorded(*, attentions: int, additions: int, chosen: int = 0) -> ExpectedError:
+    """Return what is stated of a recorded step with attention, a product and small additions.
+
+    With ``chosen``, so many experts are chosen for each row.
+    """
     step = Recorder(world_size=1)
     query, small = step.tensor(8, 8, 4096, 128), step.tensor(64, 64)
     statistics = step.tensor(8, 8, 4096, dtype="float32")
     kernel = "aten::_scaled_dot_product_flash_attention.default"
     for _ in range(attentions):
         step.operation(kernel, (query, query, query), query, statistics, is_causal=True)
+    if chosen:
+        step.operation("aten::topk.default", (small,), step.tensor(64, chosen), k=chosen)
     step.phase = "backward"
     step.product(step.tensor(512, 512), step.tensor(512, 512))
     for _ in range(additions):
