@@ -129,8 +129,8 @@ class Assignment:
 
     ``renamed`` maps a value to the one that stands for it, ``orders`` that one to its order: None
     for what every kernel makes in whatever order it needs. ``inputs`` are arguments
-    and views of them. Where ``copies`` is False nothing is copied but operands of 8 bits, if
-    ``turns_8_bits``: products of libraries need those with the summed dimension fastest.
+    and views of them. Where ``copies`` is False nothing is copied but operands of products of two
+    in 8 bits, if ``turns_8_bits``: libraries need those with the summed dimension fastest.
     ``compute_capability`` is the part's, None if unknown.
     """
 
@@ -335,7 +335,7 @@ class _Walk:
                 order = operand_order(attrs, side, shape)
             orders.append(summed_fastest(attrs, side, order) if turns else order)
         copies = [self._as(value, order) for value, order in zip(operands, orders, strict=True)]
-        if outer.turns_8_bits:
+        if outer.turns_8_bits and all(map(_is_small, copies)):
             copies = [self._turned(attrs, side, value) for side, value in enumerate(copies)]
         followed = matching_order(attrs, orders[0], orders[1], shapes[1])
         if followed != orders[1]:
@@ -352,8 +352,7 @@ class _Walk:
         """Return a copy with summed dimensions fastest, unless a weight."""
         contracting = (attrs.lhs_contracting, attrs.rhs_contracting)[operand]
         order = self.outer.orders[value]
-        is_small = isinstance(value.type, TensorType) and value.type.element.name in _SMALL
-        if not is_small or not order or order[-1] in contracting or value in self.outer.inputs:
+        if not order or order[-1] in contracting or value in self.outer.inputs:
             return value
         return self._copy(value, summed_fastest(attrs, operand, order))
 
@@ -461,3 +460,7 @@ def _passed(op: Op, order: Order) -> Order | None:
 
 def _like(op: Op) -> Value:
     return op.operands[-1 if op.kind == "select" else 0]
+
+
+def _is_small(value: Value) -> bool:
+    return isinstance(value.type, TensorType) and value.type.element.name in _SMALL

@@ -243,11 +243,12 @@ def _rounded(op: Op, _uses: Uses) -> Sequence[Op] | None:
 ROUNDED_OPERANDS = Pattern(kinds=("dot_general",), change=_rounded)
 
 
-def _scaled(op: Op, uses: Uses) -> Sequence[Op] | None:
-    """Return a product that reads narrow operands and their scales directly.
+def _narrow_product(op: Op, uses: Uses) -> Sequence[Op] | None:
+    """Return a product that reads operands of few bits, and their scales, directly.
 
     Kernels of serving frameworks widen them as they load them: Marlin, Triton's ``matmul_ogs``,
-    CUTLASS; tensor cores that multiply both types widen nothing.
+    CUTLASS, and attention over caches of 8 bits (vLLM's and AITER's paged attention); tensor cores
+    that multiply both types widen nothing.
     """
     if not isinstance(op.attrs, DotAttrs):
         return None
@@ -260,16 +261,19 @@ def _scaled(op: Op, uses: Uses) -> Sequence[Op] | None:
                 kind = replace(tensor_of(view.results[0]), element=tensor_of(narrow).element)
                 narrow = build.add(view.kind, (narrow,), kind, view.attrs)
             operands[index] = narrow
-            scales.append(scale)
-    if not scales:
+            scales.extend(() if scale is None else (scale,))
+    if tuple(operands) == op.operands:
         return None
-    kind = op.kind if op.kind == "ragged_dot" else "scaled_dot"
+    kind = "scaled_dot" if scales and op.kind != "ragged_dot" else op.kind
     return (*build.operations, replace(op, kind=kind, operands=(*operands, *scales)))
 
 
-def _narrow(operand: Value, uses: Uses) -> tuple[Value, Value, list[Op]] | None:
-    """Return an operand's narrow source, its scales and the views behind them."""
+def _narrow(operand: Value, uses: Uses) -> tuple[Value, Value | None, list[Op]] | None:
+    """Return an operand's narrow source, its scales if any, and the views behind them."""
     maker, views = _behind_views(operand, uses)
+    if maker is not None and maker.kind == "convert":
+        (narrow,) = maker.operands
+        return (narrow, None, views) if _is_of_few_bits(narrow, operand) else None
     if maker is None or maker.kind != "multiply":
         return None
     for wide, spread in (maker.operands, maker.operands[::-1]):
@@ -280,6 +284,12 @@ def _narrow(operand: Value, uses: Uses) -> tuple[Value, Value, list[Op]] | None:
         if tensor_of(narrow).element.bits < tensor_of(wide).element.bits:
             return narrow, scale, [*views, *inner]
     return None
+
+
+def _is_of_few_bits(narrow: Value, wide: Value) -> bool:
+    """Return whether a kernel has numbers of 4 or 8 bits, as it loads them, in 16."""
+    few, many = tensor_of(narrow).element, tensor_of(wide).element
+    return 4 <= few.bits <= 8 and many.bits == 16
 
 
 def _behind_views(value: Value, uses: Uses) -> tuple[Op | None, list[Op]]:
@@ -308,7 +318,7 @@ def _before_spread(value: Value, uses: Uses) -> Value | None:
 
 
 _SPREADING = (*VIEWS, "broadcast_in_dim", "convert", "slice")
-SCALED_PRODUCTS = Pattern(kinds=("dot", "dot_general", "ragged_dot"), change=_scaled)
+SCALED_PRODUCTS = Pattern(kinds=("dot", "dot_general", "ragged_dot"), change=_narrow_product)
 
 
 @frozen

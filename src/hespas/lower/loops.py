@@ -355,40 +355,77 @@ _INSIDE = (Category.ELEMENTWISE, Category.CREATION, Category.BROADCAST)
 def with_operands_inside(operations: Sequence[Op], returned: Sequence[Value]) -> list[Op]:
     """Fuse kernels that only products read into these products.
 
-    They are kernels that work element by element and whose operands together are smaller than their
-    result. What ``returned`` names has to be in memory.
+    They are kernels that work element by element, also on a part of an operand, and that read fewer
+    bytes than they write. What ``returned`` names has to be in memory.
     """
     uses = Uses(operations, returned)
-    inside = {
-        op.results[0]: op
-        for op in operations
-        if _is_small(op) and not uses.is_output(op.results[0])
-        if all(reader.kind == "dot_general" for reader in uses.readers(op.results[0]))
-    }
-    gone = set(inside.values())
+    inside: dict[Value, Sequence[Op]] = {}
+    gone = set[Op]()
+    for op in operations:
+        if not _is_small(op):
+            continue
+        ways = _ways_to_products(op.results[0], uses)
+        if ways is None:
+            continue
+        inside.update({value: (op, *views) for value, views in ways.items()})
+        gone.update((op,), *ways.values())
     return [_product(op, inside) for op in operations if op not in gone]
+
+
+def _ways_to_products(value: Value, uses: Uses) -> dict[Value, Sequence[Op]] | None:
+    """Return what products read of a value, with the views before; None if others read it."""
+    ways: dict[Value, Sequence[Op]] = {}
+    pending: list[tuple[Value, Sequence[Op]]] = [(value, ())]
+    while pending:
+        read, views = pending.pop()
+        if uses.is_output(read):
+            return None
+        for reader in uses.readers(read):
+            if _is_view(reader):
+                pending.append((reader.results[0], (*views, reader)))
+            elif reader.kind == "dot_general":
+                ways[read] = views
+            else:
+                return None
+    return ways
 
 
 def _is_small(op: Op) -> bool:
     if op.kind != "fusion" or len(op.results) != 1:
         return False
-    body = op.regions[0].operations[:-1]
-    if any(it.traits.category not in _INSIDE and not _is_view(it) for it in body):
+    (block,) = op.regions
+    body = block.operations[:-1]
+    if not all(map(_is_inside, body)):
         return False
-    return _allocated_bytes(op.operands) < _allocated_bytes(op.results)
+    uses = Uses(body)
+    cut = [[it for it in uses.readers(value) if it.kind == "slice"] for value in block.arguments]
+    read = [
+        min(_allocated_bytes([value]), sum([_allocated_bytes(it.results) for it in cuts]))
+        if len(cuts) == len(uses.readers(value))
+        else _allocated_bytes([value])
+        for value, cuts in zip(block.arguments, cut, strict=True)
+    ]
+    return sum(read) < _allocated_bytes(op.results)
 
 
-def _product(op: Op, inside: Mapping[Value, Op]) -> Op:
+def _is_inside(op: Op) -> bool:
+    return op.traits.category in _INSIDE or op.kind == "slice" or _is_view(op)
+
+
+def _product(op: Op, inside: Mapping[Value, Sequence[Op]]) -> Op:
     """Fuse a product with what makes its operands, where possible."""
-    makers = [inside[value] for value in dict.fromkeys(op.operands) if value in inside]
-    if op.kind != "dot_general" or not makers:
+    read = [value for value in dict.fromkeys(op.operands) if value in inside]
+    if op.kind != "dot_general" or not read:
         return op
     body: list[Op] = []
     renaming: Renaming = {}
-    for maker in makers:
+    for value in read:
+        maker, *views = inside[value]
         (block,) = maker.regions
         inner: Renaming = dict(zip(block.arguments, maker.operands, strict=True))
         body.extend([copied_op(inner_op, inner) for inner_op in block.operations[:-1]])
-        renaming[maker.results[0]] = inner[block.operations[-1].operands[0]]
+        inner[maker.results[0]] = inner[block.operations[-1].operands[0]]
+        body.extend([copied_op(view, inner) for view in views])
+        renaming[value] = inner[value]
     body.append(renamed_op(op, renaming))
     return fusion_around(body, op.results, op, op.instruction, kind="kOutput")

@@ -443,7 +443,6 @@ def _lacks_over_cache(model: LanguageModel, run: Decode) -> list[tuple[bool, str
             not is_small and run.cache_dtype != run.dtype,
             f"computes in the cache's type, {run.cache_dtype}, and dtype is {run.dtype}",
         ),
-        (bool(run.page_size) and is_small, "has no pages in 8 bits"),
         (bool(run.page_size) and model.is_windowed, "has no window over pages"),
         (model.style.sinks and is_small, "has no sinks over a cache in 8 bits"),
         (model.style.sinks and bool(run.page_size), "has no sinks over pages"),

@@ -68,3 +68,34 @@ def test_a_product_of_a_constant_is_no_operand_of_few_bits() -> None:
       : ({ROWS}, {WIDE}) -> {MADE}
     return %made : {MADE}"""
     assert all(op.kind != "scaled_dot" for op in kernels(fused(read(body), writer=Writer.LIBRARY)))
+
+
+CACHE, HEADS = "tensor<8x64x1024xf8E4M3FN>", "tensor<8x64x1024xbf16>"
+OVER_CACHE = f"""%wide = stablehlo.convert %c : ({CACHE}) -> {HEADS}
+    %scores = stablehlo.dot_general %q, %wide, batching_dims = [0] x [0],
+      contracting_dims = [2] x [1]
+      : (tensor<8x4x64xbf16>, {HEADS}) -> tensor<8x4x1024xbf16>
+    return %scores : tensor<8x4x1024xbf16>"""
+
+
+def over_cache(cache: str = CACHE) -> Program:
+    text = main_function(
+        OVER_CACHE.replace(CACHE, cache),
+        arguments=f"%q: tensor<8x4x64xbf16>, %c: {cache}",
+        results="tensor<8x4x1024xbf16>",
+    )
+    return load_source(text.encode(), name="test.mlir")
+
+
+@pytest.mark.parametrize("name", ["H100_80GB", "MI355X"])
+def test_a_library_reads_a_cache_of_8_bits_as_it_is(name: str) -> None:
+    (kernel,) = kernels(fused(over_cache(), writer=Writer.LIBRARY, device=load_device(name)))
+    work = total(expand(kernel))
+    assert (kernel.kind, work.flops) == ("dot_general", (("bf16", 2 * 8 * 4 * 64 * 1024),))
+    assert work.bytes_read == 2 * 8 * 4 * 64 + 8 * 64 * 1024
+
+
+def test_a_library_does_not_round_operands_of_32_bits_while_it_loads_them() -> None:
+    cache = CACHE.replace("f8E4M3FN", "f32")
+    made = fused(over_cache(cache), writer=Writer.LIBRARY, device=load_device("MI355X"))
+    assert [op.kind for op in kernels(made)] == ["fusion", "dot_general"]

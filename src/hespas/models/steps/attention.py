@@ -157,7 +157,8 @@ def fused_over_cache(layer: Layer, query: jax.Array, cache: Cache) -> jax.Array:
         lengths = jnp.full(query.shape[:1], cache.position + 1, jnp.int32)
         specs = (*specs, divided.spec("batch", None), divided.spec("batch"))
         operands = (*operands, cache.table, lengths)
-    function = _small_over_cache if keys.dtype == SMALL else cudnn.decoding_attention
+    is_small = keys.dtype == SMALL and cache.table is None
+    function = _small_over_cache if is_small else cudnn.decoding_attention
     sinks = layer.weights.get("sinks_bias")
     if sinks is not None:
         function = cudnn.decoding_attention_with_sinks

@@ -370,6 +370,14 @@ def test_of_a_window_what_it_leaves_out_is_cut_off() -> None:
     assert lengths == [1024] * 5 + [2048]
 
 
+def test_a_fused_kernel_reads_pages_in_8_bits() -> None:
+    options = {"context": "64", "batch": "4", "attention": "cudnn", "page_size": "16"}
+    program = exported("llama3-8b-decode", **options, cache_dtype="f8", dtype="bf16")
+    found = [each for op in all_ops(program) for each in attentions(op)]
+    read = {(each.is_paged, each.key_length, each.element_bytes, each.multiplied) for each in found}
+    assert read == {(True, 64, 1.0, "bf16")}
+
+
 @pytest.mark.parametrize("name", ["llama3-8b", "mixtral-8x7b", "deepseek-v3"])
 @pytest.mark.parametrize("step", ["prefill", "decode"])
 @pytest.mark.parametrize("dropless", ["false", "true"])
@@ -413,11 +421,6 @@ def test_weights_of_8_bits_are_multiplied_as_they_are_stored(
             "deepseek-v3-decode",
             {**LATENT, "attention": "flashmla", "cache_dtype": "f32"},
             "FlashMLA has no price for a cache in f32",
-        ),
-        (
-            "llama3-8b-decode",
-            {"attention": "cudnn", "cache_dtype": "f8", "page_size": "16"},
-            "no pages in 8 bits",
         ),
         (
             "llama3-8b-decode",
