@@ -85,6 +85,30 @@ class Flag(click.Option):
         names, text = self.record(ctx)
         return names, _with_need(text, self.needs)
 
+    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
+        """Have the parser keep each value that is given."""
+        repeats, self.multiple = self.multiple, True
+        super().add_to_parser(parser, ctx)
+        self.multiple = repeats
+
+    def consume_value(self, ctx: click.Context, opts: Mapping[str, Any]) -> tuple[Any, Any]:
+        """Return the value; refuse an option that is given with two."""
+        given: Sequence[Any] = opts.get(self.name or "", ())
+        if given and not self.multiple:
+            others = [value for value in given if value != given[0]]
+            if others:
+                raise click.UsageError(self._given_twice(given[0], others[0]), ctx)
+            opts = {**opts, self.name or "": given[0]}
+        return super().consume_value(ctx, opts)
+
+    def _given_twice(self, one: object, other: object) -> str:
+        names = self.first_long or tuple(self.opts)
+        if self.secondary_opts:
+            return f"both {names[0]} and {names[1]} are given; keep one"
+        # An option whose value may be left out has no text for that.
+        shown = [f"as {it}" if isinstance(it, str) else "without a value" for it in (one, other)]
+        return f"{names[0]} is given twice, {' and '.join(shown)}; keep one"
+
     def get_error_hint(self, ctx: click.Context | None) -> str:  # noqa: ARG002 - click's signature
         """Return the names in errors: those with dashes."""
         return " or ".join(f"'{name}'" for name in self.opts if "_" not in name)

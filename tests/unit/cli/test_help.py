@@ -7,6 +7,7 @@ import shlex
 
 import click
 import pytest
+from click.testing import CliRunner
 
 from hespas.base.fields import Group
 from hespas.cli import commands as cli
@@ -167,3 +168,31 @@ def test_the_example_of_a_command_can_be_called_so(
     assert called == (name or "run")
     context = command_named(called).make_context(called, shlex.split(found[2]))
     assert context.params
+
+
+@click.command(cls=Command)
+@click.option("-o", "--output", "--out_put", cls=Flag)
+@click.option("--json", "json_file", cls=Flag, is_flag=False, flag_value="-")
+@click.option("--merge/--no-merge", cls=Flag, default=None)
+@click.option("--setting", cls=Flag, multiple=True)
+def told(output: str | None, json_file: str | None, merge: bool | None, setting: str) -> None:
+    click.echo(f"{output} {json_file} {merge} {setting}")
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("-o a --out_put b", "--output is given twice, as a and as b; keep one"),
+        ("--json --json b", "--json is given twice, without a value and as b; keep one"),
+        ("--no-merge --merge", "both --merge and --no-merge are given; keep one"),
+    ],
+)
+def test_an_option_with_two_values_is_refused(line: str, message: str) -> None:
+    result = CliRunner().invoke(told, line.split())
+    assert result.exit_code == 2
+    assert message in result.output
+
+
+def test_an_option_may_repeat_its_value() -> None:
+    line = "-o a --output a --json --json --merge --merge --setting a --setting b"
+    assert CliRunner().invoke(told, line.split()).output == "a - True ('a', 'b')\n"
