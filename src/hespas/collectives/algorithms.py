@@ -189,7 +189,7 @@ def _dissemination(_: CollectiveKind, members: int) -> tuple[Rounds, ...]:
 
 
 def _tree_rounds(members: int, climb: Form, descend: Form) -> tuple[Rounds, ...]:
-    levels = range(1, max(tree_depths(members)) + 1)
+    levels = range(1, int(tree_depths(members).max()) + 1)
     up = [
         Rounds(pattern=Pattern(climb, level), parts=_part_of_channel, operation=Operation.REDUCE)
         for level in reversed(levels)

@@ -7,13 +7,15 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import cache
 from math import prod
-from typing import TYPE_CHECKING, TypeAlias, assert_never
+from typing import TYPE_CHECKING, TypeAlias, TypeVar, assert_never
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
     Integers: TypeAlias = NDArray[np.int64]
+
+_Numbers = TypeVar("_Numbers", int, "Integers")
 
 
 class Form(Enum):
@@ -136,7 +138,7 @@ def messages_per_member(pattern: Pattern, members: int) -> int:
             return 1
 
 
-def tree_parent(members: int, position: int) -> int:
+def tree_parent(members: int, position: _Numbers) -> _Numbers:
     """Return a position's parent in a binary tree.
 
     The root, 0, has one child. Positions are in order: left subtree, member, right subtree. The
@@ -148,10 +150,11 @@ def tree_parent(members: int, position: int) -> int:
     """
     lowest = position & -position
     parent = (position ^ lowest) | lowest << 1
-    return parent if parent < members else position ^ lowest
+    # Where there is no such member, it is that of the next level.
+    return parent - (parent >= members) * (lowest << 1)
 
 
-def second_tree_position(members: int, position: int) -> int:
+def second_tree_position(members: int, position: _Numbers) -> _Numbers:
     """Return the member at a position of the second tree.
 
     The tree has the shape of `tree_parent`. It is mirrored for an even number of members, else
@@ -166,41 +169,35 @@ def second_tree_position(members: int, position: int) -> int:
 
 
 @cache
-def tree_depths(members: int) -> tuple[int, ...]:
+def tree_depths(members: int) -> Integers:
     """Return each position's distance from the root of `tree_parent`'s tree.
 
-    >>> tree_depths(6)
-    (0, 3, 2, 3, 1, 2)
+    >>> tree_depths(6).tolist()
+    [0, 3, 2, 3, 1, 2]
     """
-    depths = [0] * members
-    for position in range(1, members):
-        ancestor = position
-        while ancestor:
-            ancestor = tree_parent(members, ancestor)
-            depths[position] += 1
-    return tuple(depths)
+    import numpy as np  # noqa: PLC0415 - as above
+
+    ancestors = np.arange(members, dtype=np.int64)
+    parents, depths = tree_parent(members, ancestors), np.zeros_like(ancestors)
+    while ancestors.any():
+        depths += ancestors > 0
+        ancestors = parents[ancestors]
+    return depths
 
 
 def _tree_edges(members: int, depth: int | None) -> tuple[Integers, Integers]:
     """Return children, of one depth or all, and their parents."""
-    import numpy as np  # noqa: PLC0415 - as above
-
     depths = tree_depths(members)
-    children = [
-        position for position in range(1, members) if depth is None or depths[position] == depth
-    ]
-    parents = [tree_parent(members, position) for position in children]
-    return np.array(children, dtype=np.int64), np.array(parents, dtype=np.int64)
+    (children,) = (depths > 0 if depth is None else depths == depth).nonzero()
+    return children, tree_parent(members, children)
 
 
 def _edges_of_both(members: int, depth: int | None) -> tuple[Integers, Integers]:
     import numpy as np  # noqa: PLC0415 - as above
 
     child, parent = _tree_edges(members, depth)
-    renamed = np.array(
-        [second_tree_position(members, position) for position in range(members)], dtype=np.int64
-    )
-    return np.concatenate((child, renamed[child])), np.concatenate((parent, renamed[parent]))
+    second = [second_tree_position(members, ends) for ends in (child, parent)]
+    return np.concatenate((child, second[0])), np.concatenate((parent, second[1]))
 
 
 def loop_through(sizes: Sequence[int], *, is_closed: bool = False) -> tuple[int, ...]:

@@ -111,11 +111,12 @@ def steps_of(
 
 def _steps(schedule: Schedule, size_bytes: int) -> Iterator[Step]:
     for rounds in schedule.rounds:
+        pattern = rounds.pattern
         is_reduction = rounds.operation is Operation.REDUCE
-        if rounds.pattern.form is Form.PATH:
+        if pattern.form is Form.PATH:
             # A pipeline of so small pieces that the latency counts for the first alone.
             yield Step(
-                pattern=rounds.pattern,
+                pattern=pattern,
                 size_bytes=size_bytes,
                 reduced_bytes=size_bytes if is_reduction else 0,
                 hops=rounds.depth,
@@ -123,20 +124,20 @@ def _steps(schedule: Schedule, size_bytes: int) -> Iterator[Step]:
             continue
         reduced_bytes = 0
         # In ASTRA-sim inner members of a binary tree wait on the way down as in a reduction.
-        is_inner_descent = rounds.pattern.form is Form.DESCEND and rounds.pattern.first < max(
-            tree_depths(schedule.members)
+        is_inner_descent = (
+            pattern.form is Form.DESCEND and pattern.first < tree_depths(schedule.members).max()
         )
         # ASTRA-sim reduces what is sent next; nothing follows the first exchange's share.
-        is_first_exchange = rounds.pattern == Pattern(Form.EXCHANGE, 1)
+        is_first_exchange = pattern == Pattern(Form.EXCHANGE, 1)
         if (is_reduction or is_inner_descent) and not is_first_exchange:
             parts = rounds.size_parts * schedule.channels
             reduced_bytes = size_bytes * parts // schedule.input_parts
         yield Step(
-            pattern=rounds.pattern,
+            pattern=pattern,
             size_bytes=schedule.message_bytes(rounds, size_bytes),
             count=rounds.count,
             reduced_bytes=reduced_bytes,
-            messages=messages_per_member(rounds.pattern, schedule.members),
+            messages=messages_per_member(pattern, schedule.members),
         )
 
 
@@ -144,7 +145,7 @@ def _pipelined_trees(members: int, size_bytes: int, pipeline_bytes: int) -> Step
     """Return two binary trees with half the data each, pipelined."""
     half_bytes = ceil(size_bytes / 2)
     piece_bytes = max(1, min(pipeline_bytes, half_bytes))
-    depth = max(tree_depths(members))
+    depth = int(tree_depths(members).max())
     return Step(
         pattern=Pattern(Form.BOTH_TREES),
         size_bytes=piece_bytes,
@@ -265,9 +266,10 @@ class Pricer:
     def _new_rows(self, group: GroupLayout, pattern: Pattern) -> list[_Row]:
         """Return a pattern's distinct messages on evenly shared links."""
         # Devices whose links differ don't send alike.
-        simple, times = group.simplest(pattern) if self.plain else group.sample(pattern)
+        is_alike = self.plain is None
+        simple, times = group.sample(pattern) if is_alike else group.simplest(pattern)
         check_memory(group.message_count(simple))
-        sources, targets = group.positions(simple)
+        sources, targets = group.positions(simple, most_lines=1 if is_alike else None)
         routes = self.topology.routes(group.members[sources], group.members[targets])
         links, which, count = np.unique(routes.link, return_inverse=True, return_counts=True)
         share = (self.topology.bytes_per_ns(links) / (count * times))[which]

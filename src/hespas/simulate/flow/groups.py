@@ -326,21 +326,32 @@ class GroupLayout:
         axes = len(self.axes) if simple.line is Along.EVERY_AXIS else 1
         return _MESSAGES_EACH.get(simple.form, 1) * axes * self.size
 
-    def positions(self, pattern: Pattern) -> tuple[Integers, Integers]:
-        """Return the positions of a pattern's sources and targets."""
-        match pattern.line:
-            case None:
-                return ends(pattern, self.size)
+    def positions(
+        self, pattern: Pattern, *, most_lines: int | None = None
+    ) -> tuple[Integers, Integers]:
+        """Return the positions of a pattern's sources and targets.
+
+        Lines are alike where links are: a message stays in its line, and lines share no links. So
+        a price needs only one (``most_lines``) of all that the pattern runs in.
+        """
+        if pattern.line is None:
+            return ends(pattern, self.size)
+        pairs = [_along(rows[:most_lines], pattern) for rows in self._lines(pattern.line, pattern)]
+        sources, targets = zip(*pairs, strict=True)
+        return np.concatenate(sources), np.concatenate(targets)
+
+    def _lines(self, line: int | Along, pattern: Pattern) -> list[Integers]:
+        """Return the members that a pattern runs among, a row for each line."""
+        match line:
             case Along.LOOP:
-                return _along(self.loops, pattern)
+                return [self.loops]
             case Along.RAILS:
-                return _along(self.rails, pattern)
+                return [self.rails]
             case Along.EVERY_AXIS:
-                pairs = np.hstack([_along(rows, pattern) for rows in self.axes.values()])
-                return pairs[0], pairs[1]
-            case int() as line:
+                return list(self.axes.values())
+            case int():
                 is_loop = pattern.form is Form.NEIGHBOURS and line in self.axes
-                return _along(self.axes[line] if is_loop else self.lines[line], pattern)
+                return [self.axes[line] if is_loop else self.lines[line]]
 
 
 def _along(rows: Integers, pattern: Pattern) -> tuple[Integers, Integers]:
