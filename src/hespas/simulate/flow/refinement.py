@@ -86,6 +86,11 @@ def split(numbers: Integers) -> list[Integers]:
     return np.split(order, starts[1:])
 
 
+def first_positions(numbers: Integers) -> Integers:
+    """Return where each of numbers by first appearance stands first."""
+    return np.flatnonzero(np.diff(np.maximum.accumulate(numbers), prepend=-1))
+
+
 def _sums(values: Hashes, weights: Hashes, to: Integers, count: int) -> Hashes:
     """Return the order-independent sums of weighted values by target."""
     sums = np.zeros(count, dtype=np.uint64)

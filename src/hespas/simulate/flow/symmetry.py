@@ -33,6 +33,7 @@ from hespas.simulate.flow.refinement import (
     Edges,
     count_distinct,
     equal_targets,
+    first_positions,
     numbered,
     refine,
     split,
@@ -297,7 +298,7 @@ def _concatenated(parts: list[_Loads]) -> _Loads:
 def _joined(loads: _Loads, bandwidths: Reals) -> tuple[_Loads, Integers]:
     """Return loads on joined links, numbered from 0, and a link of each."""
     numbers = equal_targets(bandwidths.view(np.int64), loads.edges)
-    _, first = np.unique(numbers, return_index=True)
+    first = first_positions(numbers)
     is_first = np.zeros(len(numbers), dtype=bool)
     is_first[first] = True
     distinct = loads.selected(np.nonzero(is_first[loads.link])[0])
@@ -348,10 +349,12 @@ def alike(question: _Question) -> _Alike:
     """
     groups, topology = question.groups, question.topology
     every, same_links = _every_load(question)
-    links, link = np.unique(every.link, return_inverse=True)
-    every = replace(every, link=link.reshape(-1))
+    is_used = np.zeros(1 + every.link.max(initial=-1), dtype=bool)
+    is_used[every.link] = True
+    links = np.flatnonzero(is_used)
+    every = replace(every, link=(np.cumsum(is_used) - 1)[every.link])
     joined, first = _joined(every, topology.bytes_per_ns(links))
-    del every, link  # They are large.
+    del every  # It is large.
     links = links[first]
     block_of = np.zeros(groups.count, dtype=np.int64)
     for index, block in enumerate(question.blocks):
@@ -424,7 +427,7 @@ def _device_class(
 
 def _group_classes(blocks: Sequence[_Block], alike: _Alike) -> Iterator[GroupClass]:
     numbers, loads = alike.numbers, alike.loads
-    first_groups = [int(groups[0]) for groups in split(numbers.groups)]
+    first_groups: list[int] = first_positions(numbers.groups).tolist()
     representatives = set(first_groups)
     row_of = {
         group: (index, row)
@@ -454,7 +457,7 @@ class _ClassLoads:
     """The loads of the first link of each class."""
 
     def __init__(self, loads: _Loads, numbers: ClassNumbers) -> None:
-        self.first_link = [int(links[0]) for links in split(numbers.links)]
+        self.first_link = first_positions(numbers.links)
         is_first = np.zeros(len(numbers.links), dtype=bool)
         is_first[self.first_link] = True
         representative = loads.selected(np.nonzero(is_first[loads.link])[0])
@@ -468,7 +471,7 @@ class _ClassLoads:
             representative.messages.tolist(),
             strict=True,
         )
-        is_folded = len(split(numbers.groups)) < len(numbers.groups)
+        is_folded = len(first_positions(numbers.groups)) < len(numbers.groups)
         for group_class, group, pattern, link, messages in entries:
             uses = self._uses.setdefault((group_class, pattern), {})
             uses[link] = uses.get(link, 0) + messages

@@ -246,11 +246,17 @@ class _DimensionLinks:
         for axis in self._axes:
             here, there = axis.coordinate(places), axis.coordinate(targets)
             (moving,) = np.nonzero(here != there)
-            if len(moving):
-                for message, link in _cross(axis, places[moving], here[moving], there[moving]):
-                    messages.append(moving[message])
-                    links.append(link)
-                places = places + (there - here) * axis.stride
+            if not len(moving):
+                continue
+            goals = places + (there - here) * axis.stride
+            if len(moving) == len(places):
+                crossings = _cross(axis, places, here, there)
+            else:
+                own = _cross(axis, places[moving], here[moving], there[moving])
+                crossings = [(moving[message], link) for message, link in own]
+            places = goals
+            messages += [message for message, _ in crossings]
+            links += [link for _, link in crossings]
         return np.concatenate(messages), np.concatenate(links)
 
     def name(self, part: int, index: int) -> str:
