@@ -19,6 +19,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from hespas.torch.host import MOST_ELEMENTS, DeviceValues, tensors_in
 from hespas.torch.loop import Loop
 from hespas.torch.places import Places
+from hespas.torch.recorder import is_compiling
 from hespas.torch.unknown import UnknownNumber, ValueUnknownError, is_shown, refuse
 
 _OF_FINITE = {"isfinite": True, "isnan": False, "isinf": False}
@@ -204,7 +205,8 @@ def _in_json(default: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _is_number(tensor: torch.Tensor) -> bool:
-    return isinstance(tensor, FakeTensor) and tensor.dim() == 0
+    """Return whether a program reads a number; what compiles shows tensors without numbers."""
+    return isinstance(tensor, FakeTensor) and tensor.dim() == 0 and not is_compiling()
 
 
 def _number_of(value: Any) -> Any:

@@ -6,7 +6,7 @@ import pytest
 
 from hespas.errors import ProgramError
 from hespas.program.recorded import HostWait
-from torch_steps import LOOP, needs_torch, operations, record
+from torch_steps import LOOP, kernel_calls, needs_torch, operations, record
 
 pytestmark = needs_torch
 
@@ -92,3 +92,22 @@ def test_math_takes_unknown_numbers_for_finite() -> None:
         _READ, f"{_READ}        import math\n        assert math.isfinite(loss.item())\n"
     )
     assert operations(record(script, ""))
+
+
+_UPDATE = """
+@torch.compile(fullgraph=True)
+def update(parameter, gradient, mean, decay):
+    mean.lerp_(gradient, 1 - decay)
+    parameter.sub_(mean)
+"""
+
+
+def test_what_compiles_an_update_reads_no_number_of_the_host() -> None:
+    """Torch writes a tensor into a message that nobody sees, of an overload that doesn't fit."""
+    lines = """        with torch.no_grad():
+            update(net.out.weight[:8], net.out.weight[8:16], torch.zeros(8, 256, device="cuda",
+                dtype=torch.bfloat16), torch.tensor(0.9))
+"""
+    script = LOOP.replace("import argparse", f"{_UPDATE}import argparse")
+    step = record(script.replace(_READ, _READ + lines), "")
+    assert [call for call in kernel_calls(step) if "lerp" in call.kernel]
