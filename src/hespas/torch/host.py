@@ -19,6 +19,9 @@ _MOST_COMPUTED = 2**26
 """Of larger tensors nothing is computed on the host."""
 _MOST_EXPERTS = 1024
 """Of more values, as of a vocabulary, `topk` does not choose experts."""
+MOST_INTEGERS = 2**26
+"""So many integers have data: orders of samples are among them."""
+
 
 _aten = torch.ops.aten
 _CONSTANT = frozenset(
@@ -40,6 +43,8 @@ _CONSTANT = frozenset(
 """Operations whose result no data decides."""
 _UNREAD = ("empty", "new_empty", "set_")
 """Operations whose results have other data than their operands, or none."""
+_OF_INTEGERS = ("arange", "randint", "randperm")
+"""Operations that make integers of integers."""
 _OF_FINITE = {
     _aten.isnan.default: False,
     _aten.isinf.default: False,
@@ -68,7 +73,8 @@ class Host:
             return False
         tensors = list(tensors_in((args, kwargs)))
         if not tensors:
-            return _factory_elements(func, args, kwargs) <= MOST_ELEMENTS
+            most = MOST_INTEGERS if _makes_integers(func, args, kwargs) else MOST_ELEMENTS
+            return _factory_elements(func, args, kwargs) <= most
         if all(map(self.is_known, tensors)):
             return True
         self.forget(_written_real(func, args, kwargs))
@@ -286,6 +292,15 @@ def _factory_elements(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any])
     if isinstance(size, list | tuple):
         return _elements(size)
     return int(given.get("end", given.get("steps", given.get("n", 1))) or 1)
+
+
+def _makes_integers(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Return whether a factory operation makes integers, which no model has for weights."""
+    dtype = kwargs.get("dtype")
+    if dtype is not None:
+        return not (dtype.is_floating_point or dtype.is_complex)
+    is_of_integers = func.__name__.startswith(_OF_INTEGERS)
+    return is_of_integers and not any(isinstance(value, float) for value in args)
 
 
 def _elements(size: Sequence[int]) -> int:

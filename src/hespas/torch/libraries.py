@@ -76,7 +76,7 @@ def install_library_choices(*, torch_version: tuple[int, ...], capability: tuple
     if not torch.backends.cuda.is_built():
         for name in _WITHOUT_CPU_KERNEL:
             library.impl(name, _only_fake, "CUDA")
-    for name, shaped in _SYNCHRONISED.items():
+    for name, shaped in _OF_CUDA_ALONE.items():
         library.impl(name, shaped, "Meta")
     _choose_convolutions()
     return library
@@ -116,14 +116,30 @@ def _summed(
     )
 
 
-_SYNCHRONISED = {
+def _gated(_of_input: Any, _of_hidden: Any, hidden: Any, *_biases: Any) -> Any:
+    """Return the next state and what the backward pass needs of a gated recurrent unit."""
+    rows, width = hidden.shape
+    return torch.empty_like(hidden), hidden.new_empty(rows, 5 * width)
+
+
+def _gated_gradients(gradient: Any, _workspace: Any, has_bias: bool) -> Any:
+    """Return the gradients of gates, state and biases of a gated recurrent unit."""
+    rows, width = gradient.shape
+    of_gates = [gradient.new_empty(rows, 3 * width) for _ in range(2)]
+    of_biases = [gradient.new_empty(3 * width) if has_bias else None for _ in range(2)]
+    return (*of_gates, torch.empty_like(gradient), *of_biases)
+
+
+_OF_CUDA_ALONE = {
     "batch_norm_stats": _statistics,
     "batch_norm_gather_stats_with_counts": _gathered,
     "batch_norm_elemt": _normalised,
     "batch_norm_backward_reduce": _summed,
     "batch_norm_backward_elemt": _normalised,
+    "_thnn_fused_gru_cell": _gated,
+    "_thnn_fused_gru_cell_backward": _gated_gradients,
 }
-"""Shapes of the operations of `torch.nn.SyncBatchNorm`, which torch has for CUDA alone."""
+"""Shapes of operations of `torch.nn.SyncBatchNorm` and `GRU`, which torch has for CUDA alone."""
 
 
 def _kind(query: Any, key: Any, value: Any, mask: Any, *, prefers_cudnn: bool) -> str:

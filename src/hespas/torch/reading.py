@@ -46,7 +46,7 @@ class Reader:
     def decide(self, line: str) -> bool:
         """Return what a comparison is taken for; refuse one in the recorded step."""
         if self.loop.has_begun:
-            refuse(line)
+            refuse(line, self.places.line())
         self.compared[self.places.line()] = None
         return False
 

@@ -39,7 +39,7 @@ from hespas.program.recorded import HostWait, Operation
 from hespas.torch.groups import NAMESPACES, Groups, follow_functional, received
 from hespas.torch.host import DeviceValues, tensors_in, written_arguments
 from hespas.torch.places import Places, user_frame
-from hespas.torch.script import NO_DATA
+from hespas.torch.script import NO_DATA, OF_SPARSE
 from hespas.torch.tape import Tape
 from hespas.torch.unknown import ValueUnknownError
 
@@ -95,6 +95,8 @@ _ROUTED_EVENLY = (
     "experts: each gets as many tokens as any other, on all ranks, as data decides which ones topk"
     " chooses; uneven tokens make steps longer"
 )
+_OF_OTHERS = DispatchKey.CompositeExplicitAutograd
+"""What has the kernels that call other operations, below autograd."""
 _MASKS = (torch.bool, torch.uint8)
 _NOT_OF_DEVICE = ("prim", "profiler", "prims")
 
@@ -188,10 +190,19 @@ class Recorder(TorchDispatchMode):
             return self._of_parts(func, args, kwargs, error)
         self._values.note(func, args, kwargs, result)
         self._record(func, args, kwargs, result)
-        return result
+        return self._with_data(result)
+
+    def _with_data(self, result: Any) -> Any:
+        """Return a tensor of the host with its data, where they are known; others as they are."""
+        is_of_host = isinstance(result, torch.Tensor) and result.device.type == "cpu"
+        known = self._values.of(result) if is_of_host else result
+        return known if is_of_host and self._host.is_known(known) else result
 
     def _of_parts(self, func: Any, args: Any, kwargs: Mapping[str, Any], error: Exception) -> Any:
         """Return the result of the operations that one without shapes calls, if it does."""
+        if any(tensor.layout is not torch.strided for tensor in tensors_in((args, kwargs))):
+            message, hint = OF_SPARSE
+            raise UnsupportedError(message, location=self._places.line(), hint=hint)
         if not _is_composed(func):
             raise UnsupportedError(
                 f"torch does not know the shapes of {operation_name(func)} without a GPU",
@@ -229,6 +240,9 @@ class Recorder(TorchDispatchMode):
         """Return a result whose shape follows from known values; else raise what needs them."""
         if self._values.decide(func, args, kwargs):
             return self._decided(func, args, kwargs)
+        if self._is_of_hosts_values(func, args, kwargs):
+            with self:
+                return func._op_dk(_OF_OTHERS, *args, **kwargs)
         indices: Sequence[Any] | None = None
         if func is _aten.index.Tensor:
             indices = args[1]
@@ -242,6 +256,12 @@ class Recorder(TorchDispatchMode):
             raise self._without_data(f"{operation_name(func)} needs a tensor's values") from error
         with self:
             return _aten.index.Tensor(args[0], list(_positions(indices)))
+
+    def _is_of_hosts_values(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> bool:
+        """Return whether an operation calls others, by values of the host, as of packed rows."""
+        read = [tensor for tensor in tensors_in((args, kwargs)) if tensor.device.type == "cpu"]
+        is_known = bool(read) and all(map(self._host.is_known, read))
+        return is_known and func.has_kernel_for_dispatch_key(_OF_OTHERS)
 
     def _decided(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
         """Return a result whose shape known values decide, which the host waits for."""
@@ -323,8 +343,9 @@ class Recorder(TorchDispatchMode):
         return kind(
             f"{message}, and tensors have no data here",
             location=self._places.line(),
-            hint=f"{NO_DATA}; values are known of tensors with up to 65,536 elements that the "
-            'script makes on the host and copies (.to("cuda")), and of what follows from them',
+            hint=f"{NO_DATA}; values are known of integers, and of up to 65,536 other elements, "
+            'that the script makes on the host and copies (.to("cuda")), and of what follows from '
+            "them",
         )
 
 

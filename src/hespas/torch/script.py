@@ -19,6 +19,10 @@ _FORM = (
 )
 NO_DATA = "leave it out of the step that hespas runs: shapes must not depend on data"
 _READS_VALUES = "the step reads a tensor's values, and tensors have no data here"
+OF_SPARSE = (
+    "sparse tensors are not recorded",
+    "multiply by rows: index_add_ of x[source] at target, or take dense tensors",
+)
 _KNOWN = {
     "passed to FakeTensor.__format__": (_READS_VALUES, NO_DATA),
     "UnknownNumber": (_READS_VALUES, NO_DATA),
@@ -35,6 +39,8 @@ _KNOWN = {
         "nested tensors of different lengths are not recorded",
         "pad them, or pack them into one sequence with a mask of flex_attention",
     ),
+    "SparseTensorImpl": OF_SPARSE,
+    "SparseCsrTensorImpl": OF_SPARSE,
     "Error building extension": (
         "an extension cannot be built here",
         "call torch's operations in its place, or build it where hespas is",

@@ -36,12 +36,14 @@ class Rules(Protocol):
         ...
 
 
-def refuse(line: str) -> NoReturn:
+def refuse(line: str, needed_at: str = "") -> NoReturn:
     """Raise `ValueUnknownError` for a number that a line read and another one needs."""
+    where = needed_at or line
+    reading = f" (at {line})" if line != where else ""
     raise ValueUnknownError(
-        "the program needs a number that it has read from the device, and tensors have no data "
-        "here",
-        location=line,
+        f"the program needs a number that it has read from the device{reading}, and tensors have "
+        "no data here",
+        location=where,
         hint=NO_DATA,
     )
 

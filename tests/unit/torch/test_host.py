@@ -97,6 +97,10 @@ def ctc():
     lengths = torch.full((4,), 75), torch.full((4,), 10)
     return lambda: F.ctc_loss(scores, labels, *lengths)
 
+def sparse():
+    rows = torch.sparse_coo_tensor(torch.ones(2, 5).long(), torch.ones(5), (9, 9))
+    return lambda: rows.cuda()
+
 def nested():
     def step():
         rows = [torch.randn(length, 8, device="cuda") for length in (3, 5)]
@@ -109,7 +113,8 @@ def nested():
     ("function", "message"),
     [
         ("ctc", r"train.py:9: torch does not know the shapes of aten::_use_cudnn_ctc_loss"),
-        ("nested", r"train.py:14: nested tensors of different lengths are not recorded"),
+        ("sparse", r"train.py:13: sparse tensors are not recorded; multiply by rows"),
+        ("nested", r"train.py:18: nested tensors of different lengths are not recorded"),
     ],
 )
 def test_what_has_no_shapes_is_an_error_with_its_line(function: str, message: str) -> None:
@@ -318,3 +323,46 @@ def train():
 """
     with pytest.raises(ProgramError, match=r"reads a tensor's value"):
         record(script, eager=True)
+
+
+_MANY = """
+import torch
+
+def train():
+    order = torch.randperm(1_281_167, generator=torch.Generator().manual_seed(0)).tolist()
+    assert isinstance(order[0], int)
+    assert sorted(order) == list(range(len(order)))
+    labels = torch.randint(0, 9, (8, 16384))
+    x = torch.randn(8, 16384, device="cuda")
+    def step():
+        x[(labels > 7).cuda()].sum() * order[0]
+    return step
+"""
+
+
+def test_many_integers_have_data_as_orders_of_samples() -> None:
+    assert operations(record(_MANY, eager=True), "aten::sum")
+
+
+_STATES = """
+import torch
+import torch.distributed as dist
+
+def train():
+    generator = torch.Generator().manual_seed(0)
+    state = generator.get_state().to("cuda")
+    dist.broadcast(state, 0)
+    x = torch.randn(8, device="cuda")
+    def step():
+        generator.set_state(state.cpu())
+        assert torch.arange(9).cuda().cpu().numpy().sum() == 36
+        (x * 2).sum()
+    return step
+"""
+
+
+def test_what_is_copied_back_to_the_host_has_its_data() -> None:
+    """Accelerate gives all ranks' generators of samples one state."""
+    step = record(_STATES, devices=8, eager=True)
+    waits = [call for call in step.calls if isinstance(call, HostWait)]
+    assert [wait.reason for wait in waits] == ["copy to the host"] * 2

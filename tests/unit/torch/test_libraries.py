@@ -151,3 +151,27 @@ def test_norms_of_batches_are_synchronised() -> None:
         "aten::batch_norm_backward_reduce.default",
         "aten::batch_norm_backward_elemt.default",
     ]
+
+
+_PACKED = """
+import torch
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+def train():
+    net = torch.nn.GRU(8, 16, batch_first=True).cuda()
+    lengths = torch.tensor([4, 3, 1])
+    def step():
+        rows = pack_padded_sequence(torch.randn(3, 4, 8, device="cuda"), lengths, batch_first=True)
+        states, lasts = pad_packed_sequence(net(rows)[0], batch_first=True)
+        assert lasts.tolist() == [4, 3, 1]
+        states.sum().backward()
+    return step
+"""
+
+
+def test_packed_rows_of_a_recurrent_layer_have_the_hosts_lengths() -> None:
+    step = record(_PACKED, eager=True)
+    cells = operations(step, "aten::_thnn_fused_gru_cell.default")
+    assert [call.outputs[0].shape for call in cells] == [(3, 16), (2, 16), (2, 16), (1, 16)]
+    backward = operations(step, "aten::_thnn_fused_gru_cell_backward")
+    assert backward[-1].outputs[0].shape == (3, 48)

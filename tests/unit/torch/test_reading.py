@@ -87,6 +87,13 @@ def test_a_number_that_decides_is_refused_with_its_line(line: str) -> None:
         record(LOOP.replace(_READ, f"{_READ}        {line}\n"), "")
 
 
+def test_the_line_that_decides_is_named_beside_the_one_that_reads() -> None:
+    lines = "        read = loss.item()\n        if read > 3: break\n"
+    with pytest.raises(ProgramError, match=r"^train.py:54: .*device \(at train.py:53\), and") as e:
+        record(LOOP.replace(_READ, _READ + lines), "")
+    assert e.value.hint
+
+
 def test_math_takes_unknown_numbers_for_finite() -> None:
     script = LOOP.replace(
         _READ, f"{_READ}        import math\n        assert math.isfinite(loss.item())\n"
