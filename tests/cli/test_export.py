@@ -31,8 +31,12 @@ def test_a_model_is_exported_partitioned_and_predicted(call: Call, tmp_path: Pat
     assert [one.returncode for one in predictions] == [0, 0]
     assert "came sharded, not partitioned" not in predictions[0].stdout
     assert "came sharded, not partitioned" in predictions[1].stdout
-    # Divided or not, the axis of the mesh has its name.
+    # Divided or not, the axis of the mesh has its name, and the step its model FLOPs.
     assert all("all_reduce x" in one.stdout for one in predictions)
+    whole = call("hespas", "run", "gemm-contracting", *small, "--verbose", *PRESETS)
+    needed = [line.split("/")[0] for line in whole.stdout.splitlines() if "(MFU)" in line]
+    assert all(line in one.stdout for one in predictions for line in needed)
+    assert needed
 
 
 def test_models_are_listed_with_their_options(call: Call) -> None:

@@ -28,15 +28,28 @@ from hespas.compile.options import CompileOptions, parse_size
 from hespas.compile.targets import TpuTarget, find_target
 from hespas.errors import ConfigError, OutputError, UnsupportedError, option
 from hespas.frontend.load import load_source, read_source
-from hespas.frontend.mesh import global_facts_of_source, with_device_order, with_mesh
+from hespas.frontend.mesh import (
+    global_facts_of_source,
+    with_device_order,
+    with_mesh,
+    with_step,
+)
 from hespas.hardware.sized import find_system
 from hespas.hardware.system import System
+from hespas.prediction.workload import with_work
 from hespas.program.kernels import encode_kernels
 from hespas.program.program import instructions_digest
 from hespas.sources.exported import partitioned
 from hespas.sources.maxtext import DEFAULT_CONFIG, MaxTextStep, check_slices
 from hespas.sources.options import MAXTEXT, MODEL, TORCH, MaxTextOptions, ModelOptions, TorchOptions
-from hespas.sources.source import DumpSource, FunctionSource, ModelSource, Source, find_source
+from hespas.sources.source import (
+    DumpSource,
+    FileSource,
+    FunctionSource,
+    ModelSource,
+    Source,
+    find_source,
+)
 from hespas.sources.torch_step import PREFIX, TorchStep
 from hespas.sources.workload import export_cache, export_source, read_workload
 from hespas.xla.hlo.forms import is_hlo
@@ -94,9 +107,11 @@ def export(
     if isinstance(resolved, TorchStep):
         if unpartitioned:
             raise ConfigError("--unpartitioned has no effect on a step of PyTorch", hint="drop it")
-    elif not unpartitioned and not isinstance(resolved, MaxTextStep):
-        exported = partitioned(exported)
-        text = _with_whole(exported.content, text, source)
+    elif not isinstance(resolved, MaxTextStep):
+        marked = _with_whole(text, text, source, of=resolved)
+        exported = replace(exported, content=marked)
+        exported = exported if unpartitioned else partitioned(exported)
+        text = _with_whole(exported.content, marked, source, of=resolved)
     write_file(target, text)
     source_notes = resolved.notes if isinstance(resolved, ModelSource) else ()
     notes = [f"  {note}" for note in (*source_notes, *exported.notes)]
@@ -113,10 +128,11 @@ def _checked_output(output: Path | None) -> Path:
     return output
 
 
-def _with_whole(program: bytes, source: bytes, name: str) -> bytes:
-    """Add the source's mesh and device order."""
-    source_program = global_facts_of_source(source, name=name)
-    return with_device_order(with_mesh(program, source_program.mesh), source_program.device_order)
+def _with_whole(program: bytes, source: bytes, name: str, of: Source) -> bytes:
+    """Add the mesh, the device order and the step's inputs of a source."""
+    facts = with_work(global_facts_of_source(source, name=name), of)
+    marked = with_mesh(with_step(program, facts), facts.mesh)
+    return with_device_order(marked, facts.device_order)
 
 
 def _resolve_source(source: str, settings: tuple[str, ...], values: dict[str, Any]) -> Source:
@@ -230,7 +246,8 @@ def partition(program: Path, output: Path | None) -> Answer:
     if is_hlo(source):
         source = stablehlo_of_hlo(source, name=str(program))
     result = divided(source, name=str(program))
-    write_file(target, _with_whole(result.text, source, str(program)))
+    whole = _with_whole(result.text, source, str(program), of=FileSource(path=program))
+    write_file(target, whole)
     return Answer(
         text=lambda: (
             f"{target}: the program of one of {result.devices} devices, by {result.partitioner}"
@@ -345,7 +362,8 @@ def compile_(
     if output is not None:
         is_proto = output.suffix == ".pb"
         content = compiled.hlo_proto if is_proto else compiled.hlo_text.encode()
-        write_file(output, _with_whole(content, workload.content, workload.name))
+        whole = _with_whole(content, workload.content, workload.name, of=source)
+        write_file(output, whole)
     return Answer(text=lambda: compiled_text(compiled), json=lambda: compiled_json(compiled))
 
 

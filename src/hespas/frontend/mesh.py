@@ -4,7 +4,8 @@ Partitioned programs name no axes. An entry ``hespas.mesh = "fsdp=8,tp=4"`` amon
 frontend attributes preserves them: other readers of StableHLO and HLO pass those attributes on
 unchanged, and XLA copies them from one format to the other. The same holds for
 ``hespas.device_order = "[2,4]T(1,0)"``, for a program whose partitions don't run on the devices of
-their numbers: JAX reports this only beside a program.
+their numbers: JAX reports this only beside a program. What exports a step says its inputs and model
+FLOPs by ``hespas.step = "tokens=4096,sequences=2,model_flops=2.5e+15"``.
 """
 
 from __future__ import annotations
@@ -146,6 +147,7 @@ def _split(name: str, size: int, used: list[AxisPart]) -> list[AxisPart]:
 
 
 KEY = "hespas.mesh"
+STEP_KEY = "hespas.step"
 FRONTEND = "mhlo.frontend_attributes"
 MeshAxes = tuple[tuple[str, int], ...]
 
@@ -153,6 +155,8 @@ _NAME = re.compile(r"[\w./-]+")
 _AXIS = re.compile(r"([\w./-]+)=(\d+)")
 _ENTRY = re.compile(rf'{re.escape(KEY)} = "([^"]*)"')
 _ORDER_ENTRY = re.compile(rf'{re.escape(ORDER_KEY)} = "([^"]*)"')
+_STEP_ENTRY = re.compile(rf'{re.escape(STEP_KEY)} = "([^"]*)"')
+_NUMBER = re.compile(r"(\w+)=(\d+(?:\.\d+)?(?:e\+?\d+)?)(?=,|$)")
 _MODULE = re.compile(r"^(module(?: @(?:[\w.$-]+|\"[^\"]*\"))?)( attributes \{)?", re.MULTILINE)
 
 
@@ -161,7 +165,8 @@ def with_mesh(program: bytes, axes: MeshAxes) -> bytes:
 
     It is StableHLO text, or HLO in any form.
 
-    Bytecode, meshes without axes and axes whose names are not words are returned unchanged.
+    Bytecode, what has a mesh already, and meshes without axes or with axes whose names are not
+    words are returned unchanged.
 
     >>> print(with_mesh(b"module @step {}", (("fsdp", 8), ("tp", 4))).decode())
     module @step attributes {mhlo.frontend_attributes = {hespas.mesh = "fsdp=8,tp=4"}} {}
@@ -180,12 +185,50 @@ def with_device_order(program: bytes, order: DeviceOrder | None) -> bytes:
     >>> print(with_device_order(b"module {}", order).decode())
     module attributes {mhlo.frontend_attributes = {hespas.device_order = "[2,4]T(1,0)"}} {}
     """
-    if order is None or order.is_ascending or ORDER_KEY.encode() in program:
+    if order is None or order.is_ascending:
         return program
     return _with_entry(program, ORDER_KEY, str(order))
 
 
+def with_step(program: bytes, facts: GlobalFacts) -> bytes:
+    """Return a program with its step's inputs and model FLOPs.
+
+    A program that states them, or a step of which nothing is known, is returned unchanged.
+
+    >>> facts = GlobalFacts(tokens=4096, samples=2, sample_name="sequences")
+    >>> print(with_step(b"module {}", facts).decode())
+    module attributes {mhlo.frontend_attributes = {hespas.step = "tokens=4096,sequences=2"}} {}
+    """
+    text = _step_text(facts)
+    return _with_entry(program, STEP_KEY, text) if text else program
+
+
+def _step_text(facts: GlobalFacts) -> str:
+    numbers = (
+        ("tokens", facts.tokens),
+        (facts.sample_name, facts.samples),
+        ("model_flops", facts.model_flops),
+    )
+    return ",".join([f"{name}={number!r}" for name, number in numbers if number is not None])
+
+
+def _with_stated(facts: GlobalFacts, text: str) -> GlobalFacts:
+    """Return facts with a step's inputs and model FLOPs as text states them."""
+    numbers = {name: float(number) for name, number in _NUMBER.findall(text)}
+    tokens, flops = numbers.pop("tokens", None), numbers.pop("model_flops", None)
+    name, samples = next(iter(numbers.items()), (facts.sample_name, None))
+    return msgspec.structs.replace(
+        facts,
+        tokens=None if tokens is None else int(tokens),
+        samples=None if samples is None else int(samples),
+        sample_name=name,
+        model_flops=flops,
+    )
+
+
 def _with_entry(program: bytes, key: str, text: str) -> bytes:
+    if key.encode() in program:
+        return program
     if is_hlo(program):
         # Protobuf: not for StableHLO.
         from hespas.xla.hlo.module import with_attribute  # noqa: PLC0415
@@ -252,10 +295,11 @@ _CODE_FOLDERS = ("frontend", "program", "xla/hlo", "xla/mlir")
 
 
 class _CachedFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """A `GlobalFacts` in the cache; types are texts."""
+    """A `GlobalFacts` in the cache; types and its step are texts."""
 
     mesh: tuple[tuple[str, int], ...]
     inputs: tuple[str, ...]
+    step: str
     device_order: DeviceOrder | None
 
 
@@ -271,11 +315,13 @@ def cached_global_facts(source: bytes, *, name: str, directory: Path | None) -> 
     def read() -> _CachedFacts:
         facts = global_facts_of_source(source, name=name)
         texts = tuple([str(kind) for kind in facts.inputs])
-        return _CachedFacts(mesh=facts.mesh, inputs=texts, device_order=facts.device_order)
+        step, order = _step_text(facts), facts.device_order
+        return _CachedFacts(mesh=facts.mesh, inputs=texts, step=step, device_order=order)
 
     cached = made_once(cache, key.hexdigest(), _CachedFacts, read)
     inputs = tuple([read_type(text) for text in cached.inputs])
-    return GlobalFacts(mesh=cached.mesh, inputs=inputs, device_order=cached.device_order)
+    facts = GlobalFacts(mesh=cached.mesh, inputs=inputs, device_order=cached.device_order)
+    return _with_stated(facts, cached.step)
 
 
 def global_facts_of_source(source: bytes, *, name: str) -> GlobalFacts:
@@ -301,7 +347,8 @@ def global_facts_of(module: MlirModule | HloModule) -> GlobalFacts:
     if not isinstance(module, MlirModule):
         entries = module.message.frontend_attributes.map
         mesh = read_axes(entries.get(KEY, "")) or _largest_mesh(_hlo_meshes(module.message))
-        return GlobalFacts(mesh=mesh, device_order=read_order(entries.get(ORDER_KEY, "")))
+        facts = GlobalFacts(mesh=mesh, device_order=read_order(entries.get(ORDER_KEY, "")))
+        return _with_stated(facts, entries.get(STEP_KEY, ""))
     attributes, symbols = module_attributes(module), module_symbols(module)
     frontend = attributes.get(FRONTEND, "")
     order = order_in_attributes(frontend)
@@ -310,16 +357,20 @@ def global_facts_of(module: MlirModule | HloModule) -> GlobalFacts:
         for symbol in symbols.values()
         if symbol.op_name == "sdy.mesh"
     ]
+    stated = _STEP_ENTRY.search(frontend)
     mesh = mesh_in_attributes(frontend) or _largest_mesh(meshes + _meshes_in_attribute(frontend))
+    facts = _with_stated(
+        GlobalFacts(mesh=mesh, device_order=order), "" if stated is None else stated[1]
+    )
     main = symbols.get("main")
     shardings = "" if main is None else main.attributes.get("arg_attrs", "")
     is_divided = any(name.startswith(_PARTITIONED_BY_XLA) for name in attributes)
     if main is None or is_divided or "sharding" not in shardings:
-        return GlobalFacts(mesh=mesh, device_order=order)
+        return facts
     handle: Any = main.handle
     arguments = handle.regions[0].blocks[0].arguments
     inputs = tuple([read_type(str(argument.type)) for argument in arguments])
-    return GlobalFacts(mesh=mesh, inputs=inputs, device_order=order)
+    return msgspec.structs.replace(facts, inputs=inputs)
 
 
 def _meshes_in_attribute(text: str) -> list[Mesh]:

@@ -114,11 +114,6 @@ def load(options: PredictOptions, *, source: bytes | None = None) -> Program:
             GlobalFacts() if isinstance(origin, ModelSource) else _source_facts(content, options)
         )
         program = msgspec.structs.replace(program, global_facts=source_facts)
-    if workload.tokens is not None:
-        source_facts = msgspec.structs.replace(
-            program.global_facts, tokens=workload.tokens, model_flops=workload.model_flops
-        )
-        program = msgspec.structs.replace(program, global_facts=source_facts)
     if program.recorded is not None:
         program = _launched(program, program.recorded, options.estimate)
     log.info("read %s", program.source)

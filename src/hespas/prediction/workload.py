@@ -8,6 +8,8 @@ from hashlib import sha256
 from math import prod
 from typing import assert_never
 
+import msgspec
+
 from hespas.base.fields import refuse_unused
 from hespas.errors import ConfigError, option
 from hespas.frontend.load import read_source
@@ -21,7 +23,7 @@ from hespas.prediction.goodput import TOKENS
 from hespas.prediction.machines import node_of, system_of, with_node
 from hespas.prediction.options import PredictOptions, StepOptions
 from hespas.prediction.result import StepKind, StepWork
-from hespas.program.program import Program, nested_ops
+from hespas.program.program import GlobalFacts, Program, nested_ops
 from hespas.program.scopes import Phase, read_scope
 from hespas.program.types import TensorType, Type
 from hespas.sources.imports import file_digest, program_digests
@@ -127,16 +129,7 @@ def work_of(program: Program, options: PredictOptions) -> StepWork:
     Raises `ConfigError` for parameters of a step whose tokens are not known.
     """
     step, source = options.step, _model_of(options)
-    if source is not None:
-        from hespas.models.flops import model_flops  # noqa: PLC0415 - of use to models alone
-
-        work = replace(
-            _batch_work(source.batch),
-            kind=kind_of(source.settings),
-            model_flops=model_flops(source.settings),
-        )
-    else:
-        work = _read_work(program)
+    work = _read_work(program) if source is None else _model_work(source)
     is_same = step.tokens in {None, work.tokens} and step.samples in {None, work.samples}
     tokens = work.tokens if step.tokens is None else step.tokens
     return replace(
@@ -144,6 +137,32 @@ def work_of(program: Program, options: PredictOptions) -> StepWork:
         tokens=tokens,
         samples=work.samples if step.samples is None else step.samples,
         model_flops=_given_flops(step, tokens) or (work.model_flops if is_same else None),
+    )
+
+
+def _model_work(source: ModelSource) -> StepWork:
+    from hespas.models.flops import model_flops  # noqa: PLC0415 - of use to models alone
+
+    return replace(
+        _batch_work(source.batch),
+        kind=kind_of(source.settings),
+        model_flops=model_flops(source.settings),
+    )
+
+
+def with_work(facts: GlobalFacts, source: Source) -> GlobalFacts:
+    """Return a source's facts with its step's inputs and model FLOPs.
+
+    They are those of the model, or follow from the ``facts``' inputs, as in `work_of`.
+    """
+    is_model = isinstance(source, ModelSource)
+    work = _model_work(source) if is_model else _inputs_work(facts.inputs, _stated_work(facts))
+    return msgspec.structs.replace(
+        facts,
+        tokens=work.tokens,
+        samples=work.samples,
+        sample_name=work.sample_name,
+        model_flops=work.model_flops,
     )
 
 
@@ -186,6 +205,21 @@ def _read_work(program: Program) -> StepWork:
     types: Sequence[Type] = source.inputs
     if (program.declared_devices or 1) == 1 and program.recorded is None:
         types = [value.type for value in program.main.body.arguments]
+    kind = StepKind.INFERENCE if _is_forward(program) else StepKind.UNKNOWN
+    return _inputs_work(types, replace(_stated_work(source), kind=kind))
+
+
+def _stated_work(facts: GlobalFacts) -> StepWork:
+    return StepWork(
+        tokens=facts.tokens,
+        samples=facts.samples,
+        sample_name=facts.sample_name,
+        model_flops=facts.model_flops,
+    )
+
+
+def _inputs_work(types: Sequence[Type], stated: StepWork) -> StepWork:
+    """Return the sequences and tokens of inputs that have one shape."""
     shapes = {
         type_.shape
         for type_ in types
@@ -194,13 +228,11 @@ def _read_work(program: Program) -> StepWork:
         and type_.element.name in _TOKENS
         and min(type_.shape) > 1
     }
-    kind = StepKind.INFERENCE if _is_forward(program) else StepKind.UNKNOWN
-    stated = StepWork(tokens=source.tokens, model_flops=source.model_flops, kind=kind)
-    if len(shapes) != 1:
+    if len(shapes) != 1 or stated.samples is not None:
         return stated
     sequences, length = shapes.pop()
     tokens = sequences * length
-    if source.tokens not in {None, tokens}:
+    if stated.tokens not in {None, tokens}:
         return stated
     return replace(stated, tokens=tokens, samples=sequences, sample_name="sequences")
 

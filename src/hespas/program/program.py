@@ -73,13 +73,15 @@ class GlobalFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     ``mesh`` has the axes of the device mesh with their sizes, major first; devices are numbered in
     this order, or in ``device_order``. ``inputs`` are the types of the undivided arguments. Both
-    are empty if unknown. ``tokens`` of a step and ``model_flops``, the FLOPs that the model needs
-    for one, are None if unknown.
+    are empty if unknown. ``tokens`` of a step, its ``samples``, whose plural is ``sample_name``,
+    and ``model_flops``, the FLOPs that the model needs for one, are None if unknown.
     """
 
     mesh: tuple[tuple[str, int], ...] = ()
     inputs: tuple[Type, ...] = ()
     tokens: int | None = None
+    samples: int | None = None
+    sample_name: str = "samples"
     model_flops: float | None = None
     device_order: DeviceOrder | None = None
 

@@ -13,17 +13,11 @@ from hespas.xla.partition.partition import DEFAULT_LIMITS, partition
 
 @frozen
 class Workload:
-    """A program to read or compile.
-
-    ``tokens`` are those of a step, ``model_flops`` the FLOPs that the model needs for a step, over
-    all devices; None if the exporter doesn't say.
-    """
+    """A program to read or compile."""
 
     name: str
     content: bytes
     notes: tuple[str, ...] = ()
-    tokens: int | None = None
-    model_flops: float | None = None
 
 
 @frozen

@@ -24,9 +24,10 @@ from hespas.base.process import LOG_NAME, Limits, run_program, scratch_directory
 from hespas.base.units import format_quantity
 from hespas.compile.targets import Target, TpuTarget
 from hespas.errors import ConfigError, DeviceCountError, ToolError, option
-from hespas.frontend.mesh import with_device_order
+from hespas.frontend.mesh import with_device_order, with_step
 from hespas.hardware.system import System
 from hespas.program.groups import DeviceOrder
+from hespas.program.program import GlobalFacts
 from hespas.sources.exported import Exported
 
 PYTHON_VARIABLE = "HESPAS_MAXTEXT_PYTHON"
@@ -158,13 +159,12 @@ def export_maxtext(step: MaxTextStep) -> Exported:
     if answer.model_flops is not None:
         flops = format_quantity(answer.model_flops, "FLOP")
         counted = (f"model FLOPs are those that MaxText counts, {flops} a step on all devices",)
+    facts = GlobalFacts(tokens=answer.tokens or None, model_flops=answer.model_flops)
     return Exported(
-        content=with_device_order(text, order),
+        content=with_step(with_device_order(text, order), facts),
         name=step.name,
         devices=answer.devices,
         notes=(note, *placed, *counted, *answer.notes),
-        tokens=answer.tokens or None,
-        model_flops=answer.model_flops,
     )
 
 

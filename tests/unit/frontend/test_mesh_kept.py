@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from hespas.frontend.load import load_per_device
-from hespas.frontend.mesh import global_facts_of_source, mesh_in_attributes, with_mesh
+from hespas.frontend.mesh import (
+    global_facts_of_source,
+    mesh_in_attributes,
+    with_mesh,
+    with_step,
+)
+from hespas.program.program import GlobalFacts
 from hespas.xla.hlo.module import read_hlo_module
 from hespas.xla.hlo.schema import message_class
 
@@ -80,3 +87,16 @@ def test_bytecode_is_left_as_it_is() -> None:
 @pytest.mark.parametrize("text", ["", "{}", '{hespas.mesh = "x"}', '{hespas.mesh = "x=y"}'])
 def test_what_keeps_no_mesh(text: str) -> None:
     assert mesh_in_attributes(text) == ()
+
+
+STEP = GlobalFacts(tokens=4096, samples=2, sample_name="sequences", model_flops=2.5e15)
+
+
+@pytest.mark.parametrize("facts", [STEP, GlobalFacts(samples=64, sample_name="images")])
+def test_programs_keep_what_their_step_takes_and_needs(facts: GlobalFacts) -> None:
+    program, text = f"module {{{MAIN}".encode(), HLO.format("").encode()
+    for source, name in ((program, "step.mlir"), (text, "step.hlo")):
+        marked = with_step(with_mesh(source, AXES), facts)
+        assert global_facts_of_source(marked, name=name) == replace(facts, mesh=AXES)
+        assert with_step(marked, STEP) == marked
+    assert with_step(program, GlobalFacts()) == program
