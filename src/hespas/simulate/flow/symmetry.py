@@ -31,6 +31,7 @@ from hespas.simulate.flow.planning import Plan, Planner
 from hespas.simulate.flow.refinement import (
     ClassNumbers,
     Edges,
+    Flags,
     count_distinct,
     equal_targets,
     first_positions,
@@ -231,78 +232,66 @@ def placed_groups(
     return tuple(placed)
 
 
-@frozen
-class _Loads:
-    """The links that groups' messages cross, by pattern number.
+_MESSAGES = (1 << 32) - 1
+"""The bits of a load's weight that count messages; those above number their pattern."""
 
-    Entry k: ``messages[k]`` messages of a pattern and a group cross a link.
-    """
 
-    group: Integers
-    pattern: Integers
-    link: Integers
-    messages: Integers
+def _crosses_same_links(loads: Edges, other: Edges) -> bool:
+    """Return whether two patterns cross the same links equally often."""
+    return (
+        np.array_equal(loads.source, other.source)
+        and np.array_equal(loads.target, other.target)
+        and np.array_equal(loads.weight & _MESSAGES, other.weight & _MESSAGES)
+    )
 
-    @property
-    def edges(self) -> Edges:
-        """The loads as edges from groups to links."""
-        weight = (self.pattern << 32) + self.messages
-        return Edges(source=self.group, target=self.link, weight=weight)
 
-    def selected(self, entries: Integers) -> _Loads:
-        """Return some of the entries."""
-        return _Loads(
-            group=self.group[entries],
-            pattern=self.pattern[entries],
-            link=self.link[entries],
-            messages=self.messages[entries],
-        )
-
-    def crosses_same_links(self, loads: _Loads) -> bool:
-        """Return whether two patterns cross the same links equally often."""
-        return (
-            np.array_equal(self.group, loads.group)
-            and np.array_equal(self.link, loads.link)
-            and np.array_equal(self.messages, loads.messages)
-        )
+_MESSAGES_AT_ONCE = 1 << 16
+"""So many are routed in the processor's cache."""
 
 
 def _loads_of(
     topology: Topology, block: _Block, pattern: Pattern, number: int, exclusive: Collection[int]
-) -> _Loads:
+) -> Edges:
+    """Return how many messages of a pattern and a group cross each link."""
     simple, times = block.simplest(pattern, exclusive)
     sources, targets = block.layout.positions(simple)
-    members = block.placed.members
-    message, link = topology.crossed(members[:, sources].ravel(), members[:, targets].ravel())
-    row = message // len(sources) if len(sources) else message
-    span = int(link.max()) + 1 if len(link) else 1
-    key, count = np.unique(row * span + link, return_counts=True)
-    return _Loads(
-        group=block.placed.groups[key // span],
-        pattern=np.full(len(key), number, dtype=np.int64),
-        link=key % span,
-        messages=count.astype(np.int64) * times,
+    members, links = block.placed.members, topology.link_count
+    keys = [np.zeros(0, dtype=np.int64)]
+    step = max(1, _MESSAGES_AT_ONCE // len(members))
+    for first in range(0, len(sources), step):
+        own = slice(first, first + step)
+        starts, goals = members[:, sources[own]], members[:, targets[own]]
+        message, link = topology.crossed(starts.ravel(), goals.ravel())
+        keys.append(message // starts.shape[1] * links + link)
+    key, count = np.unique(np.concatenate(keys), return_counts=True)
+    return Edges(
+        source=block.placed.groups[key // links],
+        target=key % links,
+        weight=(number << 32) + count.astype(np.int64) * times,
     )
 
 
-def _concatenated(parts: list[_Loads]) -> _Loads:
-    empty = [np.zeros(0, dtype=np.int64)]
-    return _Loads(
-        group=np.concatenate([part.group for part in parts] or empty),
-        pattern=np.concatenate([part.pattern for part in parts] or empty),
-        link=np.concatenate([part.link for part in parts] or empty),
-        messages=np.concatenate([part.messages for part in parts] or empty),
+def _concatenated(parts: Sequence[Edges]) -> Edges:
+    none = np.zeros(0, dtype=np.int64)
+    return Edges(
+        source=np.concatenate([none, *[part.source for part in parts]]),
+        target=np.concatenate([none, *[part.target for part in parts]]),
+        weight=np.concatenate([none, *[part.weight for part in parts]]),
     )
 
 
-def _joined(loads: _Loads, bandwidths: Reals) -> tuple[_Loads, Integers]:
+def _joined(loads: Edges, bandwidths: Reals) -> tuple[Edges, Integers]:
     """Return loads on joined links, numbered from 0, and a link of each."""
-    numbers = equal_targets(bandwidths.view(np.int64), loads.edges)
+    numbers = equal_targets(bandwidths.view(np.int64), loads)
     first = first_positions(numbers)
-    is_first = np.zeros(len(numbers), dtype=bool)
-    is_first[first] = True
-    distinct = loads.selected(np.nonzero(is_first[loads.link])[0])
-    return replace(distinct, link=numbers[distinct.link]), first
+    distinct = loads.selected(_flags(first, len(numbers))[loads.target])
+    return replace(distinct, target=numbers[distinct.target]), first
+
+
+def _flags(positions: Integers, count: int) -> Flags:
+    flags = np.zeros(count, dtype=np.bool_)
+    flags[positions] = True
+    return flags
 
 
 @frozen
@@ -349,10 +338,9 @@ def alike(question: _Question) -> _Alike:
     """
     groups, topology = question.groups, question.topology
     every, same_links = _every_load(question)
-    is_used = np.zeros(1 + every.link.max(initial=-1), dtype=bool)
-    is_used[every.link] = True
+    is_used = _flags(every.target, 1 + int(every.target.max(initial=-1)))
     links = np.flatnonzero(is_used)
-    every = replace(every, link=(np.cumsum(is_used) - 1)[every.link])
+    every = replace(every, target=(np.cumsum(is_used) - 1)[every.target])
     joined, first = _joined(every, topology.bytes_per_ns(links))
     del every  # It is large.
     links = links[first]
@@ -365,7 +353,7 @@ def alike(question: _Question) -> _Alike:
             block_of,
             numbered(topology.bytes_per_ns(links).view(np.int64)),
             _roles_of_devices(groups),
-            joined.edges,
+            joined,
         )
     else:
         counts = len(question.graph_of_device), groups.count, len(links)
@@ -380,21 +368,21 @@ def alike(question: _Question) -> _Alike:
     )
 
 
-def _every_load(question: _Question) -> tuple[_Loads, dict[tuple[int, Pattern], int]]:
+def _every_load(question: _Question) -> tuple[Edges, dict[tuple[int, Pattern], int]]:
     """Return all loads, and for each block and pattern the one with the same links."""
     pattern_numbers: dict[Pattern, int] = {}
     same_links: dict[tuple[int, Pattern], int] = {}
-    parts: list[_Loads] = []
+    parts: list[Edges] = []
     for index, block in enumerate(question.blocks):
-        distinct: list[_Loads] = []
+        distinct: list[Edges] = []
         for pattern in block.patterns:
             number = pattern_numbers.setdefault(pattern, len(pattern_numbers))
             loads = _loads_of(question.topology, block, pattern, number, question.exclusive)
-            same = next((item for item in distinct if item.crosses_same_links(loads)), None)
+            same = next((item for item in distinct if _crosses_same_links(item, loads)), None)
             if same is None:
                 distinct.append(loads)
-            elif len(same.pattern):
-                number = int(same.pattern[0])
+            elif len(same.weight):
+                number = int(same.weight[0]) >> 32
             same_links[index, pattern] = number
         parts += distinct
     return _concatenated(parts), same_links
@@ -456,19 +444,18 @@ def _group_classes(blocks: Sequence[_Block], alike: _Alike) -> Iterator[GroupCla
 class _ClassLoads:
     """The loads of the first link of each class."""
 
-    def __init__(self, loads: _Loads, numbers: ClassNumbers) -> None:
+    def __init__(self, loads: Edges, numbers: ClassNumbers) -> None:
         self.first_link = first_positions(numbers.links)
-        is_first = np.zeros(len(numbers.links), dtype=bool)
-        is_first[self.first_link] = True
-        representative = loads.selected(np.nonzero(is_first[loads.link])[0])
+        is_first = _flags(self.first_link, len(numbers.links))
+        representative = loads.selected(is_first[loads.target])
         self._uses: dict[tuple[int, int], dict[int, int]] = {}
         self._on_link: dict[tuple[int, int], set[tuple[int, int]]] = {}
         entries = zip(
-            numbers.groups[representative.group].tolist(),
-            representative.group.tolist(),
-            representative.pattern.tolist(),
-            numbers.links[representative.link].tolist(),
-            representative.messages.tolist(),
+            numbers.groups[representative.source].tolist(),
+            representative.source.tolist(),
+            (representative.weight >> 32).tolist(),
+            numbers.links[representative.target].tolist(),
+            (representative.weight & _MESSAGES).tolist(),
             strict=True,
         )
         is_folded = len(first_positions(numbers.groups)) < len(numbers.groups)

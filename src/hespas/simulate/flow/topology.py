@@ -103,6 +103,11 @@ class Topology:
         self._dead = frozenset(link for link, item in self._overrides.items() if item.is_dead)
         self._detour = cache(self._find_detour)
 
+    @property
+    def link_count(self) -> int:
+        """The number of links."""
+        return int(self._first[-1])
+
     def _parts(self, links: Integers) -> Integers:
         return np.searchsorted(self._first, links, side="right") - 1
 
