@@ -15,8 +15,10 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 MOST_ELEMENTS = 2**16
 """Larger tensors that a script makes on the host have no data: weights of models are among them."""
-_MOST_COMPUTED = 2**26
+_MOST_COMPUTED = 2**24
 """Of larger tensors nothing is computed on the host."""
+_MOST_FLOATS = 2**23
+"""Larger tensors of one floating-point number each are states and gradients, with no use here."""
 _MOST_EXPERTS = 1024
 """Of more values, as of a vocabulary, `topk` does not choose experts."""
 MOST_INTEGERS = 2**26
@@ -24,23 +26,23 @@ MOST_INTEGERS = 2**26
 
 
 _aten = torch.ops.aten
-_CONSTANT = frozenset(
-    {
-        _aten.ones_like.default,
-        _aten.zeros_like.default,
-        _aten.full_like.default,
-        _aten.ones.default,
-        _aten.zeros.default,
-        _aten.full.default,
-        _aten.new_ones.default,
-        _aten.new_zeros.default,
-        _aten.new_full.default,
-        _aten.arange.default,
-        _aten.arange.start,
-        _aten.arange.start_step,
-    }
+_UNIFORM = {
+    _aten.ones_like.default: 1,
+    _aten.zeros_like.default: 0,
+    _aten.full_like.default: None,
+    _aten.ones.default: 1,
+    _aten.zeros.default: 0,
+    _aten.full.default: None,
+    _aten.new_ones.default: 1,
+    _aten.new_zeros.default: 0,
+    _aten.new_full.default: None,
+}
+"""What all elements are, of results that no data decides; None where the operation is told."""
+_RANGES = frozenset({_aten.arange.default, _aten.arange.start, _aten.arange.start_step})
+ROUTED_EVENLY = (
+    "experts: each gets as many tokens as any other, on all ranks, as data decides which ones topk"
+    " chooses; uneven tokens make steps longer"
 )
-"""Operations whose result no data decides."""
 _UNREAD = ("empty", "new_empty", "set_")
 """Operations whose results have other data than their operands, or none."""
 _OF_INTEGERS = ("arange", "randint", "randperm")
@@ -109,6 +111,7 @@ class DeviceValues:
     host: Host = field(default_factory=Host)
     are_routed: bool = False
     _values: Any = field(default_factory=WeakIdKeyDictionary)
+    _uniform: Any = field(default_factory=WeakIdKeyDictionary)
 
     def note(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
         """Note a copy to the device, or that an operation writes one."""
@@ -117,6 +120,13 @@ class DeviceValues:
         elements = sum(each.numel() for each in results)
         if not results or func.is_view or elements > _MOST_COMPUTED:
             self.forget(written)
+            return
+        if func in _UNIFORM:
+            given = named_arguments(func, args, kwargs)
+            value = given.get("fill_value", _UNIFORM[func])
+            with unset_fake_temporarily():
+                filled = torch.full((), value, dtype=result.dtype)
+            self._uniform[result.untyped_storage()] = filled
             return
         if self.decide(func, args, kwargs):
             computed = self.computed(func, args, kwargs)
@@ -176,16 +186,24 @@ class DeviceValues:
         """Note that something writes tensors: their values are not known any more."""
         for tensor in tensors_in(written):
             if isinstance(tensor, FakeTensor):
-                self._values.pop(tensor.untyped_storage(), None)
+                for known in (self._values, self._uniform):
+                    known.pop(tensor.untyped_storage(), None)
 
     def decide(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
         """Return whether the values that are known decide an operation's result."""
-        inputs = [self.of(tensor) for tensor in tensors_in((args, kwargs))]
-        if func in _CONSTANT:
-            return _factory_elements(func, args, kwargs) <= MOST_ELEMENTS
+        if func in _RANGES:
+            return _factory_elements(func, args, kwargs) <= _MOST_COMPUTED
         if torch.Tag.nondeterministic_seeded in func.tags or func.__name__.startswith(_UNREAD):
             return False
-        return bool(inputs) and all(map(self.host.is_known, inputs))
+        inputs = list(tensors_in((args, kwargs)))
+        return bool(inputs) and all(map(self._is_known, inputs))
+
+    def _is_known(self, tensor: torch.Tensor) -> bool:
+        if not isinstance(tensor, FakeTensor):
+            return self.host.is_known(tensor)
+        storage = tensor.untyped_storage()
+        is_small = tensor.numel() <= _MOST_FLOATS or not tensor.is_floating_point()
+        return storage in self._values or (storage in self._uniform and is_small)
 
     def computed(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Compute on the host what the device computes."""
@@ -220,7 +238,12 @@ class DeviceValues:
         """Return a tensor's values on the host; the tensor itself if they are not known."""
         if not isinstance(tensor, FakeTensor):
             return tensor
-        value = self._values.get(tensor.untyped_storage())
+        storage = tensor.untyped_storage()
+        filled = self._uniform.pop(storage, None)
+        if filled is not None:
+            with unset_fake_temporarily():
+                self._values[storage] = filled.repeat(storage.nbytes() // filled.element_size())
+        value = self._values.get(storage)
         if value is None:
             return tensor
         with unset_fake_temporarily():

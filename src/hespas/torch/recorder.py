@@ -91,10 +91,6 @@ _ONE_AFTER_THE_OTHER = (
     "communication: asynchronous tensor parallelism is recorded as messages and products one after"
     " the other; on GPUs they overlap piece by piece, and take less time"
 )
-_ROUTED_EVENLY = (
-    "experts: each gets as many tokens as any other, on all ranks, as data decides which ones topk"
-    " chooses; uneven tokens make steps longer"
-)
 _OF_OTHERS = DispatchKey.CompositeExplicitAutograd
 """What has the kernels that call other operations, below autograd."""
 _MASKS = (torch.bool, torch.uint8)
@@ -332,8 +328,6 @@ class Recorder(TorchDispatchMode):
         )
 
     def _wait_for_value(self, reason: str) -> None:
-        if self._values.are_routed:
-            self._places.notes[_ROUTED_EVENLY] = None
         place = self._places.now().line
         self._tape.add(HostWait(stream=self._tape.stream, reason=reason, place=place))
 

@@ -36,7 +36,7 @@ from hespas.program.recorded import (
 from hespas.torch.compiling import forbid_compilation, install_compilation, uncompiled
 from hespas.torch.device import fake_mode, install_fake_gpus
 from hespas.torch.groups import Groups, follow_values
-from hespas.torch.host import DeviceValues, copy_data
+from hespas.torch.host import ROUTED_EVENLY, DeviceValues, copy_data
 from hespas.torch.inputs import Inputs
 from hespas.torch.kernels import TritonKernels, install_driver
 from hespas.torch.launched import LaunchedKernels
@@ -154,7 +154,7 @@ def _run(request: StepRequest, places: Places, groups: Groups, values: DeviceVal
             _refuse_nothing(tape, location)
         _mark_lasting(tape, places)
         tape.stop()
-        notes = (*reader.notes(), *_notes(places))
+        notes = (*reader.notes(), *_notes(places, values))
         facts.append(_Facts(host_updates=_host_updates(places), notes=notes))
 
     loop, step = Loop(tape, begin, end), None
@@ -182,9 +182,11 @@ def _made(request: StepRequest, loop: Loop, location: str) -> Callable[[], Any]:
     return step_of(function(**arguments), has_begun=loop.has_begun, location=location)
 
 
-def _notes(places: Places) -> Iterator[str]:
+def _notes(places: Places, values: DeviceValues) -> Iterator[str]:
     """Yield what is recorded otherwise than it runs on GPUs."""
     yield from places.notes
+    if values.are_routed:
+        yield ROUTED_EVENLY
     if any(isinstance(module, torch.nn.RNNBase) for module in places.modules):
         yield (
             "computation: torch.nn's LSTM, GRU and RNN are recorded token by token; cuDNN has fewer"

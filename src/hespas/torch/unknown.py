@@ -53,7 +53,8 @@ class UnknownNumber:
 
     What follows from a comparison, and what ``float(number)`` is, its ``rules`` say. Counts, as of
     ``range(number)``, raise `ValueUnknownError` with the ``line`` that read it. Where a form asks
-    for a ``float``, ``nan`` is shown. ``kind`` stands in its place among arguments of torch.
+    for a ``float``, ``nan`` is shown. ``kind`` stands in its place among arguments of torch; a
+    floating-point number is not zero.
 
     >>> from types import SimpleNamespace
     >>> number = UnknownNumber("train.py:3", SimpleNamespace(decide=lambda line: False)) / 2
@@ -61,10 +62,13 @@ class UnknownNumber:
     ('unknown', 'nan', unknown, False)
     """
 
-    __slots__ = ("_line", "_rules", "kind")
+    __slots__ = ("_is_compared", "_line", "_rules", "kind")
 
-    def __init__(self, line: str, rules: Rules, kind: float = 1.0) -> None:
+    def __init__(
+        self, line: str, rules: Rules, kind: float = 1.0, *, is_compared: bool = False
+    ) -> None:
         self._line, self._rules, self.kind = line, rules, kind
+        self._is_compared = is_compared
 
     def __format__(self, form: str) -> str:
         """Return ``unknown`` in any form."""
@@ -78,16 +82,21 @@ class UnknownNumber:
     def _computed(self, *_others: Any) -> Self:
         return self
 
+    def _compared(self, *_others: Any) -> UnknownNumber:
+        return UnknownNumber(self._line, self._rules, self.kind, is_compared=True)
+
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _computed
     __truediv__ = __rtruediv__ = __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = _computed
     __pow__ = __rpow__ = __round__ = __neg__ = __pos__ = __abs__ = _computed
-    __lt__ = __le__ = __gt__ = __ge__ = _computed
-    __eq__ = __ne__ = cast("Any", _computed)
+    __lt__ = __le__ = __gt__ = __ge__ = _compared
+    __eq__ = __ne__ = cast("Any", _compared)
     item = exp = log = sqrt = conjugate = _computed
     """What NumPy calls of objects; ``item`` is that of its numbers."""
 
     def __bool__(self) -> bool:
-        """Return what a comparison is taken for."""
+        """Return what a comparison is taken for; a number itself is not zero."""
+        if isinstance(self.kind, float) and not self._is_compared:
+            return True
         return self._rules.decide(self._line)
 
     def __float__(self) -> float:

@@ -45,6 +45,7 @@ def test_what_follows_from_the_hosts_values_is_known() -> None:
 @pytest.mark.parametrize(
     "change",
     [
+        "labels = torch.zeros_like(labels); labels.index_put_((x[:, 0].long(),), labels[0])",
         "labels.copy_(x[:, 0])",
         "labels.random_(9)",
         "labels = torch.randint_like(labels, 9)",
@@ -298,6 +299,11 @@ def train():
         sent = counts.view(8, -1).sum(1).int().tolist()
         got = torch.empty(sum(sent), 64, device="cuda")
         dist.all_to_all_single(got, rows, sent, sent)
+        # As Megatron has it.
+        chosen_by = torch.zeros(128, 1024, device="cuda").int().scatter(1, chosen, 1).bool()
+        of_experts = torch.arange(128, device="cuda").expand(1024, -1)
+        assert of_experts.masked_select(chosen_by.T.contiguous()).shape == (256,)
+        assert chosen_by.sum(0).to("cpu", non_blocking=True).tolist()[:17] == [16] * 16 + [0]
         for expert in range(2):
             mine, which = torch.where(chosen == expert)
             assert mine.shape == which.shape == (16,)

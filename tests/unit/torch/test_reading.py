@@ -51,6 +51,9 @@ def test_what_is_computed_with_numbers_is_launched_and_unknown() -> None:
         known = torch.zeros(2)
         known[0] = loss.item()
         assert f"{known.sum()}" == "unknown"
+        chosen = torch.randn(128, 16, device="cuda").topk(2).indices
+        assert chosen.to("cpu").numpy().sum() == 16 * sum(range(16))
+        assert loss.item() or False
         import json
         assert json.dumps({"loss": loss.item()}) == '{"loss": null}'
         torch.save(net.state_dict(), "net.pt")

@@ -51,6 +51,13 @@ def test_a_comparison_decides_nothing_by_itself() -> None:
     assert repr([number < 3, number != 3]) == "[unknown, unknown]"
 
 
+def test_a_floating_point_number_is_not_zero() -> None:
+    assert _UNKNOWN
+    assert (_UNKNOWN / 2 or 0.0) is _UNKNOWN
+    with pytest.raises(ValueUnknownError):
+        bool(UnknownNumber("train.py:3", _Refusing(), 1))
+
+
 def test_numpy_computes_with_unknown_numbers() -> None:
     numbers: Any = np.array([_UNKNOWN, 1.0], dtype=object)
     assert repr([numbers.mean(), np.exp(numbers[:1]).sum()]) == "[unknown, unknown]"
@@ -66,7 +73,7 @@ def test_the_older_form_shows_no_number() -> None:
     assert record.getMessage() == "loss nan"
 
 
-@pytest.mark.parametrize("decide", [bool, int, float, hash, operator.index, _is_less, _is_three])
+@pytest.mark.parametrize("decide", [int, float, hash, operator.index, _is_less, _is_three])
 def test_an_unknown_number_decides_nothing(decide: Callable[[UnknownNumber], object]) -> None:
     with pytest.raises(ValueUnknownError, match=r"train.py:3: the program needs a number"):
         decide(_UNKNOWN)
