@@ -35,10 +35,9 @@ from hespas.program.attrs import CollectiveAttrs, DimensionsAttrs, DotAttrs
 from hespas.program.operations.traits import Category
 from hespas.program.program import Block, Op, Value, memory_order, shape_of
 from hespas.program.rewrite import plain_op
-from hespas.program.types import TensorType
+from hespas.program.types import FLOATS_OF_8_BITS, TensorType
 from hespas.program.uses import Uses
 
-_SMALL = frozenset({"f8E4M3FN", "f8E5M2"})
 _RENAMING = frozenset({"reshape", "slice", "transpose"})
 """The result may be the operand's bytes under another name."""
 _ALONG_A_DIMENSION = frozenset({"all_gather", "all_to_all", "reduce_scatter"})
@@ -463,4 +462,4 @@ def _like(op: Op) -> Value:
 
 
 def _is_small(value: Value) -> bool:
-    return isinstance(value.type, TensorType) and value.type.element.name in _SMALL
+    return isinstance(value.type, TensorType) and value.type.element.name in FLOATS_OF_8_BITS

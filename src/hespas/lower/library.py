@@ -38,7 +38,7 @@ from hespas.program.attrs import CollectiveAttrs, FusionAttrs
 from hespas.program.operations.traits import Category
 from hespas.program.program import Block, Op, Value, needed_for, tensor_of, values_read
 from hespas.program.rewrite import Builder, Renaming, copied_op, plain_op
-from hespas.program.types import NumberKind, TensorType, element_type
+from hespas.program.types import FLOATS_OF_8_BITS, NumberKind, TensorType, element_type
 from hespas.program.uses import in_order
 from hespas.work.gemm import gemms
 
@@ -206,7 +206,7 @@ SCALES_ASSUMPTION = (
     "tensors are rounded to few bits by a scale of the whole: a pass over memory finds their "
     "largest number before"
 )
-_SMALL = frozenset({"f8E4M3FN", "f8E5M2", "f4E2M1FN"})
+_SMALL = frozenset({*FLOATS_OF_8_BITS, "f4E2M1FN"})
 _ROUNDING = frozenset({"convert", "copy", "divide", "maximum", "minimum", "reshape", "transpose"})
 _CASTING = frozenset({"convert", "copy", "reduce_precision", "reshape", "transpose"})
 _FEWEST = 1 << 16

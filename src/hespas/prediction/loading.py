@@ -43,7 +43,7 @@ from hespas.prediction.options import (
     Fidelity,
     PredictOptions,
 )
-from hespas.prediction.workload import source_of, target_of
+from hespas.prediction.workload import source_of, target_of, with_own_floats
 from hespas.price.methods import method_named
 from hespas.program.attrs import CallAttrs, CaseAttrs, WhileAttrs
 from hespas.program.groups import groups_along
@@ -95,6 +95,8 @@ def load(options: PredictOptions, *, source: bytes | None = None) -> Program:
         workload = read_workload(origin, cache=cache)
     else:
         workload = Workload(name=str(file), content=source)
+    if isinstance(origin, ModelSource):
+        workload = with_own_floats(workload, device_of(options.estimate))
     content = workload.content
     plan = _plan_of(content, options)
     divides_end = isinstance(origin, ModelSource)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from hashlib import sha256
@@ -25,7 +26,8 @@ from hespas.prediction.options import PredictOptions, StepOptions
 from hespas.prediction.result import StepKind, StepWork
 from hespas.program.program import GlobalFacts, Program, nested_ops
 from hespas.program.scopes import Phase, read_scope
-from hespas.program.types import TensorType, Type
+from hespas.program.types import WITH_ONE_ZERO, TensorType, Type
+from hespas.sources.exported import Workload
 from hespas.sources.imports import file_digest, program_digests
 from hespas.sources.maxtext import MaxTextStep, check_slices, step_key
 from hespas.sources.options import MODEL
@@ -246,6 +248,23 @@ def _is_forward(program: Program) -> bool:
 
 
 _TOKENS = ("i32", "ui32", "i64", "ui64", "si32", "si64")
+
+
+def with_own_floats(workload: Workload, device: Device | None) -> Workload:
+    """Return a model's program with the floats of 8 bits that its device multiplies."""
+    if device is None:
+        return workload
+    content, notes = workload.content, list(workload.notes)
+    for name, own in WITH_ONE_ZERO.items():
+        if device.names(name) or not device.names(own):
+            continue
+        content, count = re.subn(rb"%s(?!\w)" % name.encode(), own.encode(), content)
+        if count:
+            notes.append(
+                f"numbers of {name} are of {own}, which {device.name} multiplies, as frameworks "
+                "have them there"
+            )
+    return replace(workload, content=content, notes=tuple(notes))
 
 
 def workload_digest(source: Source) -> str:

@@ -70,6 +70,16 @@ PRODUCT_TYPES = ELEMENT_TYPES | {
 """The types that hardware multiplies: element types, and f32 by precision."""
 
 
+WITH_ONE_ZERO = {"f8E4M3FN": "f8E4M3FNUZ", "f8E5M2": "f8E5M2FNUZ"}
+"""Floats of 8 bits, and those that frameworks take where a device multiplies these alone.
+
+Source: vLLM, ``fp8_dtype`` of vllm/platforms/rocm.py; Transformer Engine for ROCm, ``is_fp8_fnuz``
+of transformer_engine/pytorch/utils.py.
+"""
+FLOATS_OF_8_BITS = frozenset({*WITH_ONE_ZERO, *WITH_ONE_ZERO.values()})
+"""The floats of 8 bits that are multiplied."""
+
+
 def element_type(name: str) -> ElementType:
     """Return the element type that MLIR spells ``name``.
 

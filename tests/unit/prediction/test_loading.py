@@ -72,3 +72,18 @@ def test_launches_of_a_recorded_step_are_as_the_options_say(tmp_path: Path) -> N
     assert any(each.startswith("host launches: ") for each in graphs.assumptions)
     with pytest.raises(ConfigError, match=r"host_launch.* no recorded step of PyTorch"):
         predict("examples/attention_block.mlir", cluster="4xA100_SXM_40GB", host_launch_s=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("part", "kind"), [("MI300X", "f8E4M3FNUZ"), ("MI355X", "f8E4M3FN"), ("TPUv6e", "bf16")]
+)
+def test_a_model_has_the_floats_of_8_bits_that_its_device_multiplies(part: str, kind: str) -> None:
+    settings = {"layers": "1", "product_dtype": "f8", "embedding": "4096"}
+    answer = predict(
+        "llama3-100m", cluster=f"1x{part}", mesh="fsdp=1", batch=1, sequence=512, settings=settings
+    )
+    noted = [text for text in answer.assumptions if f"{part} multiplies" in text]
+    assert len(noted) == (part == "MI300X")
+    rated = [text for text in answer.assumptions if "names no rate of f8E4M3FN" in text]
+    assert len(rated) == (part == "TPUv6e")
+    assert kind == "bf16" or any(f"products of {kind} " in text for text in answer.assumptions)
