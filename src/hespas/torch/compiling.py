@@ -7,17 +7,19 @@ decides by timing is decided without: library kernels for products, no padding o
 from __future__ import annotations
 
 import re
+import sys
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from functools import wraps
 from itertools import chain
 from pathlib import Path
-from types import SimpleNamespace
+from types import CodeType, FunctionType, SimpleNamespace
 from typing import Any
 
 import torch
 from torch._dynamo import device_interface
+from torch._dynamo.eval_frame import skip_code
 from torch._dynamo.utils import counters
 from torch._dynamo.variables.optimizer import OptimizerVariable
 from torch._inductor import compile_fx, config, constant_folding, ir, output_code, select_algorithm
@@ -78,11 +80,43 @@ def install_compilation(places: Places, properties: SimpleNamespace, *, count: i
     # Kernels are compiled for their PTX, and never loaded.
     config.use_static_triton_launcher = False
     torch._functorch.config.graphsafe_rng_functionalization = False
+    _compile_nothing_of_ours()
     _allocate_fake()
     _fold_on_host()
     _decide_without_timing()
     _mark_origins(places)
     _make_states_fake()
+
+
+def _compile_nothing_of_ours() -> None:
+    """Let Dynamo compile what stands in torch's place inside of others alone, as torch's own.
+
+    What calls modules is compiled with them.
+    """
+    package = __name__.rpartition(".")[0]
+    for name, module in list(sys.modules.items()):
+        if name.startswith(f"{package}.") and name != f"{package}.recording":
+            for code in _codes(vars(module), name):
+                skip_code(code)
+
+
+def _codes(members: Mapping[str, Any], module: str) -> Iterator[CodeType]:
+    """Yield the code of all functions that a module defines, also inside of others."""
+    for member in members.values():
+        if getattr(member, "__module__", None) != module:
+            continue
+        if isinstance(member, type):
+            yield from _codes(vars(member), module)
+        function = getattr(member, "__func__", getattr(member, "fget", member))
+        if isinstance(function, FunctionType):
+            yield from _and_inner(function.__code__)
+
+
+def _and_inner(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _and_inner(constant)
 
 
 def _make_states_fake() -> None:

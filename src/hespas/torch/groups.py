@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._dynamo.eval_frame import skip_code
 from torch.distributed import device_mesh, distributed_c10d
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._pytree import tree_leaves
@@ -141,11 +140,9 @@ def _collected(collect: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _follow_futures() -> None:
-    """Let what waits for several collectives wait for each; none of it is compiled by itself."""
-    torch.futures.collect_all = _uncompiled(_collected(torch.futures.collect_all))
-    torch.futures.wait_all = _uncompiled(lambda futures: [each.wait() for each in futures])
-    for method in (_Work.get_future, _Work.wait, _Work.synchronize, _Future.wait, _Future.then):
-        _uncompiled(method)
+    """Let what waits for several collectives wait for each."""
+    torch.futures.collect_all = _collected(torch.futures.collect_all)
+    torch.futures.wait_all = lambda futures: [each.wait() for each in futures]
 
 
 @dataclass(slots=True)
@@ -378,20 +375,14 @@ def follow_values(values: DeviceValues) -> None:
             values.scale(tensor, known, 1)
         return work
 
-    distributed_c10d.all_reduce = dist.all_reduce = _uncompiled(reduced)
-    distributed_c10d.broadcast = dist.broadcast = _uncompiled(sent)
-    exchanged = _uncompiled(_exchanging(dist.all_to_all_single, values))
+    distributed_c10d.all_reduce = dist.all_reduce = reduced
+    distributed_c10d.broadcast = dist.broadcast = sent
+    exchanged = _exchanging(dist.all_to_all_single, values)
     distributed_c10d.all_to_all_single = dist.all_to_all_single = exchanged
     for name in _GATHERS:
-        gathered = _uncompiled(_gathering(getattr(dist, name), values))
+        gathered = _gathering(getattr(dist, name), values)
         setattr(dist, name, gathered)
         setattr(distributed_c10d, name, gathered)
-
-
-def _uncompiled(function: Any) -> Any:
-    """Let torch.compile compile a function inside of others alone, as torch's own ones."""
-    skip_code(function.__code__)
-    return function
 
 
 def _gathering(gather: Callable[..., Any], values: DeviceValues) -> Callable[..., Any]:
@@ -454,6 +445,9 @@ def _exchange_objects(world_size: int) -> None:
     def broadcast(*_arguments: Any, **_options: Any) -> None:
         return
 
+    # Hosts alone wait for each other with it.
+    for space in (dist, distributed_c10d, dist.ProcessGroup):
+        space.monitored_barrier = broadcast
     for space in (dist, distributed_c10d):
         space.all_gather_object = gather
         space.gather_object = gather_one

@@ -339,6 +339,24 @@ def test_objects_are_exchanged_at_once() -> None:
     assert [call.kind for call in collectives(record(OBJECTS, devices=8))] == ["all_reduce"]
 
 
+def test_hosts_wait_for_each_other_beside_the_step() -> None:
+    """Lightning's Fabric does so before it makes files."""
+    script = """
+import torch
+import torch.distributed as dist
+
+def train():
+    dist.init_process_group("nccl")
+    hosts = dist.new_group(backend="gloo")
+    def step():
+        hosts.monitored_barrier()
+        dist.monitored_barrier(hosts)
+        torch.ones(4, device="cuda").sum()
+    return step
+"""
+    assert not collectives(record(script, devices=_RANKS, eager=True))
+
+
 def test_scripts_may_ask_for_nccl() -> None:
     script = """
 import torch

@@ -154,7 +154,7 @@ def _step(body: str) -> str:
         "ids = torch.zeros(1, 8, dtype=torch.long, device='cuda')\nif loss_of(net, ids) > 3: pass",
         "pass\nfloat(torch.rand((), device='cuda'))",
         "pass\ntorch.randn(3, device='cuda').nonzero()",
-        "pass\ntorch.ones(3, device='cuda').cpu().numpy()",
+        "pass\ntorch.randn(3, device='cuda').cpu().numpy()",
     ],
 )
 def test_a_value_that_the_step_asks_for_is_an_error_with_its_line(body: str) -> None:
@@ -250,6 +250,25 @@ def test_functions_that_dynamo_leaves_as_written_are_named() -> None:
     (left,) = record(_BROKEN).uncompiled
     assert left.endswith(" forward")
     assert not record(COMPILED, whole=True).uncompiled
+
+
+def test_what_stands_in_torchs_place_is_not_compiled_by_itself() -> None:
+    script = """
+import torch
+
+def train():
+    @torch._dynamo.disable(recursive=False)
+    def use(x):
+        x.record_stream(torch.cuda.current_stream())
+        torch.cuda.set_device(torch.cuda.current_device())
+    @torch.compile
+    def run(x):
+        use(x)
+        return x * 2
+    x = torch.ones(256, device="cuda")
+    return lambda: run(x)
+"""
+    assert len(kernel_calls(record(script))) == 1
 
 
 _CALLS = """
