@@ -195,6 +195,8 @@ class DeviceValues:
             return _factory_elements(func, args, kwargs) <= _MOST_COMPUTED
         if torch.Tag.nondeterministic_seeded in func.tags or func.__name__.startswith(_UNREAD):
             return False
+        if not torch._C._dispatch_has_computed_kernel_for_dispatch_key(func.name(), "CPU"):
+            return False
         inputs = list(tensors_in((args, kwargs)))
         return bool(inputs) and all(map(self._is_known, inputs))
 

@@ -150,8 +150,8 @@ def _step(body: str) -> str:
 @pytest.mark.parametrize(
     "body",
     [
-        "ids = torch.zeros(1, 8, dtype=torch.long, device='cuda')\nprint(loss_of(net, ids).item())",
-        "ids = torch.zeros(1, 8, dtype=torch.long, device='cuda')\nif loss_of(net, ids) > 3: pass",
+        "ids = torch.randint(9, (1, 8), device='cuda')\nprint(loss_of(net, ids).item())",
+        "ids = torch.randint(9, (1, 8), device='cuda')\nif loss_of(net, ids) > 3: pass",
         "pass\nfloat(torch.rand((), device='cuda'))",
         "pass\ntorch.randn(3, device='cuda').nonzero()",
         "pass\ntorch.randn(3, device='cuda').cpu().numpy()",
