@@ -6,7 +6,7 @@ products that share an operand are one, and sizes that tensor cores don't take a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from math import ceil, prod
 
 from msgspec.structs import replace
@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from hespas.base.frozen import frozen
 from hespas.lower.layouts import VIEWS
 from hespas.program.attrs import NO_ATTRS, DotAttrs
-from hespas.program.program import Block, Op, Value, shape_of, size_of, tensor_of, values_read
+from hespas.program.program import Block, Op, Value, shape_of, tensor_of, values_read
 from hespas.program.rewrite import Builder, Pattern
 from hespas.program.types import TensorType, element_type, size_bytes
 from hespas.program.uses import Uses, in_order
@@ -243,84 +243,6 @@ def _rounded(op: Op, _uses: Uses) -> Sequence[Op] | None:
 ROUNDED_OPERANDS = Pattern(kinds=("dot_general",), change=_rounded)
 
 
-def _narrow_product(op: Op, uses: Uses) -> Sequence[Op] | None:
-    """Return a product that reads operands of few bits, and their scales, directly.
-
-    Kernels of serving frameworks widen them as they load them: Marlin, Triton's ``matmul_ogs``,
-    CUTLASS, and attention over caches of 8 bits (vLLM's and AITER's paged attention); tensor cores
-    that multiply both types widen nothing.
-    """
-    if not isinstance(op.attrs, DotAttrs):
-        return None
-    build, operands, scales = Builder(op), list(op.operands), list[Value]()
-    for index, operand in enumerate(op.operands[:2]):
-        parts = _narrow(operand, uses)
-        if parts is not None:
-            narrow, scale, views = parts
-            for view in reversed(views):
-                kind = replace(tensor_of(view.results[0]), element=tensor_of(narrow).element)
-                narrow = build.add(view.kind, (narrow,), kind, view.attrs)
-            operands[index] = narrow
-            scales.extend(() if scale is None else (scale,))
-    if tuple(operands) == op.operands:
-        return None
-    kind = "scaled_dot" if scales and op.kind != "ragged_dot" else op.kind
-    return (*build.operations, replace(op, kind=kind, operands=(*operands, *scales)))
-
-
-def _narrow(operand: Value, uses: Uses) -> tuple[Value, Value | None, list[Op]] | None:
-    """Return an operand's narrow source, its scales if any, and the views behind them."""
-    maker, views = _behind_views(operand, uses)
-    if maker is not None and maker.kind == "convert":
-        (narrow,) = maker.operands
-        return (narrow, None, views) if _is_of_few_bits(narrow, operand) else None
-    if maker is None or maker.kind != "multiply":
-        return None
-    for wide, spread in (maker.operands, maker.operands[::-1]):
-        scale, (convert, inner) = _before_spread(spread, uses), _behind_views(wide, uses)
-        if convert is None or convert.kind != "convert" or scale is None:
-            continue
-        narrow = convert.operands[0]
-        if tensor_of(narrow).element.bits < tensor_of(wide).element.bits:
-            return narrow, scale, [*views, *inner]
-    return None
-
-
-def _is_of_few_bits(narrow: Value, wide: Value) -> bool:
-    """Return whether a kernel has numbers of 4 or 8 bits, as it loads them, in 16."""
-    few, many = tensor_of(narrow).element, tensor_of(wide).element
-    return 4 <= few.bits <= 8 and many.bits == 16
-
-
-def _behind_views(value: Value, uses: Uses) -> tuple[Op | None, list[Op]]:
-    """Return a value's producer and the views between, last first."""
-    views: list[Op] = []
-    maker = uses.producer(value)
-    while maker is not None and maker.kind in VIEWS:
-        views.append(maker)
-        maker = uses.producer(maker.operands[0])
-    return maker, views
-
-
-def _before_spread(value: Value, uses: Uses) -> Value | None:
-    """Return the scales that a value repeats within each group, if any."""
-    spread_size, maker = size_of(value), uses.producer(value)
-    while (
-        maker is not None
-        and maker.operands
-        and (maker.kind in _SPREADING or size_of(value) < spread_size)
-    ):
-        value = maker.operands[0]
-        if maker.kind == "convert" and size_of(value) < spread_size:
-            return value
-        maker = uses.producer(value)
-    return value if size_of(value) < spread_size else None
-
-
-_SPREADING = (*VIEWS, "broadcast_in_dim", "convert", "slice")
-SCALED_PRODUCTS = Pattern(kinds=("dot", "dot_general", "ragged_dot"), change=_narrow_product)
-
-
 @frozen
 class _Dot:
     """A product's place, and its shared operand."""
@@ -336,8 +258,8 @@ class _Dot:
 
 def with_merged_dots(block: Block) -> Block:
     """Merge small products that share an operand."""
-    groups = [group for group in _sharing(block.operations) if len(group) > 1]
-    return _with_merged(block, groups, are_held=False)
+    groups = _sharing(block.operations, alike=lambda op, _: op.attributes)
+    return _with_merged(block, [group for group in groups if len(group) > 1], are_held=False)
 
 
 def with_held_weights_merged(block: Block) -> Block:
@@ -354,9 +276,14 @@ def with_held_weights_merged(block: Block) -> Block:
             for dot in group
             if uses.source(dot.op.operands[1 - dot.shared], _is_part) in arguments
         ]
-        for group in _sharing(block.operations)
+        for group in _sharing(block.operations, alike=_but_for_places)
     ]
     return _with_merged(block, [group for group in groups if len(group) > 1], are_held=True)
+
+
+def _but_for_places(_op: Op, attrs: DotAttrs) -> Hashable:
+    """Return what products of one matrix have in common, however many dimensions it has."""
+    return replace(attrs, lhs_contracting=(), rhs_contracting=())
 
 
 def _is_part(op: Op) -> bool:
@@ -381,8 +308,10 @@ def _with_merged(block: Block, groups: Sequence[Sequence[_Dot]], *, are_held: bo
     return Block(arguments=block.arguments, operations=(*ordered, end))
 
 
-def _sharing(operations: Sequence[Op]) -> Iterable[list[_Dot]]:
-    """Return the products that could be merged, by what they share."""
+def _sharing(
+    operations: Sequence[Op], *, alike: Callable[[Op, DotAttrs], Hashable]
+) -> Iterable[list[_Dot]]:
+    """Return the products that could be merged, by what they share and are ``alike`` in."""
     groups: dict[tuple[object, ...], list[_Dot]] = {}
     for place, op in enumerate(operations):
         attrs = op.attrs
@@ -398,7 +327,14 @@ def _sharing(operations: Sequence[Op]) -> Iterable[list[_Dot]]:
                 element = tensor_of(op.operands[1 - shared]).element
                 is_first = free_side.contracting[0] == 0
                 contracting = both[shared].contracting
-                key = (op.operands[shared], shared, contracting, is_first, element, op.attributes)
+                key = (
+                    op.operands[shared],
+                    shared,
+                    contracting,
+                    is_first,
+                    element,
+                    alike(op, attrs),
+                )
                 groups.setdefault(key, []).append(_Dot(place=place, op=op, shared=shared))
     return groups.values()
 

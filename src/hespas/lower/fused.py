@@ -25,7 +25,16 @@ from msgspec.structs import replace
 from hespas.base.frozen import frozen
 from hespas.compile.options import DEFAULT_OPTIONS, CompileOptions
 from hespas.hardware.device import Device
-from hespas.lower import collectives, convolutions, dots, expand, reductions, sorts, starts
+from hespas.lower import (
+    collectives,
+    convolutions,
+    dots,
+    expand,
+    narrow,
+    reductions,
+    sorts,
+    starts,
+)
 from hespas.lower.assign import Assignment
 from hespas.lower.build import (
     Names,
@@ -134,7 +143,7 @@ RULES: tuple[tuple[Writer, Pattern | Callable[[Block], Block]], ...] = (
     (Writer.LIBRARY, with_empty_stacks),
     (Writer.LIBRARY, RECURRENCES),
     (Writer.LIBRARY, dots.OPENED_SMALL),
-    (Writer.LIBRARY, dots.SCALED_PRODUCTS),
+    (Writer.LIBRARY, narrow.NARROW_PRODUCTS),
     (_ALL, reductions.SCANS),
     (_ALL, reductions.BEFORE_RESHAPES),
     (_ALL, collectives.JOINED_SUMS),

@@ -104,3 +104,22 @@ def test_weights_that_a_step_makes_are_multiplied_one_by_one() -> None:
     kinds = [op.kind for op in held_weights_merged(is_made=True)]
     assert kinds.count("dot_general") == 2
     assert "bitcast" not in kinds
+
+
+def test_held_weights_of_other_ranks_are_one_matrix() -> None:
+    rows, heads, numbers = "8x512xbf16", "4x64x512xbf16", "16x512xbf16"
+    made, more = "8x4x64xbf16", "8x16xbf16"
+    text = main_function(
+        f"""%q = stablehlo.dot_general %x, %w, contracting_dims = [1] x [2]
+          : (tensor<{rows}>, tensor<{heads}>) -> tensor<{made}>
+        %k = stablehlo.dot_general %x, %v, contracting_dims = [1] x [1]
+          : (tensor<{rows}>, tensor<{numbers}>) -> tensor<{more}>
+        return %q, %k : tensor<{made}>, tensor<{more}>""",
+        arguments=f"%x: tensor<{rows}>, %w: tensor<{heads}>, %v: tensor<{numbers}>",
+        results=f"tensor<{made}>, tensor<{more}>",
+    )
+    main = load_source(text.encode(), name="test.mlir").main
+    body = with_held_weights_merged(main.body)
+    (product,) = [gemm for op in body.operations for gemm in gemms(op)]
+    assert (product.m, product.n, product.k) == (8, 256 + 16, 512)
+    assert [gemm.n for op in main.body.operations for gemm in gemms(op)] == [256, 16]
