@@ -16,7 +16,7 @@ from hespas.prediction.figures.expected import engine_errors
 from hespas.prediction.figures.schema import PublishedErrors
 from hespas.serve.engine import Setup
 from hespas.serve.load import PICOSECONDS, Requests
-from hespas.serve.simulation import Served, ServingPlan, StateRow
+from hespas.serve.simulation import NO_ENTRY, Entry, Served, ServingPlan, StateRow
 from hespas.serve.step_times import StepTimes
 from hespas.serve.surface import Surface
 
@@ -316,7 +316,8 @@ def _steady_rate(requests: Requests, plan: ServingPlan) -> float:
 
     def keeps_up(rate: float) -> bool:
         load = crowd.evenly(rate)
-        return not _is_growing(figures_of(load, plan.serve(load)))
+        figures = figures_of(load, plan.serve(load))
+        return not _is_growing(figures, figures.queue_s)
 
     return _largest_within(at_once, most, keeps_up, _BISECTIONS_OF_STEADY)
 
@@ -408,19 +409,24 @@ def at_rates(
     return points
 
 
-def load_word(requests: Requests, figures: Figures, most: float | None) -> str:
-    """Say whether a load is stable, backlogged or overloaded."""
+def load_word(
+    requests: Requests, figures: Figures, most: float | None, entry: Entry = NO_ENTRY
+) -> str:
+    """Say whether a load is stable, backlogged or overloaded.
+
+    What a server takes for a request, by its ``entry``, is no waiting for others.
+    """
     rate = requests.rate
     if rate is None or most is None:
         return "stable"
-    if not _is_growing(figures):
+    own_ps = np.asarray([entry.time_ps(prompt) for prompt in requests.prompts])
+    if not _is_growing(figures, figures.queue_s - own_ps / PICOSECONDS):
         return "stable"
     return "overloaded" if rate > most else "backlogged"
 
 
-def _is_growing(figures: Figures) -> bool:
+def _is_growing(figures: Figures, queue_s: Seconds) -> bool:
     """Return whether the last quarter waits much longer than the first."""
-    queue_s = figures.queue_s
     quarter = max(1, len(queue_s) // 4)
     first, last = float(queue_s[:quarter].mean()), float(queue_s[-quarter:].mean())
     return last > _BACKLOGGED * first and last > float(figures.ttft_s.min())

@@ -338,7 +338,7 @@ def _report(
         goodput=_goodput(options.slo, figures),
         max_rate=most,
         rates=at_rates(requests, plan, options.slo, most),
-        load=load_word(requests, figures, most),
+        load=load_word(requests, figures, most, plan.entry),
         prefix_hit_rate=hits,
         kv_blocks=setup.blocks,
         block_tokens=setup.engine.block_tokens,

@@ -22,7 +22,7 @@ from hespas.serve.answer import (
 from hespas.serve.engine import Setup, vllm
 from hespas.serve.load import PICOSECONDS, Lengths, Requests, drawn_requests
 from hespas.serve.options import LoadOptions
-from hespas.serve.simulation import ServingPlan
+from hespas.serve.simulation import Entry, ServingPlan
 from hespas.serve.step_times import StepTimes
 
 TIMES = StepTimes(tokens_s=((1, 6e-3), (256, 12e-3), (8192, 200e-3)), context_s=((1, 1e-8),))
@@ -160,3 +160,14 @@ def test_no_queue_grows_at_the_largest_rate_and_one_does_beyond(blocks: int, rep
     for factor, word in ((0.98, "stable"), (1.03, "overloaded")):
         load = _load(10.0, 20_000).evenly(most * factor)
         assert load_word(load, figures_of(load, plan.serve(load)), most) == word
+
+
+def test_a_long_prompt_that_waits_for_no_other_is_no_backlog() -> None:
+    entry = Entry(request_s=2e-3, token_s=4e-6)
+    arrivals = (0, PICOSECONDS, 2 * PICOSECONDS)
+    load = Requests(arrivals_ps=arrivals, prompts=(500, 1000, 3000), outputs=(10, 10, 10))
+    plan = ServingPlan(setup=SETUP, entry=entry)
+    figures = figures_of(load, plan.serve(load))
+    assert figures.queue_s[-1] > 2 * figures.queue_s[0]
+    assert load_word(load, figures, 1.0) == "backlogged"
+    assert load_word(load, figures, 1.0, entry) == "stable"
