@@ -165,7 +165,7 @@ def test_no_queue_grows_at_the_largest_rate_and_one_does_beyond(blocks: int, rep
 def test_a_long_prompt_that_waits_for_no_other_is_no_backlog() -> None:
     entry = Entry(request_s=2e-3, token_s=4e-6)
     arrivals = (0, PICOSECONDS, 2 * PICOSECONDS)
-    load = Requests(arrivals_ps=arrivals, prompts=(500, 1000, 3000), outputs=(10, 10, 10))
+    load = Requests(arrivals_ps=arrivals, prompts=(100, 1000, 9000), outputs=(10, 10, 10))
     plan = ServingPlan(setup=SETUP, entry=entry)
     figures = figures_of(load, plan.serve(load))
     assert figures.queue_s[-1] > 2 * figures.queue_s[0]
