@@ -126,8 +126,9 @@ def run_flow(classes: Classes, remote: RemoteMemory | None) -> tuple[ClassTimeli
 
 
 def _streams(device: Device, classes: Classes) -> dict[int, str]:
+    names = {key: _stream_name(key, classes) for key in device.streams}
     return {
-        run.task.id: _stream_name(run.stream.key, classes)
+        run.task.id: names[run.stream.key]
         for run in device.runs.values()
         if run.stream is not None and not isinstance(run.task, ComputeTask)
     }
@@ -135,7 +136,7 @@ def _streams(device: Device, classes: Classes) -> dict[int, str]:
 
 def _stream_name(key: StreamKey, classes: Classes) -> str:
     purpose, group = key
-    if group == NO_GROUP:
+    if group < 0:
         return purpose
     members = classes.groups[group].devices
     if purpose == "sends":
