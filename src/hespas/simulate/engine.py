@@ -225,6 +225,11 @@ class Device:
         """Whether all tasks have ended."""
         return all(run.end_ps != NEVER for run in self.runs.values())
 
+    @property
+    def finish_ps(self) -> int:
+        """When the last task ended."""
+        return max((run.end_ps for run in self.runs.values()), default=0)
+
     def timeline(self, graph: TaskGraph) -> ClassTimeline:
         """Return the timeline of the devices after their end."""
         runs = self.runs.values()

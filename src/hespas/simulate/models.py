@@ -369,17 +369,17 @@ def _of_devices(timeline: Timeline, job: Job, devices: tuple[int, ...]) -> Timel
     )
 
 
-def simulated_again(
+def step_times_s(
     work: Job | TaskGraph, system: System, choice: ModelChoice
-) -> Callable[[Job | TaskGraph], Timeline]:
-    """Return a function that simulates ``work`` with other durations."""
+) -> Callable[[Job | TaskGraph], float]:
+    """Return a function that gives the step time of ``work`` with any durations."""
     is_shared = system.jobs.count > 1
     if choice.model is not Model.HESPAS or choice.cluster is not None or is_shared:
-        return lambda job: simulate_job(job, system, choice)
+        return lambda job: simulate_job(job, system, choice).step_time_s
     # Imported here, as in `_simulate`.
     from hespas.simulate.flow.simulate import planned_flow  # noqa: PLC0415
 
-    return planned_flow(work, system, algorithm=choice.algorithm or SPECIFIED)
+    return planned_flow(work, system, algorithm=choice.algorithm or SPECIFIED).step_time_s
 
 
 def _simulate(job: Job, system: System, choice: ModelChoice, devices: Cluster | None) -> Timeline:

@@ -35,9 +35,8 @@ from hespas.price.cache import MemoryStore
 from hespas.price.estimate import Estimate, sum_estimates
 from hespas.price.graph import Clocked, draw_of, estimate_graph
 from hespas.price.roofline import Rates, Scalable
-from hespas.simulate.models import simulate_job, simulated_again
+from hespas.simulate.models import step_times_s
 from hespas.simulate.options import Model
-from hespas.simulate.timeline import Timeline
 from hespas.tasks.build import estimated_tasks
 from hespas.tasks.graph import ComputeTask, MemoryTask, Task, TaskGraph, is_host_launch
 
@@ -121,13 +120,13 @@ def ordered(changes: list[Change]) -> tuple[Change, ...]:
 class _Step:
     """The step that is changed, one thing at a time.
 
-    ``rows`` are None unless it is scheduled and its devices as specified, ``again`` without a
-    system.
+    ``rows`` are None unless it is scheduled and its devices as specified, ``retimed_s`` without
+    a system.
     """
 
     prediction: Prediction
     rows: Rows | None
-    again: Callable[[TaskGraph], Timeline] | None
+    retimed_s: Callable[[TaskGraph], float] | None
 
     def rates(self, changes: dict[str, Rates]) -> Iterator[Change]:
         """Yield the step at other rates of the device."""
@@ -340,15 +339,16 @@ class _Step:
         return self._row(name, self._of_tasks_s(tasks))
 
     def _of_tasks_s(self, tasks: TaskGraph) -> float:
-        again = computation_alone if self.again is None else self.again
-        return again(tasks).step_time_s
+        if self.retimed_s is None:
+            return computation_alone(tasks).step_time_s
+        return self.retimed_s(tasks)
 
     def _on_links(self, name: str, system: System) -> Change:
         tasks = self.prediction.tasks if self.rows is None else self.rows.chains.graph
         return self._row(name, self._simulated_s(tasks, system, self.prediction.options.network))
 
     def _simulated_s(self, tasks: TaskGraph, system: System, network: NetworkOptions) -> float:
-        return simulate_job(tasks, system, model_of(network, system)).step_time_s
+        return step_times_s(tasks, system, model_of(network, system))(tasks)
 
     def _row(self, name: str, step_time_s: float) -> Change:
         before_s = self.prediction.step_time_s
@@ -368,10 +368,10 @@ def _step(prediction: Prediction) -> _Step:
         and prediction.options.network.imperfect is None
     )
     rows = rows_of(prediction) if is_row else None
-    return _Step(prediction=prediction, rows=rows, again=_again(prediction, rows))
+    return _Step(prediction=prediction, rows=rows, retimed_s=_retimed_s(prediction, rows))
 
 
-def _again(prediction: Prediction, rows: Rows | None) -> Callable[[TaskGraph], Timeline] | None:
+def _retimed_s(prediction: Prediction, rows: Rows | None) -> Callable[[TaskGraph], float] | None:
     system = prediction.system
     if system is None:
         return None
@@ -379,13 +379,13 @@ def _again(prediction: Prediction, rows: Rows | None) -> Callable[[TaskGraph], T
     choice = model_of(prediction.options.network, system)
 
     @cache
-    def simulation() -> Callable[[TaskGraph], Timeline]:
-        return simulated_again(first, system, choice)
+    def times_s() -> Callable[[TaskGraph], float]:
+        return step_times_s(first, system, choice)
 
-    def again(tasks: TaskGraph) -> Timeline:
-        return simulation()(tasks)
+    def step_time_s(tasks: TaskGraph) -> float:
+        return times_s()(tasks)
 
-    return again
+    return step_time_s
 
 
 def _retimed(graph: TaskGraph, change: Callable[[Task], Task]) -> TaskGraph:

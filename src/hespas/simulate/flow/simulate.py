@@ -6,7 +6,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from math import ceil
 
-from hespas.base.units import PS_PER_NS, to_gb_per_s, to_ns
+from hespas.base.frozen import frozen
+from hespas.base.units import PS_PER_NS, PS_PER_S, to_gb_per_s, to_ns
 from hespas.collectives.schedule import WITH_ROOT
 from hespas.errors import SimulationError, option
 from hespas.hardware.cluster import Cluster
@@ -85,44 +86,57 @@ def _recorded_stream_of(task: Task, group: int) -> StreamKey | None:
     return ("compute", FIRST_READY) if key == ("compute", NO_GROUP) else key
 
 
-def run_flow(classes: Classes, remote: RemoteMemory | None) -> tuple[ClassTimeline, ...]:
-    """Return the timelines of device classes, run to their ends.
+@dataclass(slots=True, eq=False)
+class _Run:
+    """A job's classes, run to their ends.
 
     ``remote`` is the memory outside the devices, of which each has its own. Raises
     `SimulationError` if members of a group start different collectives, and for a deadlock.
     """
-    everyone = EVERYONE if classes.world is None else classes.world
-    devices = [
-        Device(
-            number,
-            item.devices,
-            work_of(item, everyone, keeps_order=False),
-            _recorded_stream_of if any(map(is_host_launch, item.graph.tasks)) else stream_of,
+
+    classes: Classes
+    devices: list[Device]
+    compute: Multiprocessors
+
+    @classmethod
+    def of(cls, classes: Classes, remote: RemoteMemory | None) -> _Run:
+        everyone = EVERYONE if classes.world is None else classes.world
+        devices = [
+            Device(
+                number,
+                item.devices,
+                work_of(item, everyone, keeps_order=False),
+                _recorded_stream_of if any(map(is_host_launch, item.graph.tasks)) else stream_of,
+            )
+            for number, item in enumerate(classes.devices)
+        ]
+        kernel = Kernel()
+        compute = Multiprocessors(kernel)
+        network = _FlowNetwork(kernel, classes, remote, compute)
+        engine = Engine(
+            kernel, devices, network, settle=network.transfers.settle, compute=compute.start
         )
-        for number, item in enumerate(classes.devices)
-    ]
-    kernel = Kernel()
-    compute = Multiprocessors(kernel)
-    network = _FlowNetwork(kernel, classes, remote, compute)
-    engine = Engine(
-        kernel, devices, network, settle=network.transfers.settle, compute=compute.start
-    )
-    engine.run()
-    engine.check_complete()
-    timelines: list[ClassTimeline] = []
-    for device, item in zip(devices, classes.devices, strict=True):
-        timeline = device.timeline(item.graph)
-        slowed_ps = compute.slowed_ps.get(device.number, 0)
-        timelines.append(
-            replace(
+        engine.run()
+        engine.check_complete()
+        return cls(classes, devices, compute)
+
+    @property
+    def finish_ps(self) -> int:
+        """When the last task ends."""
+        return max((device.finish_ps for device in self.devices), default=0)
+
+    def timelines(self) -> Iterator[ClassTimeline]:
+        """Yield the timelines of device classes."""
+        for device, item in zip(self.devices, self.classes.devices, strict=True):
+            timeline = device.timeline(item.graph)
+            slowed_ps = self.compute.slowed_ps.get(device.number, 0)
+            yield replace(
                 timeline,
                 compute_ps=timeline.compute_ps - slowed_ps,
                 slowed_ps=slowed_ps,
-                streams=_streams(device, classes),
+                streams=_streams(device, self.classes),
                 waits_ps=device.waits_ps,
             )
-        )
-    return tuple(timelines)
 
 
 def _streams(device: Device, classes: Classes) -> dict[int, str]:
@@ -286,10 +300,36 @@ def simulate_flow(
     the network differ in size, and `SimulationError`, which says why, for whatever is outside this
     model and for deadlocks.
     """
-    simulator = planned_flow(
-        work, system, algorithm=algorithm, cluster=cluster, is_folded=is_folded
-    )
-    return simulator(work)
+    planned = planned_flow(work, system, algorithm=algorithm, cluster=cluster, is_folded=is_folded)
+    return planned.timeline(work)
+
+
+@frozen
+class PlannedFlow:
+    """The classes and algorithms of a job, which may have other durations."""
+
+    classes: Classes
+    system: System | None
+    assumptions: tuple[str, ...]
+
+    def timeline(self, work: Job | TaskGraph) -> Timeline:
+        """Return the timeline of the job."""
+        classes = tuple(self._run(work).timelines())
+        return Timeline(classes=classes, model="hespas", assumptions=self.assumptions)
+
+    def step_time_s(self, work: Job | TaskGraph) -> float:
+        """Return the step time of the job's timeline alone."""
+        return self._run(work).finish_ps / PS_PER_S
+
+    def _run(self, work: Job | TaskGraph) -> _Run:
+        job = with_durations(as_job(work), self.system)
+        _check_job(job)
+        devices = [
+            replace(item, graph=job.graphs[job.graph_of_device[item.devices[0]]])
+            for item in self.classes.devices
+        ]
+        remote = None if self.system is None else self.system.remote_memory
+        return _Run.of(replace(self.classes, devices=tuple(devices)), remote)
 
 
 def planned_flow(
@@ -299,10 +339,10 @@ def planned_flow(
     algorithm: str = SPECIFIED,
     cluster: Cluster | None = None,
     is_folded: bool = True,
-) -> Callable[[Job | TaskGraph], Timeline]:
-    """Return a simulator of ``work`` with any durations.
+) -> PlannedFlow:
+    """Return the classes and algorithms of ``work`` with any durations.
 
-    The symmetry classes and the collectives' algorithms are computed once.
+    Arguments and errors are those of `simulate_flow`.
     """
     described = system if isinstance(system, System) else None
     interconnect = interconnect_of(system) if isinstance(system, System) else system
@@ -322,20 +362,8 @@ def planned_flow(
     classes = find_classes(
         job, roles, topology, planner, is_irregular=is_irregular, is_folded=is_folded
     )
-    remote = None if described is None else described.remote_memory
     assumptions = tuple(_assumptions(planner, interconnect))
-
-    def simulated(work: Job | TaskGraph) -> Timeline:
-        job = with_durations(as_job(work), described)
-        _check_job(job)
-        devices = [
-            replace(item, graph=job.graphs[job.graph_of_device[item.devices[0]]])
-            for item in classes.devices
-        ]
-        timelines = run_flow(replace(classes, devices=tuple(devices)), remote)
-        return Timeline(classes=timelines, model="hespas", assumptions=assumptions)
-
-    return simulated
+    return PlannedFlow(classes=classes, system=described, assumptions=assumptions)
 
 
 def check_network(system: System, cluster: Cluster | None) -> None:
