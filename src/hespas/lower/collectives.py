@@ -104,14 +104,15 @@ def _folded_groups(inner: ReplicaGroups, outer: ReplicaGroups) -> ListedGroups |
     >>> _folded_groups(pairs, across).groups, _folded_groups(pairs, pairs)
     (((0, 1, 2, 3),), None)
     """
-    group_of = {member: group for group in inner.listed() for member in group}
+    groups = (*inner.listed(), ())
+    number_of = {member: number for number, group in enumerate(groups) for member in group}
     found: set[tuple[int, ...]] = set()
     for group in outer.listed():
-        parts = {group_of.get(member, ()) for member in group}
+        parts = {number_of.get(member, -1) for member in group}
         if len(parts) != len(group):
             return None
-        found.add(tuple(sorted(member for part in parts for member in part)))
-    if sum(map(len, found)) != len(group_of):
+        found.add(tuple(sorted([member for part in parts for member in groups[part]])))
+    if sum(map(len, found)) != len(number_of):
         return None
     return ListedGroups(groups=tuple(sorted(found)))
 
