@@ -36,8 +36,11 @@ _UNIFORM = {
     _aten.new_ones.default: 1,
     _aten.new_zeros.default: 0,
     _aten.new_full.default: None,
+    _aten.scalar_tensor.default: None,
 }
 """What all elements are, of results that no data decides; None where the operation is told."""
+_TOLD = ("fill_value", "s")
+"""The arguments that tell it."""
 _RANGES = frozenset({_aten.arange.default, _aten.arange.start, _aten.arange.start_step})
 ROUTED_EVENLY = (
     "experts: each gets as many tokens as any other, on all ranks, as data decides which ones topk"
@@ -123,7 +126,7 @@ class DeviceValues:
             return
         if func in _UNIFORM:
             given = named_arguments(func, args, kwargs)
-            value = given.get("fill_value", _UNIFORM[func])
+            value = next((given[name] for name in _TOLD if name in given), _UNIFORM[func])
             with unset_fake_temporarily():
                 filled = torch.full((), value, dtype=result.dtype)
             self._uniform[result.untyped_storage()] = filled

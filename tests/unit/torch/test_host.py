@@ -243,6 +243,7 @@ def train():
     assert state.cpu().view(torch.int32).item() == 257
     positions = torch.arange(512, device="cuda")
     assert positions.new_full((4,), 3)[positions[2]].item() == 3
+    assert torch.where(positions > 5, 1, 0).sum().item() == 506
     return lambda: positions.add_(2)
 """
     assert operations(record(script, eager=True), "aten::add_")
