@@ -35,6 +35,7 @@ from hespas.program.recorded import (
 )
 from hespas.torch.compiling import forbid_compilation, install_compilation, uncompiled
 from hespas.torch.device import fake_mode, install_fake_gpus
+from hespas.torch.flash_attention import install_flash_attention
 from hespas.torch.groups import Groups, follow_values
 from hespas.torch.host import ROUTED_EVENLY, DeviceValues, copy_data
 from hespas.torch.inputs import Inputs
@@ -77,6 +78,7 @@ def record_step(request: StepRequest) -> tuple[bytes, Inputs]:
     masks = BlockMasks(values)
     kernels, launched = TritonKernels(tape, masks, values.host), LaunchedKernels(tape, values)
     properties = install_fake_gpus(request.gpu, streams, count=request.local_world_size)
+    install_flash_attention(values, places)
     groups.install(rank=request.rank, world_size=request.world_size)
     stages = Stages(groups, places, Path(request.stages))
     stages.install()

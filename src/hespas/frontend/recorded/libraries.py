@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from math import prod
+from math import ceil, prod
 
 import msgspec
 
@@ -167,6 +167,17 @@ def _length_before_heads(tensor: RecordedTensor) -> RecordedTensor:
     )
 
 
+def _of_sequences(tensor: RecordedTensor, length: int) -> RecordedTensor:
+    """Describe rows as sequences of one length, which they fill."""
+    _, rows, *inner = tensor.shape
+    _, stride, *inner_strides = tensor.strides
+    return msgspec.structs.replace(
+        tensor,
+        shape=(ceil(rows / length), length, *inner),
+        strides=(length * stride, stride, *inner_strides),
+    )
+
+
 def _is_causal(operation: Operation) -> bool:
     mask = operation.arguments.get("custom_mask_type")
     return bool(operation.arguments.get("is_causal")) or mask in (1, 2)
@@ -188,12 +199,16 @@ def _flash(version: str, *, by_heads: bool) -> Callable[[Operation, Settings], I
                 hint="give sequences of equal length, as tensors of four dimensions",
             )
         query, key, value = map(_length_before_heads, arrays[:3]) if by_heads else arrays[:3]
+        longest = operation.arguments.get("longest")
+        if isinstance(longest, int) and longest:
+            query, key, value = (_of_sequences(each, longest) for each in (query, key, value))
         if is_backward:
             operands = (query, key, value, *operation.inputs[4:6], operation.inputs[0])
             results = operation.outputs[:3]
         else:
             operands, results = (query, key, value), operation.outputs[:2]
-        config: dict[str, object] = {"is_causal": _is_causal(operation), "kernel": version}
+        kernel = operation.arguments.get("kernel", version)
+        config: dict[str, object] = {"is_causal": _is_causal(operation), "kernel": kernel}
         window = operation.arguments.get("window_size_left")
         if isinstance(window, int) and window > 0:
             config["window"] = window + 1
@@ -391,6 +406,8 @@ _RULES: Mapping[str, Callable[[Operation, Settings], Iterator[Launch]]] = {
     "aten::_scaled_grouped_mm": _grouped_product,
     "aten::_scaled_dot_product_flash_attention": _flash(_FLASH_2, by_heads=True),
     "aten::_scaled_dot_product_flash_attention_backward": _flash(_FLASH_2, by_heads=True),
+    "hespas::flash_attention": _flash(_FLASH_2, by_heads=False),
+    "hespas::flash_attention_backward": _flash(_FLASH_2, by_heads=False),
     "aten::_flash_attention_forward": _flash(_FLASH_2, by_heads=False),
     "aten::_flash_attention_backward": _flash(_FLASH_2, by_heads=False),
     "aten::_scaled_dot_product_efficient_attention": _flash(_EFFICIENT, by_heads=True),

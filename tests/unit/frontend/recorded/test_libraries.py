@@ -141,6 +141,22 @@ def test_packed_sequences_are_refused_by_name() -> None:
     assert error.value.location == "a.py:3"
 
 
+def test_packed_sequences_have_the_length_of_the_longest() -> None:
+    packed = tensor(0, 1, 7096, 16, 64)
+    statistics = tensor(1, 1, 16, 7096, dtype="float32")
+    settings = {"longest": 4096, "attended": 0.75, "kernel": "flash_attention_3", **CAUSAL}
+    for name, given in (("", ()), ("_backward", (packed, statistics))):
+        inputs = (*given[:1], packed, packed, packed, *given)
+        (op,) = operations(
+            f"hespas::flash_attention{name}.default", inputs, packed, statistics, arguments=settings
+        )
+        (attention,) = attentions(op)
+        assert (attention.batch, attention.query_length, attention.key_length) == (2, 4096, 4096)
+        assert (attention.kernel, attention.is_causal) == ("flash_attention_3", True)
+        assert attention.attended == 0.75
+        assert attention.is_backward == bool(name)
+
+
 def test_convolutions_of_all_directions_do_the_same_products() -> None:
     image, kernel = tensor(0, 8, 64, 56, 56), tensor(1, 128, 64, 3, 3)
     result = tensor(2, 8, 128, 28, 28)
