@@ -19,20 +19,21 @@ from typing import TypeAlias
 from hespas.base.units import PS_PER_NS
 from hespas.errors import SimulationError
 from hespas.simulate.astra.durations import ClosedForms
-from hespas.simulate.astra.folding import Channel, GroupClass
+from hespas.simulate.astra.folding import GroupClass
 from hespas.simulate.astra.relays import GroupShape, Span
-from hespas.simulate.engine import (
+from hespas.simulate.communicators import Channel
+from hespas.simulate.devices import (
     EVERYONE,
     NEVER,
     NO_GROUP,
     Device,
     End,
-    Engine,
     Match,
     Stream,
     StreamKey,
     TaskRun,
 )
+from hespas.simulate.engine import Engine
 from hespas.simulate.kernel import TAG_LIMIT, Kernel, Mailbox, Mailboxes
 from hespas.simulate.timeline import FROM_HOST, TO_HOST
 from hespas.tasks.graph import (

@@ -16,7 +16,6 @@ import numpy as np
 from hespas.base.units import PS_PER_NS
 from hespas.program.collectives import CollectiveKind
 from hespas.simulate.astra.durations import ClosedForms
-from hespas.simulate.astra.folding import Members
 from hespas.simulate.astra.plan import AlgorithmName
 from hespas.simulate.astra.relays import (
     GroupShape,
@@ -25,6 +24,7 @@ from hespas.simulate.astra.relays import (
     message_bytes,
     relay_rounds,
 )
+from hespas.simulate.communicators import Members
 from hespas.simulate.timeline import ClassTimeline, class_timeline
 from hespas.tasks.graph import (
     ALWAYS,

@@ -19,7 +19,6 @@ from hespas.base.units import PS_PER_NS
 from hespas.errors import SimulationError
 from hespas.hardware.system import System
 from hespas.program.collectives import CollectiveKind
-from hespas.simulate.astra.folding import Channel, Group, Members, check_group
 from hespas.simulate.astra.plan import (
     SUBGROUP_ENDPOINT_NS,
     AlgorithmName,
@@ -39,6 +38,7 @@ from hespas.simulate.astra.plan import (
     task_text,
 )
 from hespas.simulate.astra.relays import GroupShape, LogicalRing, Span, span
+from hespas.simulate.communicators import Channel, Group, Members, check_group
 from hespas.simulate.kernel import Kernel
 from hespas.tasks.graph import CollectiveTask, SendTask, Task
 

@@ -24,7 +24,7 @@ from hespas.errors import AlgorithmError, ConfigError, SimulationError
 from hespas.hardware.system import System
 from hespas.program.collectives import CollectiveKind
 from hespas.simulate.astra.algorithms import DeviceContext, Streams
-from hespas.simulate.astra.folding import Channel, Folded
+from hespas.simulate.astra.folding import Folded
 from hespas.simulate.astra.messages import (
     Memory,
     RendezvousTransport,
@@ -42,7 +42,9 @@ from hespas.simulate.astra.plan import (
     reduce_ns,
     task_text,
 )
-from hespas.simulate.engine import EVERYONE, NEVER, Device, End, Engine, Match, TaskRun
+from hespas.simulate.communicators import Channel
+from hespas.simulate.devices import EVERYONE, NEVER, Device, End, Match, TaskRun
+from hespas.simulate.engine import Engine
 from hespas.simulate.kernel import TAG_LIMIT, Kernel, check_memory
 from hespas.simulate.options import AstraSettings, ContentionModel
 from hespas.tasks.chakra.nodes import ParsedNode

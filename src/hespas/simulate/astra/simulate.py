@@ -18,9 +18,10 @@ from hespas.errors import SimulationError
 from hespas.hardware.system import System
 from hespas.simulate.astra.classes import run_classes, stream_of
 from hespas.simulate.astra.durations import ClosedForms
-from hespas.simulate.astra.folding import Folded, check_group, fold
+from hespas.simulate.astra.folding import Folded, fold
 from hespas.simulate.astra.plan import endpoint_ns, has_custom_collectives
-from hespas.simulate.engine import EVERYONE, Device, work_of
+from hespas.simulate.communicators import check_group
+from hespas.simulate.devices import EVERYONE, Device, work_of
 from hespas.simulate.models import REPLAY, check_size, is_replay, with_durations
 from hespas.simulate.options import USUAL, AstraSettings, ContentionModel
 from hespas.simulate.timeline import ClassTimeline, Timeline, host_streams

@@ -12,7 +12,7 @@ from hespas.simulate.astra.durations import ClosedForms
 from hespas.simulate.astra.folding import GroupClass
 from hespas.simulate.astra.plan import has_custom_collectives
 from hespas.simulate.astra.simulate import checked_system
-from hespas.simulate.engine import EVERYONE, Device, Work
+from hespas.simulate.devices import EVERYONE, Device, Work
 from hespas.simulate.models import check_size, is_replay
 from hespas.simulate.options import USUAL, ContentionModel
 from hespas.simulate.timeline import Timeline

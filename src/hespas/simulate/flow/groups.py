@@ -18,7 +18,7 @@ import numpy as np
 from hespas.base.frozen import frozen
 from hespas.collectives.patterns import Along, Form, Pattern, ends, loop_through
 from hespas.hardware.interconnect import Dimension, Shape
-from hespas.simulate.astra.folding import (
+from hespas.simulate.communicators import (
     Group,
     Members,
     check_group,

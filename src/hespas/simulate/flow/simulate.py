@@ -14,18 +14,18 @@ from hespas.hardware.cluster import Cluster
 from hespas.hardware.interconnect import Interconnect, without_collisions
 from hespas.hardware.machine_links import Graph
 from hespas.hardware.system import RemoteMemory, RemoteMemoryKind, System, interconnect_of
-from hespas.simulate.engine import (
+from hespas.simulate.devices import (
     EVERYONE,
     FIRST_READY,
     NO_GROUP,
     Device,
     End,
-    Engine,
     Match,
     StreamKey,
     TaskRun,
     work_of,
 )
+from hespas.simulate.engine import Engine
 from hespas.simulate.flow.algorithms import Pricer, collective_of
 from hespas.simulate.flow.groups import Signature, signature_of
 from hespas.simulate.flow.planning import Planner

@@ -18,7 +18,7 @@ from hespas.base.frozen import frozen
 from hespas.collectives.patterns import Pattern
 from hespas.hardware.interconnect import Dimension
 from hespas.hardware.links import LinkParameters
-from hespas.simulate.astra.folding import DeviceClass
+from hespas.simulate.devices import DeviceClass
 from hespas.simulate.flow.graph_links import Integers
 from hespas.simulate.flow.groups import (
     GroupLayout,
