@@ -6,17 +6,15 @@ Where a link has measurements of collectives, they give the time.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 
 from hespas.base.frozen import frozen
 from hespas.base.suggest import suggestion
-from hespas.base.units import PS_PER_S
-from hespas.collectives.patterns import Along, Form, Pattern, shift
+from hespas.collectives.patterns import Along, Form, Pattern
 from hespas.collectives.schedule import HIERARCHICAL, phases
 from hespas.errors import AlgorithmError, ConfigError, SimulationError
 from hespas.hardware.interconnect import Dimension, Interconnect, Shape
-from hespas.hardware.links import Link
 from hespas.program.collectives import CollectiveKind
 from hespas.simulate import options
 from hespas.simulate.astra.plan import parse_implementation
@@ -31,20 +29,14 @@ from hespas.simulate.flow.algorithms import (
     steps_of,
 )
 from hespas.simulate.flow.groups import GroupLayout
-from hespas.simulate.flow.measured import bus_factor, measured
-from hespas.simulate.flow.transfers import rate_units
+from hespas.simulate.flow.libraries import MESSAGE, planned_across_nodes, planned_as_measured
+from hespas.simulate.flow.plans import Plan, Stage, fastest, joined
 
-MESSAGE = Pattern(Form.PATH)
 _BY_KERNEL = {"all_reduce_one_shot": "all_reduce", "all_reduce_two_shot": "all_reduce"}
 """The collective that each kind of a compiler's own kernels runs."""
 _KERNELS_OF_OTHERS = (
     "all-reduces by the compiler's own kernels take what such kernels of vLLM, SGLang and "
     "TensorRT-LLM were measured to take, and a launch"
-)
-_BY_NCCL = (
-    "collectives across nodes take what NCCL 2.27 estimates for them (src/graph/tuning.cc), at the "
-    "measured bandwidth in nodes and that of ports between them; their part in nodes takes no "
-    "bandwidth from other transfers there"
 )
 _CONTENTION = (
     "contention: computation beside NCCL's collectives has the multiprocessors that their channels "
@@ -100,50 +92,6 @@ def _specified(text: str, location: str) -> SpecifiedAlgorithm:
         window=implementation.window,
         is_flat=implementation.is_one_ring,
     )
-
-
-@frozen
-class Stage:
-    """``count`` times: ``delay_ps`` without using links, then ``work_ps`` at ``rate``.
-
-    ``rate`` is that of a message of the pattern on an idle network; None stands for no messages.
-    """
-
-    count: int
-    delay_ps: int
-    work_ps: int
-    rate: int
-    pattern: Pattern | None
-
-
-@frozen
-class Plan:
-    """The successive stages of a collective or a message.
-
-    While it runs, it occupies ``multiprocessor_share`` of a device's multiprocessors. ``notes`` say
-    what is approximated.
-    """
-
-    algorithm: str
-    stages: tuple[Stage, ...]
-    multiprocessor_share: float = 0.0
-    waits_for_receiver: bool = False
-    notes: tuple[str, ...] = ()
-
-    @property
-    def total_ps(self) -> int:
-        """The time on an idle network."""
-        return sum(stage.count * (stage.delay_ps + stage.work_ps) for stage in self.stages)
-
-    @property
-    def patterns(self) -> tuple[Pattern, ...]:
-        """The patterns of its messages, each once."""
-        patterns = [stage.pattern for stage in self.stages if stage.pattern is not None]
-        return tuple(dict.fromkeys(patterns))
-
-
-def _fastest(plans: Iterable[Plan]) -> Plan:
-    return min(plans, key=lambda plan: plan.total_ps)
 
 
 class Planner:
@@ -207,7 +155,7 @@ class Planner:
         if base not in self._specified and len(lines) == 1:
             link = self.dimensions[lines[0]].measured
             if link is not None and group.size in link.collectives.get(kind, {}):
-                plan = self._measured(group, lines[0], kind, size_bytes)
+                plan = planned_as_measured(self._pricer, group, lines[0], kind, size_bytes)
                 if plan is not None:
                     return replace(plan, notes=(*plan.notes, _KERNELS_OF_OTHERS))
         return self._new_plan(group, base, size_bytes)
@@ -215,8 +163,7 @@ class Planner:
     def _message(self, group: GroupLayout, size_bytes: int) -> Plan:
         pricer = self._pricer
         waits = pricer.waits_for_receiver(group, MESSAGE, size_bytes)
-        lines = list(group.lines)
-        plan = self._measured(group, lines[0], "send_recv", size_bytes) if len(lines) == 1 else None
+        plan = self._measured(group, "send_recv", size_bytes)
         if plan is not None:
             return replace(plan, waits_for_receiver=waits)
         price = pricer.message(group, MESSAGE, size_bytes)
@@ -259,22 +206,28 @@ class Planner:
         if not plans:
             message = f"no algorithm runs {kind} among these {group.size} devices"
             raise SimulationError(message)
-        return _fastest(plans)
+        return fastest(plans)
 
     def _candidates(self, group: GroupLayout, kind: str, size_bytes: int) -> Iterator[Plan]:
-        lines = list(group.lines)
-        plan = self._measured(group, lines[0], kind, size_bytes) if len(lines) == 1 else None
+        plan = self._measured(group, kind, size_bytes)
         if plan is not None:
             yield plan
             return
         if nccl.runs(group, self.dimensions, kind):
-            yield self._across_nodes(group, kind, size_bytes)
+            yield planned_across_nodes(self._pricer, group, kind, size_bytes)
             return
-        if len(lines) > 1 and collective_of(kind) in HIERARCHICAL:
+        if len(group.lines) > 1 and collective_of(kind) in HIERARCHICAL:
             yield self._hierarchical(group, kind, size_bytes, ())
-            if any(self.dimensions[line].measured for line in lines):
+            if any(self.dimensions[line].measured for line in group.lines):
                 return
         yield from self._by_each_algorithm(group, None, kind, size_bytes)
+
+    def _measured(self, group: GroupLayout, kind: str, size_bytes: int) -> Plan | None:
+        """Return the measured plan of a group along one dimension, if any."""
+        lines = list(group.lines)
+        if len(lines) != 1:
+            return None
+        return planned_as_measured(self._pricer, group, lines[0], kind, size_bytes)
 
     def _by_each_algorithm(
         self, group: GroupLayout, line: int | None, kind: str, size_bytes: int
@@ -324,12 +277,12 @@ class Planner:
             else:
                 part = self._along(group, line, kind, phase_bytes)
             parts.append(part)
-        return _joined(options.HIERARCHICAL, parts)
+        return joined(options.HIERARCHICAL, parts)
 
     def _along(self, group: GroupLayout, line: int, kind: str, size_bytes: int) -> Plan:
         """Return the measured plan along a dimension, else the fastest."""
-        plan = self._measured(group, line, kind, size_bytes)
-        return plan or _fastest(self._by_each_algorithm(group, line, kind, size_bytes))
+        plan = planned_as_measured(self._pricer, group, line, kind, size_bytes)
+        return plan or fastest(self._by_each_algorithm(group, line, kind, size_bytes))
 
     def _on_axes(self, group: GroupLayout, kind: str, size_bytes: int, algorithm: str) -> Plan:
         """Return rings on a torus' axes, the fastest algorithm elsewhere."""
@@ -350,7 +303,7 @@ class Planner:
                 parts.append(self._flat(group, Along.LOOP, phase, phase_bytes, ON_AXES))
         if len(parts) == 1:
             return replace(parts[0], algorithm=algorithm)
-        return _joined(algorithm, parts)
+        return joined(algorithm, parts)
 
     def _multi_axis(self, group: GroupLayout, collective: CollectiveKind, size_bytes: int) -> Plan:
         """Return rings of data parts, each beginning with another axis.
@@ -416,130 +369,9 @@ class Planner:
             pattern=pattern,
         )
 
-    def _across_nodes(self, group: GroupLayout, kind: str, size_bytes: int) -> Plan:
-        """Return the fastest of NCCL's candidates across nodes."""
-        buffer_bytes = size_bytes * group.size if kind == "all_gather" else size_bytes
-        hop_s, _ = self._pricer.hop(group, nccl.RAILS)
-        nodes = self._nodes(group, kind, hop_s)
-        plans = [
-            self._by_nccl(group, candidate, nodes)
-            for candidate in nccl.candidates(kind, nodes, buffer_bytes)
-        ]
-        return replace(_fastest(plans), notes=(_BY_NCCL,))
-
-    def _nodes(self, group: GroupLayout, kind: str, hop_s: float) -> nccl.Nodes:
-        """Return a group's nodes with their measured rates."""
-        count = group.members_along(Along.RAILS)
-        members = group.size // count
-        nodes = nccl.Nodes(count=count, members=members, hop_us=hop_s * 1e6)
-        kinds = [item for item in (kind, "all_gather", "reduce_scatter") if item != "all_reduce"]
-        bandwidths = [self._bus_bytes_per_s(group, item) for item in kinds]
-        all_reduce = self._bus_bytes_per_s(group, "all_reduce")
-        ring = next(filter(None, [*bandwidths, all_reduce]), None)
-        if members == 1 or ring is None:
-            return nodes
-        switch = None
-        if all_reduce is not None and all_reduce > nccl.SWITCH_GAIN * ring:
-            switch = all_reduce / bus_factor("all_reduce", members)
-        return replace(nodes, ring_bytes_per_s=ring, switch_bytes_per_s=switch)
-
-    def _bus_bytes_per_s(self, group: GroupLayout, kind: str) -> float | None:
-        """Return a large collective's measured bus bandwidth in a node."""
-        if 0 not in group.lines:
-            return None
-        members, large_bytes = group.members_along(0), nccl.LARGE_BYTES
-        own_bytes = large_bytes // members if kind == "all_gather" else large_bytes
-        plan = self._measured(group, 0, kind, own_bytes)
-        if plan is None:
-            return None
-        (stage,) = plan.stages
-        return large_bytes * bus_factor(kind, members) / (stage.work_ps / PS_PER_S)
-
-    def _by_nccl(self, group: GroupLayout, candidate: nccl.Candidate, nodes: nccl.Nodes) -> Plan:
-        _, bytes_per_s = self._pricer.hop(group, candidate.pattern)
-        transfer_s = max(
-            candidate.message_bytes / (bytes_per_s * candidate.share), candidate.in_node_s
-        )
-        rate = rate_units(bytes_per_s / 1e9)
-        if transfer_s > 0:
-            rate = max(1, min(rate, rate_units(candidate.message_bytes / transfer_s / 1e9)))
-        stage = Stage(
-            count=1,
-            delay_ps=round(candidate.latency_us * 1e-6 * PS_PER_S),
-            work_ps=round(transfer_s * PS_PER_S),
-            rate=rate,
-            pattern=candidate.pattern,
-        )
-        channels = nccl.channels_across(candidate, nodes)
-        share = _multiprocessor_share(self.dimensions[0].measured, channels)
-        return Plan(algorithm=candidate.name, stages=(stage,), multiprocessor_share=share)
-
     def _pipeline_bytes(self, group: GroupLayout, line: int | Along | None) -> int | None:
         """Return the smallest pipeline piece, if all dimensions have one."""
         lines = (line,) if isinstance(line, int) else group.lines
         pieces = [self.dimensions[index].parameters.pipeline_bytes for index in lines]
         sizes = [piece for piece in pieces if piece is not None]
         return min(sizes) if sizes and len(sizes) == len(pieces) else None
-
-    def _measured(self, group: GroupLayout, line: int, kind: str, size_bytes: int) -> Plan | None:
-        """Return the measured plan of a collective, if any."""
-        link = self.dimensions[line].measured
-        if link is None:
-            return None
-        collective = measured(link, kind, group.members_along(line), size_bytes)
-        if collective is None:
-            return None
-        pattern = MESSAGE
-        if kind != "send_recv":
-            pattern = replace(shift(1), line=None if len(group.lines) == 1 else line)
-        dimension, peers = self.dimensions[line], group.members_along(line) - 1
-        crossed, least_s = pattern, 0.0
-        if dimension.shape is Shape.FULLY_CONNECTED:
-            # Measurements are of nodes whose switches give all links of a device to any other.
-            least_s = collective.moved_bytes / (dimension.bandwidth_bytes_per_s * peers)
-            crossed = pattern if pattern is MESSAGE else replace(pattern, last=peers)
-        slowdown = self._pricer.slowdown(group, crossed)
-        own_s = max(collective.transfer_s, least_s)
-        transfer_s = own_s * slowdown
-        rate = self._pricer.message(group, pattern, 1).rate
-        if collective.transfer_s > 0:
-            own_rate = collective.moved_bytes / transfer_s / 1e9
-            rate = max(1, min(rate, rate_units(own_rate)))
-        stage = Stage(
-            count=1,
-            delay_ps=round(collective.latency_s * PS_PER_S),
-            work_ps=round(transfer_s * PS_PER_S),
-            rate=rate,
-            pattern=pattern,
-        )
-        notes = list(collective.notes)
-        if slowdown != 1.0:
-            notes.append("where links differ, measured collectives take as much longer as a ring")
-        if own_s > collective.transfer_s:
-            notes.append(
-                "collectives of fewer devices than are connected in pairs take the links between "
-                "them alone"
-            )
-        share = 0.0
-        if kind in nccl.KINDS or kind == "all_to_all":
-            share = _multiprocessor_share(link, nccl.channels_in_node(collective.name))
-        return Plan(
-            algorithm=collective.name,
-            stages=(stage,),
-            multiprocessor_share=share,
-            notes=tuple(notes),
-        )
-
-
-def _joined(algorithm: str, parts: Sequence[Plan]) -> Plan:
-    return Plan(
-        algorithm=f"{algorithm} ({', '.join(part.algorithm for part in parts)})",
-        stages=tuple([stage for part in parts for stage in part.stages]),
-        multiprocessor_share=max(part.multiprocessor_share for part in parts),
-        notes=tuple([note for part in parts for note in part.notes]),
-    )
-
-
-def _multiprocessor_share(link: Link | None, channels: int) -> float:
-    """Return the share of a GPU's multiprocessors that channels occupy."""
-    return 0.0 if link is None or not link.multiprocessors else channels / link.multiprocessors

@@ -27,7 +27,8 @@ from hespas.simulate.flow.groups import (
     groups_of_job,
     layout_numbers,
 )
-from hespas.simulate.flow.planning import Plan, Planner
+from hespas.simulate.flow.planning import Planner
+from hespas.simulate.flow.plans import Plan
 from hespas.simulate.flow.refinement import (
     ClassNumbers,
     Edges,

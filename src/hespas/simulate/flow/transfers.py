@@ -18,14 +18,11 @@ from dataclasses import dataclass
 from enum import Enum
 from heapq import heapify, heappop, heappush
 from itertools import accumulate
-from typing import TYPE_CHECKING
 
 from hespas.base.frozen import frozen
 from hespas.collectives.patterns import Pattern
+from hespas.simulate.flow.plans import Plan
 from hespas.simulate.kernel import Kernel
-
-if TYPE_CHECKING:
-    from hespas.simulate.flow.planning import Plan
 
 RATE_UNITS = 1 << 20
 """Rates are integers of 1 / RATE_UNITS bytes per second: fine enough for any link, and exact."""
