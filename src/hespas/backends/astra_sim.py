@@ -17,6 +17,7 @@ from hespas.backends.network_program import (
     least_of_job_ps,
     run_on_files,
 )
+from hespas.backends.result import DeviceFigures, ExternalResult
 from hespas.base.files import json_bytes, write_file
 from hespas.base.frozen import frozen
 from hespas.base.process import LOG_NAME
@@ -27,7 +28,6 @@ from hespas.program.collectives import COMMON_KINDS
 from hespas.simulate.astra.plan import PER_NODE
 from hespas.simulate.models import check_size
 from hespas.simulate.options import USUAL, AstraSettings, ContentionModel
-from hespas.simulate.timeline import DeviceFigures, ExternalResult
 from hespas.tasks.chakra.format import COMM_GROUP_FILE
 from hespas.tasks.chakra.writer import write_traces
 from hespas.tasks.graph import ComputeTask, Job, TaskGraph, as_job, devices_text

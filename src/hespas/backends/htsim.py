@@ -34,12 +34,12 @@ from hespas.backends.network_program import (
     run_on_files,
 )
 from hespas.backends.rank_programs import Action, Exchange, Place, Wait, matched
+from hespas.backends.result import ExternalResult
 from hespas.base.frozen import frozen
 from hespas.base.units import PS_PER_NS, PS_PER_S, format_time
 from hespas.errors import SimulationError, ToolError
 from hespas.hardware.interconnect import Dimension, Shape
 from hespas.hardware.system import System, interconnect_of
-from hespas.simulate.timeline import ExternalResult
 from hespas.tasks.graph import Job
 
 PROGRAM, VARIABLE = "htsim_uec", "HTSIM_BINARY"

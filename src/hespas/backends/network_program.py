@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from hespas.backends.rank_programs import Action, Place, RankPrograms, Wait, matched, rank_programs
+from hespas.backends.result import ExternalResult
 from hespas.base.files import write_file
 from hespas.base.frozen import frozen
 from hespas.base.process import Limits, run_program
@@ -22,7 +23,6 @@ from hespas.hardware.interconnect import Dimension, Shape
 from hespas.hardware.system import System, astra_name
 from hespas.program.collectives import CollectiveKind
 from hespas.simulate.models import check_size, option_of_astra_sim
-from hespas.simulate.timeline import ExternalResult
 from hespas.tasks.graph import CollectiveTask, ComputeTask, Job, TaskGraph
 
 _TOLERANCE = 0.01

@@ -35,11 +35,11 @@ from hespas.backends.network_program import (
     run_on_files,
 )
 from hespas.backends.rank_programs import Action, Exchange, Transfer, Wait
+from hespas.backends.result import ExternalResult
 from hespas.base.units import PS_PER_S
 from hespas.errors import SimulationError, ToolError
 from hespas.hardware.interconnect import Dimension, Shape
 from hespas.hardware.system import System
-from hespas.simulate.timeline import ExternalResult
 from hespas.tasks.graph import Job
 
 PROGRAM, VARIABLE = "sst", "SST_BINARY"

@@ -14,6 +14,7 @@ import click
 from hespas.backends.astra_sim import AstraSimOptions, run_astra_sim
 from hespas.backends.htsim import run_htsim
 from hespas.backends.network_program import Backend, ProgramOptions
+from hespas.backends.result import ExternalResult
 from hespas.backends.sst import run_sst
 from hespas.base.fields import Group, Use, changed, declare, refuse_unused
 from hespas.base.frozen import frozen
@@ -31,7 +32,7 @@ from hespas.report.stages import external_text, simulation_text
 from hespas.simulate.astra.streamed import simulate_streamed
 from hespas.simulate.models import ModelChoice, is_replay, joined_job, simulate_job
 from hespas.simulate.options import MESSAGES, AstraSettings, ContentionModel, Model
-from hespas.simulate.timeline import ExternalResult, Timeline
+from hespas.simulate.timeline import Timeline
 from hespas.tasks.chakra.reader import read_traces
 from hespas.tasks.graph import Job
 

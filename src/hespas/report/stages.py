@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from hespas.backends.result import DeviceFigures, ExternalResult
 from hespas.base.units import PS_PER_NS, PS_PER_S, format_quantity, format_time
 from hespas.memory.usage import MemoryUse
 from hespas.prediction.explain.changes import Change
@@ -25,7 +26,7 @@ from hespas.report.text import (
     step_assumption_lines,
     wrapped,
 )
-from hespas.simulate.timeline import DeviceFigures, ExternalResult, Timeline
+from hespas.simulate.timeline import Timeline
 from hespas.tasks.graph import devices_text
 
 if TYPE_CHECKING:

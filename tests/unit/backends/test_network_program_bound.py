@@ -13,13 +13,13 @@ from hespas.backends.network_program import (
     least_of_ranks_ps,
 )
 from hespas.backends.rank_programs import Action, Exchange, Transfer, Wait
+from hespas.backends.result import DeviceFigures, ExternalResult
 from hespas.errors import ImpossibleTimeError, SimulationError
 from hespas.hardware.interconnect import Shape, dimension_of
 from hespas.hardware.system import ASTRA_SHAPES, bare_system
 from hespas.program.collectives import COMMON_KINDS, CollectiveKind
 from hespas.simulate.astra.simulate import simulate
 from hespas.simulate.options import ContentionModel
-from hespas.simulate.timeline import DeviceFigures, ExternalResult
 from hespas.tasks.graph import CollectiveTask, ComputeTask, TaskGraph, as_job
 
 LINK = LinkRate(bytes_per_s=1e9, latency_s=1e-6)
