@@ -13,9 +13,11 @@ from typing import Any
 import pytest
 
 from hespas.base.files import MARK_FILE
+from hespas.program.recorded import encode_recorded
 from hespas.report.regions import MOST_DESCRIPTION_FILES, WALL_TIMES
 from hespas.tasks.chakra.writer import write_traces
 from programs import all_reduce, on_devices, vector_main
+from recorded_stages import recorded_pipeline
 
 Call = Callable[..., CompletedProcess[str]]
 NODE = ("--node", "V100_32GB")
@@ -298,3 +300,14 @@ def test_two_runs_may_share_an_output(call: Call, monkeypatch: pytest.MonkeyPatc
     assert done.returncode == 0, done.stderr
     assert contents("out") == contents("finished")
     assert left_over() == []
+
+
+def test_recorded_stages_leave_traces_of_all_devices(call: Call) -> None:
+    Path("step.json").write_bytes(encode_recorded(recorded_pipeline(stages=2, copies=2)))
+    cluster = ("--cluster", "4xH100_80GB", "--json")
+    whole = json.loads(call("hespas", "run", "step.json", *cluster, "-o", "out").stdout)
+    assert all(Path(f"out/dev.{device}.et").is_file() for device in range(4))
+    assert Path("out/mini_module_0.mlir").is_file()
+    assert Path("out/stage1/mini_module_0.mlir").is_file()
+    again = json.loads(call("hespas", "simulate", "out", *cluster, "--model", "hespas").stdout)
+    assert again["step_time_ns"] == pytest.approx(1e9 * whole["step_time_s"], rel=0.02)

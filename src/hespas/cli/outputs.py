@@ -22,6 +22,8 @@ from hespas.prediction.workload import source_of, workload_digest
 from hespas.price.cache import Store
 from hespas.price.graph import GraphEstimate, computation_assumptions
 from hespas.price.methods import DEFAULT, method_named
+from hespas.split.modules import RegionModules
+from hespas.split.regions import RegionGraph
 from hespas.tasks.graph import TaskGraph
 
 if TYPE_CHECKING:
@@ -86,13 +88,23 @@ def estimate_into(prepared: Prepared, options: PredictOptions, output: Output) -
     start_s = perf_counter()
     result = price(prepared, options, store=output.store)
     if output.stage is not None:
-        from hespas.report.regions import module_stats, write_region_files  # noqa: PLC0415 - as above
-
-        write_region_files(prepared.graph, prepared.modules, output.stage)
         elapsed_s = perf_counter() - start_s
-        stats = module_stats(result, prepared.modules, estimation_time_s=elapsed_s)
-        (output.stage / "module_stats.json").write_bytes(json_bytes(stats))
+        _write_modules(prepared.graph, prepared.modules, result, output.stage, elapsed_s)
     return result
+
+
+def _write_modules(
+    graph: RegionGraph,
+    modules: RegionModules,
+    result: GraphEstimate,
+    directory: Path,
+    elapsed_s: float,
+) -> None:
+    from hespas.report.regions import module_stats, write_region_files  # noqa: PLC0415 - as above
+
+    write_region_files(graph, modules, directory)
+    stats = module_stats(result, modules, estimation_time_s=elapsed_s)
+    (directory / "module_stats.json").write_bytes(json_bytes(stats))
 
 
 def write_tasks(tasks: TaskGraph, output: Output) -> None:
@@ -101,6 +113,29 @@ def write_tasks(tasks: TaskGraph, output: Output) -> None:
         from hespas.tasks.chakra.writer import write_traces  # noqa: PLC0415 - as above
 
         write_traces(tasks, output.stage)
+
+
+def write_all_tasks(prediction: Prediction, output: Output) -> None:
+    """Write the traces of all devices, and modules of the stages of a recorded pipeline.
+
+    Those of the first stage are there; each other one has a directory, as ``stage1``.
+    """
+    stages, system = prediction.stages, prediction.system
+    if output.stage is None or system is None or not stages:
+        write_tasks(prediction.tasks, output)
+        return
+    from hespas.prediction.recorded_stages import job_of_stages  # noqa: PLC0415 - as above
+    from hespas.tasks.chakra.writer import write_traces  # noqa: PLC0415 - as above
+
+    for number, one in enumerate(stages[1:], 1):
+        own = one.prediction
+        directory = output.stage / f"stage{number}"
+        directory.mkdir()
+        _write_modules(
+            own.graph, own.modules, own.estimates, directory, own.estimates.reuse.elapsed_s
+        )
+    tasks = [stage.prediction.tasks for stage in stages]
+    write_traces(job_of_stages(stages, tasks, system.device_count), output.stage)
 
 
 def stats_of(result: GraphEstimate, prepared: Prepared) -> dict[str, object]:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hespas.cli.answers import check_targets
-from hespas.cli.outputs import estimate_into, output_of, write_prediction, write_tasks
+from hespas.cli.outputs import estimate_into, output_of, write_all_tasks, write_prediction
 from hespas.prediction import checks
 from hespas.prediction.composition import finish, predict_folded, prepare
 from hespas.prediction.figures.schema import RunReport
@@ -54,5 +54,5 @@ def _predict(options: PredictOptions, *, needs_whole: bool) -> Prediction | Pipe
         prepared = prepare(options)
         estimates = estimate_into(prepared, options, output)
         prediction = finish(prepared, estimates, options)
-        write_tasks(prediction.tasks, output)
+        write_all_tasks(prediction, output)
     return prediction

@@ -327,9 +327,8 @@ def finish(
 def _predict_stages(first: Prediction, recorded: Recorded, options: PredictOptions) -> Prediction:
     """Price the other stages of a recorded pipeline, and simulate all."""
     # Few programs are several.
-    from hespas.prediction.recorded_stages import check_options, with_stages  # noqa: PLC0415
+    from hespas.prediction.recorded_stages import with_stages  # noqa: PLC0415
 
-    check_options(options, first.graph.program.source)
     others: list[Prediction] = []
     divided = [(first.graph, first.modules)]
     for program in recorded.stages:

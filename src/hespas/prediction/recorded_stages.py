@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from hespas.errors import ConfigError, SimulationError, UnsupportedError, option
+from hespas.errors import ConfigError, SimulationError, UnsupportedError
 from hespas.prediction.machines import model_of
 from hespas.prediction.options import PredictOptions
 from hespas.prediction.result import Prediction, RecordedStage
 from hespas.program.groups import groups_of_all
 from hespas.simulate.models import joined_job, simulate_job
-from hespas.tasks.graph import as_job
+from hespas.tasks.graph import Job, TaskGraph, as_job
 
 
 def with_stages(
@@ -39,9 +39,9 @@ def with_stages(
         )
         for place, rank in enumerate(ranks)
     )
-    jobs = [(as_job(stage.prediction.tasks), stage.devices) for stage in stages]
+    tasks = [stage.prediction.tasks for stage in stages]
     try:
-        job = joined_job(jobs, system.device_count, location=program.source)
+        job = job_of_stages(stages, tasks, system.device_count)
         timeline = simulate_job(job, system, model_of(options.network, system))
     except SimulationError as error:
         raise UnsupportedError(
@@ -55,16 +55,17 @@ def with_stages(
     return replace(shown, timeline=timeline, memory=fullest.memory, stages=stages, work=first.work)
 
 
+def job_of_stages(
+    stages: Sequence[RecordedStage], tasks: Sequence[TaskGraph], device_count: int
+) -> Job:
+    """Return the job of all devices, given each stage's tasks.
+
+    Raises `SimulationError` as `hespas.simulate.models.joined_job` does.
+    """
+    jobs = [(as_job(own), stage.devices) for own, stage in zip(tasks, stages, strict=True)]
+    return joined_job(jobs, device_count, location=stages[0].prediction.graph.program.source)
+
+
 def _rank(prediction: Prediction) -> int:
     recorded = prediction.graph.program.recorded
     return 0 if recorded is None else recorded.rank
-
-
-def check_options(options: PredictOptions, location: str) -> None:
-    """Raise `ConfigError` for options that one program alone has."""
-    if options.output.directory is not None:
-        raise ConfigError(
-            f"{option('output')} has no effect on recorded stages of a pipeline",
-            location=location,
-            hint="drop it",
-        )

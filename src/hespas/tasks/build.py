@@ -41,7 +41,7 @@ _KINDS = {
 }
 
 
-BETWEEN_PROGRAMS = -1
+BETWEEN_PROGRAMS = 2**31 - 1
 """The tag of messages whose ends are in two programs; other tags are ids of tasks."""
 
 

@@ -19,7 +19,8 @@ from typing import Any
 
 import torch
 from torch._dynamo import device_interface
-from torch._dynamo.eval_frame import skip_code
+from torch._dynamo.eval_frame import set_code_exec_strategy
+from torch._dynamo.types import FrameAction, FrameExecStrategy
 from torch._dynamo.utils import counters
 from torch._dynamo.variables.optimizer import OptimizerVariable
 from torch._inductor import compile_fx, config, constant_folding, ir, output_code, select_algorithm
@@ -36,6 +37,8 @@ from hespas.torch.places import FORWARD, OPTIMIZER, RECOMPUTE, Place, Places, cl
 from hespas.torch.tape import local_tensor
 
 _guards: Any = torch._C._dynamo.guards
+_CALLING_MODULES = ("recording", "replicas")
+"""Of this package, what calls modules of the user."""
 _MARK = "_hespas_at"
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
 _SKIPPED = re.compile(r"frame skipped: (?P<name>\S+) \((?P<file>.+) line (?P<line>\d+)\)")
@@ -91,13 +94,15 @@ def install_compilation(places: Places, properties: SimpleNamespace, *, count: i
 def _compile_nothing_of_ours() -> None:
     """Let Dynamo compile what stands in torch's place inside of others alone, as torch's own.
 
-    What calls modules is compiled with them.
+    Nor is what that calls compiled, but modules.
     """
     package = __name__.rpartition(".")[0]
     for name, module in list(sys.modules.items()):
-        if name.startswith(f"{package}.") and name != f"{package}.recording":
+        if name.startswith(f"{package}."):
+            calls_modules = name.removeprefix(f"{package}.") in _CALLING_MODULES
+            inner = FrameAction.DEFAULT if calls_modules else FrameAction.SKIP
             for code in _codes(vars(module), name):
-                skip_code(code)
+                set_code_exec_strategy(code, FrameExecStrategy(FrameAction.SKIP, inner))
 
 
 def _codes(members: Mapping[str, Any], module: str) -> Iterator[CodeType]:

@@ -28,6 +28,8 @@ _NVTX = ("rangePushA", "rangePop", "rangeStartA", "rangeEnd", "markA")
 """What marks ranges of a program for NVIDIA's profilers."""
 _CUDA_VERSION = "13.0"
 """Of the CUDA wheels of the pinned torch, where a CPU build has none."""
+_NCCL_VERSION, _CUDNN_VERSION = (2, 28, 9), 91500
+"""Of libraries of that time: programs ask whether they are new enough, as for bf16."""
 
 
 def fake_mode() -> FakeTensorMode:
@@ -63,6 +65,8 @@ def install_fake_gpus(gpu: GpuDescription, streams: Streams, *, count: int) -> S
     torch.cuda.default_generators = tuple(_DeviceGenerator("cuda") for _ in range(count))
     torch.Generator = _Generator
     torch.version.cuda = torch.version.cuda or _CUDA_VERSION
+    torch.cuda.nccl.version = lambda: _NCCL_VERSION
+    torch.backends.cudnn.version = lambda: _CUDNN_VERSION
     torch._C._get_accelerator = lambda check=None: torch.device("cuda")
     torch._C._cuda_getCurrentRawStream = lambda device: 0
     torch._C._cuda_isCurrentStreamCapturing = lambda: False

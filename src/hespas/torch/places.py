@@ -67,6 +67,11 @@ class Places:
             line=kernel.line or line or self.line(),
         )
 
+    @property
+    def is_outside(self) -> bool:
+        """Whether neither a module nor a backward pass runs."""
+        return not self._running and torch._C._current_graph_task_id() == _NO_TASK
+
     def enter_kernel(self, origin: Place) -> None:
         """Record the origin of the next generated kernel, relative to the compiled code."""
         self._kernel = origin
@@ -105,15 +110,14 @@ class Places:
                 for name, module in root.named_modules():
                     yield root, clean_name(name), module
 
-    @contextmanager
-    def module(self, module: Any) -> Generator[None]:
-        """Run a module's forward pass."""
+    def enter_module(self, module: Any) -> None:
+        """Note that a module's forward pass begins."""
         self.modules.add(module)
         self._running.append(module)
-        try:
-            yield
-        finally:
-            self._running.pop()
+
+    def leave_module(self) -> None:
+        """Note that it ends."""
+        self._running.pop()
 
     @contextmanager
     def backward(self) -> Generator[None]:

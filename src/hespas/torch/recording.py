@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from inspect import currentframe
 from math import prod
 from pathlib import Path
@@ -53,6 +53,7 @@ from hespas.torch.script import in_words, load_function, read_arguments, step_of
 from hespas.torch.stages import Stages
 from hespas.torch.streams import Streams
 from hespas.torch.tape import Tape, local_tensor, recorded_storages
+from hespas.torch.tokens import Passes
 
 _PARAMETER, _GRADIENT, _OPTIMIZER_STATE = "parameter", "gradient", "optimizer_state"
 _GATHERED = "gathered_parameter"
@@ -96,14 +97,15 @@ def record_step(request: StepRequest) -> tuple[bytes, Inputs]:
     else:
         install_compilation(places, properties, count=request.local_world_size)
         kernels.install()
-    _follow_modules(places)
+    passes = Passes(request.world_size)
+    _follow_modules(places, passes)
     _follow_optimizers(places, tape)
     _refuse_extensions(places)
     _refuse_what_needs_a_gpu(places)
     inputs = Inputs(not_inputs=_own_directories(request))
     inputs.follow()
     try:
-        facts = _run(request, places, groups, values)
+        facts = _run(request, places, groups, values, passes)
         compiled = kernels.recorded(tape.calls)
     except (Exception, SystemExit) as error:
         raise in_words(error, user_line(error, root), location=request.module) from error
@@ -137,7 +139,9 @@ class _Facts:
     notes: tuple[str, ...]
 
 
-def _run(request: StepRequest, places: Places, groups: Groups, values: DeviceValues) -> _Facts:
+def _run(
+    request: StepRequest, places: Places, groups: Groups, values: DeviceValues, passes: Passes
+) -> _Facts:
     """Record the second step."""
     tape = groups.streams.tape
     location = f"{request.module}:{request.function}".removesuffix(":")
@@ -148,6 +152,7 @@ def _run(request: StepRequest, places: Places, groups: Groups, values: DeviceVal
         places.name_modules()
         for _, path, module in places.named_modules():
             _mark_flat(tape, module, path)
+        passes.start()
         tape.start()
 
     def end() -> None:
@@ -156,8 +161,19 @@ def _run(request: StepRequest, places: Places, groups: Groups, values: DeviceVal
             _refuse_nothing(tape, location)
         _mark_lasting(tape, places)
         tape.stop()
-        notes = (*reader.notes(), *_notes(places, values))
-        facts.append(_Facts(host_updates=_host_updates(places), notes=notes))
+        stated = getattr(step, "tokens", None)
+        found = passes.tokens(tape.calls) if stated is None else None
+        facts.append(
+            _Facts(
+                tokens=stated if found is None else found.count,
+                host_updates=_host_updates(places),
+                notes=(
+                    *reader.notes(),
+                    *_notes(places, values),
+                    *(() if found is None else (found.origin,)),
+                ),
+            )
+        )
 
     loop, step = Loop(tape, begin, end), None
     reader = Reader(loop, places, values)
@@ -171,7 +187,7 @@ def _run(request: StepRequest, places: Places, groups: Groups, values: DeviceVal
         begin()
         step()
         end()
-    return replace(facts[0], tokens=getattr(step, "tokens", None))
+    return facts[0]
 
 
 def _made(request: StepRequest, loop: Loop, location: str) -> Callable[[], Any]:
@@ -217,15 +233,20 @@ def _mesh(groups: Groups, world_size: int) -> tuple[tuple[str, int], ...]:
     return max(whole, key=len, default=())
 
 
-def _follow_modules(places: Places) -> None:
-    """Note which module's forward pass runs."""
+def _follow_modules(places: Places, passes: Passes) -> None:
+    """Note which module's forward pass runs, and what models are given."""
     original: Callable[..., Any] = torch.nn.Module.__call__
 
     def call(module: Any, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling():
             return original(module, *args, **kwargs)
-        with places.module(module):
+        if places.is_outside:
+            passes.add(module, args, kwargs)
+        places.enter_module(module)
+        try:
             return original(module, *args, **kwargs)
+        finally:
+            places.leave_module()
 
     def note(module: Any, *_registered: Any) -> None:
         if not torch.compiler.is_compiling():

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from pathlib import Path
-
 import pytest
 
 from hespas import predict
-from hespas.errors import ConfigError, UnsupportedError
+from hespas.errors import UnsupportedError
 from hespas.frontend.load import load_per_device
+from hespas.prediction.explain.changes import all_changes, main_changes
 from hespas.prediction.figures.long_run import goodput_report
 from hespas.prediction.figures.variation import variation_report
-from hespas.prediction.recorded_stages import check_options
 from hespas.prediction.result import Prediction
 from hespas.program.recorded import RecordedStep, encode_recorded
 from recorded_stages import joined, recorded_pipeline, waiting_stages, without_first
@@ -74,13 +71,17 @@ def test_stages_that_wait_for_each_other_are_an_error() -> None:
         predicted(waiting_stages())
 
 
-def test_options_of_one_program_are_refused(tmp_path: Path) -> None:
-    prediction = predicted(recorded_pipeline(stages=2))
-    options = replace(
-        prediction.options, output=replace(prediction.options.output, directory=tmp_path)
-    )
-    with pytest.raises(ConfigError, match="output has no effect on recorded stages"):
-        check_options(options, "step.json")
+def test_changes_are_those_of_all_stages() -> None:
+    """Products decide all stages: twice the FLOP/s take half of the step, but what memory takes."""
+    prediction = predicted(recorded_pipeline(stages=4))
+    changes = {change.change: change for change in main_changes(prediction)}
+    faster = changes["peak FLOP/s doubled"]
+    assert 0.3 < faster.gain < 0.5
+    assert faster.step_time_s == pytest.approx((1 - faster.gain) * prediction.step_time_s)
+    assert abs(changes["link bandwidth doubled"].gain) < 0.02
+    every = {change.change for change in all_changes(prediction)}
+    assert every > set(changes)
+    assert "link latency zero" in every
 
 
 def test_a_checkpoint_has_the_weights_and_states_of_all_stages() -> None:

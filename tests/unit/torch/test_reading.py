@@ -35,7 +35,7 @@ _EVALUATION = f"""{LOOP[: LOOP.index(_FIRST)]}
 def test_an_evaluation_before_the_step_decides_nothing_and_is_noted() -> None:
     step = record(_EVALUATION, "")
     assert len(operations(step)) == len(operations(record(LOOP, "")))
-    compared, converted = step.notes
+    compared, converted, _tokens = step.notes
     assert "before the step, comparisons of the device's numbers are false (train.py:" in compared
     assert "float() of the device's numbers is nan" in converted
 

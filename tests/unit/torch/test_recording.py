@@ -380,7 +380,7 @@ def train():
 """
     (note,) = record(script, eager=True).notes
     assert "recorded token by token; cuDNN has fewer kernels" in note
-    assert record(TRAIN).notes == ()
+    assert not [each for each in record(TRAIN).notes if "cuDNN" in each]
 
 
 _REGIONS = f"""{NET}

@@ -15,7 +15,6 @@ from functools import cache, partial
 from hespas.base.frozen import frozen
 from hespas.base.units import format_quantity, format_time
 from hespas.compile.options import SLOP_FLAG
-from hespas.errors import UnsupportedError
 from hespas.hardware.faster_links import LinkFactors, with_links
 from hespas.hardware.power import sustained_clock
 from hespas.hardware.system import System, interconnect_of
@@ -30,6 +29,7 @@ from hespas.prediction.explain.pricing import (
 )
 from hespas.prediction.machines import host_bandwidth, model_of, prices_of
 from hespas.prediction.options import NetworkOptions
+from hespas.prediction.recorded_stages import job_of_stages
 from hespas.prediction.result import Prediction, computation_alone
 from hespas.price.cache import MemoryStore
 from hespas.price.estimate import Estimate, sum_estimates
@@ -81,26 +81,21 @@ _MORE_LINKS = {
 def main_changes(prediction: Prediction) -> tuple[Change, ...]:
     """Return the changes that compute fast, the largest gain first.
 
-    There are none for stages of a pipeline, whose programs wait for each other.
+    Those of recorded stages of a pipeline are of all stages.
     """
-    if prediction.stages:
-        return ()
+    stages = _stages(prediction)
+    if stages is not None:
+        return ordered(list(stages.changes(_RATES)))
     step = _step(prediction)
     rates = (*step.rates(_RATES), *step.power())
     return ordered([*rates, *step.network(), *step.host(), *step.devices()])
 
 
 def all_changes(prediction: Prediction) -> tuple[Change, ...]:
-    """Return all changes, the largest gain first.
-
-    Raises `UnsupportedError` for recorded stages of a pipeline.
-    """
-    if prediction.stages:
-        raise UnsupportedError(
-            "changes of recorded stages of a pipeline have no model",
-            location=prediction.name,
-            hint="predict the step with another cluster or other options",
-        )
+    """Return all changes, the largest gain first."""
+    stages = _stages(prediction)
+    if stages is not None:
+        return ordered([*stages.changes(_RATES | _MORE_RATES), *stages.more_network()])
     step = _step(prediction)
     rates = (*step.rates(_RATES | _MORE_RATES), *step.power())
     network = (*step.network(), *step.more_network(), *step.host(), *step.devices())
@@ -128,8 +123,13 @@ class _Step:
     rows: Rows | None
     retimed_s: Callable[[TaskGraph], float] | None
 
-    def rates(self, changes: dict[str, Rates]) -> Iterator[Change]:
+    def rates(self, changes: Mapping[str, Rates]) -> Iterator[Change]:
         """Yield the step at other rates of the device."""
+        for name, prices in self.prices(changes):
+            yield self._priced(name, prices)
+
+    def prices(self, changes: Mapping[str, Rates]) -> Iterator[tuple[str, Prices]]:
+        """Yield the prices at other rates of the device, by the change's name."""
         graph, estimates = self.prediction.graph, self.prediction.estimates
         estimator, before = estimates.estimator, estimates.estimate_of_region
         if not isinstance(estimator, Scalable):
@@ -150,8 +150,7 @@ class _Step:
         )
         for name, after in zip(requested, self._limited(estimator, requested, priced), strict=True):
             replayed = name == LAUNCHES_FREE
-            prices = with_first_kernel(graph, before, after) if replayed else after
-            yield self._priced(name, prices)
+            yield name, with_first_kernel(graph, before, after) if replayed else after
 
     def _limited(
         self,
@@ -185,21 +184,28 @@ class _Step:
 
     def power(self) -> Iterator[Change]:
         """Yield the step at the boost clock, without a limit."""
+        sustained, prices = self.prediction.estimates.sustained, self.at_boost()
+        if sustained is None or prices is None:
+            return
+        note = (
+            f"the computation would draw {sustained.at_boost_w:.0f} W instead of "
+            f"{sustained.limit_w:g} W"
+        )
+        yield replace(self._priced(AT_BOOST, prices), note=note)
+
+    def at_boost(self) -> Prices | None:
+        """Return the prices at the boost clock; None if that is the clock."""
         graph, estimates = self.prediction.graph, self.prediction.estimates
         sustained, estimator = estimates.sustained, estimates.estimator
         if sustained is None or sustained.clock == 1.0 or not isinstance(estimator, Clocked):
-            return
+            return None
         # The search for the clock cached these prices.
         options, modules = self.prediction.options.estimate, self.prediction.modules
         store = prices_of(options, modules) if graph.program.is_scheduled else None
         at_boost = estimate_graph(
             graph, modules, estimator.at_clock(1.0), store=store or MemoryStore()
         )
-        note = (
-            f"the computation would draw {sustained.at_boost_w:.0f} W instead of "
-            f"{sustained.limit_w:g} W"
-        )
-        yield replace(self._priced(AT_BOOST, at_boost.estimate_of_region), note=note)
+        return at_boost.estimate_of_region
 
     def network(self) -> Iterator[Change]:
         """Yield the step with links doubled, and with communication hidden."""
@@ -330,13 +336,16 @@ class _Step:
             return self._row(name, sum(price.time_s for price in prices if price is not None))
         if self.rows is not None:
             return self._row(name, self._of_tasks_s(self.rows.at(prices)))
+        return self._row(name, self._of_tasks_s(self.tasks(prices)))
+
+    def tasks(self, prices: Prices) -> TaskGraph:
+        """Return the step's tasks at other prices."""
         estimates = replace(self.prediction.estimates, estimate_of_region=prices)
-        tasks = estimated_tasks(
+        return estimated_tasks(
             self.prediction.graph,
             estimates,
             host_bandwidth_bytes_per_s=host_bandwidth(self.prediction.options.estimate),
         )
-        return self._row(name, self._of_tasks_s(tasks))
 
     def _of_tasks_s(self, tasks: TaskGraph) -> float:
         if self.retimed_s is None:
@@ -351,9 +360,67 @@ class _Step:
         return step_times_s(tasks, system, model_of(network, system))(tasks)
 
     def _row(self, name: str, step_time_s: float) -> Change:
-        before_s = self.prediction.step_time_s
-        gain = 1 - step_time_s / before_s if before_s > 0 else 0.0
-        return Change(change=name, step_time_s=step_time_s, gain=gain)
+        return _change(name, step_time_s, self.prediction.step_time_s)
+
+
+@frozen
+class _Stages:
+    """The recorded stages of a pipeline, changed all alike."""
+
+    prediction: Prediction
+    system: System
+    steps: tuple[_Step, ...]
+
+    def changes(self, rates: Mapping[str, Rates]) -> Iterator[Change]:
+        """Yield the step with faster devices, links and hosts."""
+        for priced in zip(*[step.prices(rates) for step in self.steps], strict=True):
+            prices = [after for _, after in priced]
+            yield self._row(priced[0][0], self._tasks(prices))
+        at_boost = [step.at_boost() for step in self.steps]
+        if any(prices is not None for prices in at_boost):
+            yield self._row(AT_BOOST, self._tasks(at_boost))
+        tasks = self._tasks([None] * len(self.steps))
+        yield self._on_links(LINKS_DOUBLED, LinkFactors(bandwidth=2.0))
+        if any(step.prediction.host_transfer_s for step in self.steps):
+            yield self._row(HOST_LINK_DOUBLED, [_retimed(one, _halved_transfer) for one in tasks])
+        yield self._row(HOST_LAUNCHES_FREE, [_retimed(one, _free_launch) for one in tasks])
+
+    def more_network(self) -> Iterator[Change]:
+        """Yield the step with other links."""
+        for name, factors in _MORE_LINKS.items():
+            yield self._on_links(name, factors)
+
+    def _on_links(self, name: str, factors: LinkFactors) -> Change:
+        tasks = self._tasks([None] * len(self.steps))
+        return self._row(name, tasks, with_links(self.system, factors))
+
+    def _tasks(self, prices: Sequence[Prices | None]) -> list[TaskGraph]:
+        """Return each stage's tasks, at prices of its own or as they are."""
+        return [
+            step.prediction.tasks if own is None else step.tasks(own)
+            for step, own in zip(self.steps, prices, strict=True)
+        ]
+
+    def _row(self, name: str, tasks: Sequence[TaskGraph], system: System | None = None) -> Change:
+        on = self.system if system is None else system
+        job = job_of_stages(self.prediction.stages, tasks, self.system.device_count)
+        choice = model_of(self.prediction.options.network, on)
+        return _change(name, simulate_job(job, on, choice).step_time_s, self.prediction.step_time_s)
+
+
+def _stages(prediction: Prediction) -> _Stages | None:
+    system = prediction.system
+    if system is None or not prediction.stages:
+        return None
+    steps = [
+        _Step(prediction=stage.prediction, rows=None, again=None) for stage in prediction.stages
+    ]
+    return _Stages(prediction=prediction, system=system, steps=tuple(steps))
+
+
+def _change(name: str, step_time_s: float, before_s: float) -> Change:
+    gain = 1 - step_time_s / before_s if before_s > 0 else 0.0
+    return Change(change=name, step_time_s=step_time_s, gain=gain)
 
 
 def _total(prices: Prices) -> Estimate:
