@@ -405,7 +405,7 @@ class _Stages:
         on = self.system if system is None else system
         job = job_of_stages(self.prediction.stages, tasks, self.system.device_count)
         choice = model_of(self.prediction.options.network, on)
-        return _change(name, simulate_job(job, on, choice).step_time_s, self.prediction.step_time_s)
+        return _change(name, step_times_s(job, on, choice)(job), self.prediction.step_time_s)
 
 
 def _stages(prediction: Prediction) -> _Stages | None:
@@ -413,7 +413,7 @@ def _stages(prediction: Prediction) -> _Stages | None:
     if system is None or not prediction.stages:
         return None
     steps = [
-        _Step(prediction=stage.prediction, rows=None, again=None) for stage in prediction.stages
+        _Step(prediction=stage.prediction, rows=None, retimed_s=None) for stage in prediction.stages
     ]
     return _Stages(prediction=prediction, system=system, steps=tuple(steps))
 
