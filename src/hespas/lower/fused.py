@@ -163,7 +163,7 @@ RULES: tuple[tuple[Writer, Pattern | Callable[[Block], Block]], ...] = (
     (_OF_CUDA, sorts.LIBRARY_SORTS),
     (Writer.GPU, _SCATTERED_ONTO),
     (_ALL, expand.OPENED_WINDOWS),
-    (Writer.GPU | Writer.TPU, dots.with_merged_dots),
+    (Writer.GPU, dots.with_merged_dots),
     (Writer.LIBRARY, dots.with_held_weights_merged),
     (Writer.GPU, dots.PADDED_DOTS),
 )

@@ -355,7 +355,7 @@ _INSIDE = (Category.ELEMENTWISE, Category.CREATION, Category.BROADCAST)
 def with_operands_inside(operations: Sequence[Op], returned: Sequence[Value]) -> list[Op]:
     """Fuse kernels that only products read into these products.
 
-    They are kernels that work element by element, also on a part of an operand, and that read fewer
+    They are kernels that cut a part out, and those that work element by element and read fewer
     bytes than they write. What ``returned`` names has to be in memory.
     """
     uses = Uses(operations, returned)
@@ -397,6 +397,8 @@ def _is_small(op: Op) -> bool:
     body = block.operations[:-1]
     if not all(map(_is_inside, body)):
         return False
+    if all(it.kind == "slice" or _is_view(it) for it in body):
+        return True
     uses = Uses(body)
     cut = [[it for it in uses.readers(value) if it.kind == "slice"] for value in block.arguments]
     read = [

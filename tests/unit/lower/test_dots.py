@@ -8,6 +8,7 @@ from hespas.lower.dots import (
     with_held_weights_merged,
     with_merged_dots,
 )
+from hespas.lower.fused import Writer, fused
 from hespas.program.program import Op
 from hespas.work.gemm import gemms
 from programs import main_function
@@ -123,3 +124,19 @@ def test_held_weights_of_other_ranks_are_one_matrix() -> None:
     (product,) = [gemm for op in body.operations for gemm in gemms(op)]
     assert (product.m, product.n, product.k) == (8, 256 + 16, 512)
     assert [gemm.n for op in main.body.operations for gemm in gemms(op)] == [256, 16]
+
+
+@pytest.mark.parametrize(("writer", "products"), [(Writer.GPU, 1), (Writer.TPU, 2)])
+def test_libtpu_multiplies_small_weights_one_by_one(writer: Writer, products: int) -> None:
+    """libtpu 0.0.42 puts no weights of DeepSeek-V3's latent projections together for v6e."""
+    rows, weight, made = "8x512xbf16", "512x256xbf16", "8x256xbf16"
+    types = f"(tensor<{rows}>, tensor<{weight}>) -> tensor<{made}>"
+    text = main_function(
+        f"""%q = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0] : {types}
+        %k = stablehlo.dot_general %x, %v, contracting_dims = [1] x [0] : {types}
+        return %q, %k : tensor<{made}>, tensor<{made}>""",
+        arguments=f"%x: tensor<{rows}>, %w: tensor<{weight}>, %v: tensor<{weight}>",
+        results=f"tensor<{made}>, tensor<{made}>",
+    )
+    program = fused(load_source(text.encode(), name="test.mlir"), writer=writer)
+    assert len([gemm for op in program.main.body.operations for gemm in gemms(op)]) == products

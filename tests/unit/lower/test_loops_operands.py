@@ -72,6 +72,21 @@ def _over_cache(cut: str, read: str) -> Program:
     return load_source(text.encode(), name="test.mlir")
 
 
+def test_a_tpu_cuts_a_part_of_a_cache_inside_of_the_product() -> None:
+    whole, part = CACHE.replace("f8E4M3FN", "bf16"), PART.replace("f8E4M3FN", "bf16")
+    cut = f"%read = stablehlo.slice %cache [0:8, 0:1024, 0:64] : ({whole}) -> {part}"
+    text = f"""module {{
+  func.func @main(%q: {QUERIES}, %cache: {whole}) -> {SCORES} {{
+    {cut}
+    %out = stablehlo.dot_general %q, %read, batching_dims = [0] x [0],
+      contracting_dims = [2] x [2] : ({QUERIES}, {part}) -> {SCORES}
+    return %out : {SCORES}
+  }}
+}}"""
+    (kernel,) = _kernels(fused(load_source(text.encode(), name="test.mlir"), writer=Writer.TPU))
+    assert total(expand(kernel)).bytes_read == 2 * 8 * 4 * 64 + 2 * 8 * 1024 * 64
+
+
 def test_a_tpu_widens_a_part_of_a_cache_inside_of_the_product() -> None:
     cut = f"%read = stablehlo.slice %cache [0:8, 0:1024, 0:64] : ({CACHE}) -> {PART}"
     (kernel,) = _kernels(fused(_over_cache(cut, PART), writer=Writer.TPU))
