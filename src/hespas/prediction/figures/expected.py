@@ -9,6 +9,7 @@ import msgspec
 
 from hespas.compile.targets import compute_capability
 from hespas.hardware.presets import PRESETS_DIRECTORY, device_names
+from hespas.prediction.figures.breakdown import breakdown
 from hespas.prediction.figures.schema import ExpectedError, PublishedErrors
 from hespas.prediction.result import Prediction, StepKind
 from hespas.sources.source import platform_of
@@ -136,14 +137,26 @@ def _of_engines() -> str:
 def _is_like_recorded(prediction: Prediction | PipelinePrediction) -> bool:
     """Return whether a recorded step is as the published ones.
 
-    They have attention and no experts, and none waits for its launches, or for other stages.
+    They have attention, no experts and no convolutions, and none waits for its launches, or for
+    other stages.
     """
     if not isinstance(prediction, Prediction) or prediction.stages:
         return False
     operations = prediction.graph.program.main.body.operations
     is_launched_late = prediction.launch_wait_s > _LATE * prediction.step_time_s
     has_experts = any(operation.kind in _OF_EXPERTS for operation in operations)
-    return not (is_launched_late or has_experts) and any(map(attentions, operations))
+    has_others = is_launched_late or has_experts or _convolved(prediction) > _FEW_CONVOLUTIONS
+    return not has_others and any(map(attentions, operations))
+
+
+_FEW_CONVOLUTIONS = 0.05
+"""The share of the computation that convolutions take where a model has patches of images."""
+
+
+def _convolved(prediction: Prediction) -> float:
+    """Return the share of convolutions in the time of the computation."""
+    times_s = {kind: amount.time_s for kind, amount in breakdown(prediction).by_kind.items()}
+    return times_s.get("convolution", 0.0) / (sum(times_s.values()) or 1.0)
 
 
 _OF_EXPERTS = ("aten::topk", "ragged_dot")

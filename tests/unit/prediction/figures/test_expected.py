@@ -101,9 +101,15 @@ def test_a_recorded_step_unlike_the_published_ones_has_no_error() -> None:
     # So small ones wait for the host to launch them.
     assert recorded(attentions=1, additions=200).text.startswith("not known")
     assert recorded(attentions=20, additions=0, chosen=8).text.startswith("not known")
+    # As those of diffusion models.
+    images = recorded(attentions=20, additions=0, convolutions=4)
+    assert images.text.startswith("not known")
+    assert not recorded(attentions=40, additions=0, convolutions=1).text.startswith("not known")
 
 
-def recorded(*, attentions: int, additions: int, chosen: int = 0) -> ExpectedError:
+def recorded(
+    *, attentions: int, additions: int, chosen: int = 0, convolutions: int = 0
+) -> ExpectedError:
     """Return what is stated of a recorded step with attention, a product and small additions.
 
     With ``chosen``, so many experts are chosen for each row.
@@ -116,6 +122,9 @@ def recorded(*, attentions: int, additions: int, chosen: int = 0) -> ExpectedErr
         step.operation(kernel, (query, query, query), query, statistics, is_causal=True)
     if chosen:
         step.operation("aten::topk.default", (small,), step.tensor(64, chosen), k=chosen)
+    image, window = step.tensor(64, 256, 64, 64), step.tensor(256, 256, 3, 3)
+    for _ in range(convolutions):
+        step.operation("aten::convolution.default", (image, window), image, padding=1)
     step.phase = "backward"
     step.product(step.tensor(512, 512), step.tensor(512, 512))
     for _ in range(additions):
