@@ -537,7 +537,9 @@ class ReportOptions:
     GROUP: ClassVar[Group] = Group.OUTPUT
 
     depth: int = declare(
-        help="How deep the table by module goes: 2 for layers/attention.", least=1, default=2
+        help="How deep the table by module goes: 2 for layers/attention, also in a model.",
+        least=1,
+        default=2,
     )
     each_layer: bool = declare(
         help="Tell layers apart that differ in their number alone.", default=False

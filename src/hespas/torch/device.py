@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial, wraps
+from functools import cache, partial, wraps
 from types import SimpleNamespace
 from typing import Any
 from weakref import WeakSet
@@ -75,6 +75,7 @@ def install_fake_gpus(gpu: GpuDescription, streams: Streams, *, count: int) -> S
     FakeTensorMode.avoid_device_init = property(lambda self: True)
     torch.autograd.set_multithreading_enabled(False)
     torch.nn.Module._apply = _apply_to_fake
+    torch.Tensor._make_subclass = _with_fakes(torch.Tensor._make_subclass)
     torch.optim.Optimizer.add_param_group = _noted(torch.optim.Optimizer.add_param_group)
     fsdp_setup._move_module_to_device = _move_module_to_gpu
     _fsdp_init._get_managed_states = _with_moves(_fsdp_init._get_managed_states)
@@ -284,7 +285,8 @@ def _apply_to_fake(module: Any, function: Callable[..., Any], recurse: bool = Tr
             continue
         kept = _moved.get(parameter)
         if kept is None or kept.device != converted.device or kept.dtype != converted.dtype:
-            kept = torch.nn.Parameter(converted, parameter.requires_grad)
+            is_whole = isinstance(converted, torch.nn.Parameter)
+            kept = converted if is_whole else torch.nn.Parameter(converted, parameter.requires_grad)
             # What a program notes at a parameter, as that it is a shard, stays there.
             vars(kept).update({**vars(parameter), **vars(kept)})
             _moved[parameter] = kept
@@ -294,6 +296,32 @@ def _apply_to_fake(module: Any, function: Callable[..., Any], recurse: bool = Tr
         if buffer is not None:
             module._buffers[name] = function(buffer)
     return module
+
+
+def _with_fakes(make_subclass: Callable[..., Any]) -> Any:
+    """Return what also gives a tensor without data a class of a program's, as of its weights."""
+    data_of: Any = torch.Tensor.data
+
+    def set_data(tensor: Any, data: Any) -> None:
+        data_of.__set__(tensor, data)
+        tensor.fake_device = data.fake_device
+
+    members = {"data": property(data_of.__get__, set_data)}
+
+    @cache
+    def joined(kind: type[torch.Tensor]) -> type[torch.Tensor]:
+        return type(kind.__name__, (kind, FakeTensor), members)
+
+    def made(
+        kind: type[torch.Tensor], data: Any, require_grad: bool = False, **options: Any
+    ) -> Any:
+        if not isinstance(data, FakeTensor):
+            return make_subclass(kind, data, require_grad, **options)
+        tensor: Any = data.detach().requires_grad_(require_grad)
+        tensor.__class__ = joined(kind)
+        return tensor
+
+    return staticmethod(made)
 
 
 def _update_optimizers(replaced: Mapping[int, torch.nn.Parameter]) -> None:

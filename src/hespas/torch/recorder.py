@@ -93,6 +93,9 @@ _ONE_AFTER_THE_OTHER = (
 )
 _OF_OTHERS = DispatchKey.CompositeExplicitAutograd
 """What has the kernels that call other operations, below autograd."""
+_OF_PARTS = frozenset({"bitsandbytes::gemm_4bit.default"})
+"""Operations of packages that call others, on GPUs too: a product of weights in 4 bits is one of
+what was written in 16 before."""
 _MASKS = (torch.bool, torch.uint8)
 _NOT_OF_DEVICE = ("prim", "profiler", "prims")
 
@@ -178,6 +181,9 @@ class Recorder(TorchDispatchMode):
 
     def _computed(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
         """Call an operation that computes, and record it."""
+        if operation_name(func) in _OF_PARTS:
+            with self:
+                return func._op_dk(_OF_OTHERS, *args, **kwargs)
         try:
             result = _shaped(func, args, kwargs)
         except (DataDependentOutputException, DynamicOutputShapeException) as error:

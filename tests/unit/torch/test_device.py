@@ -159,3 +159,32 @@ def train():
     return lambda: net(x).sum().backward()
 """
     assert operations(record(script, devices=8), "aten::addmm")
+
+
+def test_weights_of_a_class_of_their_own_move_and_change_their_data() -> None:
+    script = """
+import torch
+
+class Packed(torch.nn.Parameter):
+    def __new__(cls, data, requires_grad=False):
+        packed = torch.Tensor._make_subclass(cls, data, requires_grad)
+        packed.is_packed = False
+        return packed
+
+    def to(self, *arguments, **options):
+        # As bitsandbytes' weights in 4 bits do it.
+        self.data = super().to(*arguments, **options).detach().to(torch.uint8)
+        self.is_packed = True
+        return self
+
+def train():
+    net = torch.nn.Linear(512, 512, bias=False)
+    net.weight = Packed(net.weight.data)
+    net.to("cuda")
+    assert type(net.weight).__name__ == "Packed" and net.weight.is_packed
+    assert net.weight.device.type == "cuda" and not net.weight.requires_grad
+    x = torch.ones(8, 512, device="cuda")
+    return lambda: torch.nn.functional.linear(x, net.weight.float())
+"""
+    (copied,) = operations(record(script, eager=True), "aten::_to_copy")
+    assert copied.inputs[0].dtype == "uint8"

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from typing import TypeVar
 
 from hespas.base.frozen import frozen
@@ -262,15 +263,17 @@ def phase_rows(parts: Breakdown) -> list[PhaseRow]:
 def layer_rows(parts: Breakdown, *, depth: int, each_layer: bool) -> list[LayerRow]:
     """Return each module's amount, longest first.
 
-    Paths are cut after ``depth`` modules; equal layers are one, unless ``each_layer``. What is
-    outside of modules has the name of its operation.
+    Paths are cut after ``depth`` modules, counted in the module that has the layers; equal layers
+    are one, unless ``each_layer``. What is outside of modules has the name of its operation.
     """
+    outer = _outer_modules(parts)
 
     def path(name: Named) -> str:
         if name == NO_NAME:
             return NO_NAME_ROW
         modules = name.path if each_layer else merged_layers(name.path)
-        return "/".join(modules[:depth]) or name.operation or NO_NAME_ROW
+        more = len(outer) if name.path[: len(outer)] == outer else 0
+        return "/".join(modules[: depth + more]) or name.operation or NO_NAME_ROW
 
     by_path = _grouped(parts.by_name, path)
     by_phase = _grouped(parts.by_name, lambda name: (path(name), name.phase))
@@ -293,6 +296,20 @@ def layer_rows(parts: Breakdown, *, depth: int, each_layer: bool) -> list[LayerR
         for name, amount in by_path.items()
     ]
     return sorted(rows, key=lambda row: (-row.time_s, -row.exposed_s, row.path))
+
+
+def _outer_modules(parts: Breakdown) -> tuple[str, ...]:
+    """Return the modules around most of the layers, by their time.
+
+    They are those before the first with a number, as ``model`` of ``model/layers.0/mlp``.
+    """
+    times_s: dict[tuple[str, ...], float] = {}
+    for name, amount in parts.by_name.items():
+        pairs = zip(name.path, merged_layers(name.path), strict=True)
+        outer = tuple([module for module, _ in takewhile(lambda pair: pair[0] == pair[1], pairs)])
+        if len(outer) < len(name.path):
+            times_s[outer] = times_s.get(outer, 0.0) + amount.time_s
+    return max(times_s, key=lambda outer: times_s[outer], default=())
 
 
 def kind_rows(parts: Breakdown) -> list[KindRow]:

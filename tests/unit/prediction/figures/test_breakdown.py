@@ -258,6 +258,22 @@ def test_compiled_programs_add_up(name: str) -> None:
     )
 
 
+def test_depth_is_counted_in_the_module_that_has_the_layers() -> None:
+    def model(weights, x):
+        with jax.named_scope("model"):
+            with jax.named_scope("embedding"):
+                x = x @ weights
+            for number in range(2):
+                with jax.named_scope(f"layers.{number}"), jax.named_scope("mlp"):
+                    x = jnp.tanh(x @ weights)
+        with jax.named_scope("head"), jax.named_scope("out"), jax.named_scope("product"):
+            return x @ weights
+
+    found = breakdown(predicted(exported(model, MATRIX, MATRIX)))
+    rows = layer_rows(found, depth=2, each_layer=False)
+    assert {row.path for row in rows} == {"model/layers/mlp", "model/embedding", "head/out"}
+
+
 def test_depth_is_an_option() -> None:
     source = exported(unrolled, STACKED, MATRIX)
     report = run_report(predicted(source, report=ReportOptions(depth=1, each_layer=True)))
