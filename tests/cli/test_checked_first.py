@@ -99,7 +99,7 @@ OF_MODELS = [
 
 
 def refused(words: Sequence[str], capsys: pytest.CaptureFixture[str]) -> str:
-    """Run a command, the last of options that are given twice, and return its one-line error."""
+    """Run a command, and return its one-line error."""
     code = cli.run(commands, "hespas", words)
     said = capsys.readouterr()
     assert code == cli.ERROR_CODE, said.out
@@ -108,19 +108,26 @@ def refused(words: Sequence[str], capsys: pytest.CaptureFixture[str]) -> str:
     return said.err
 
 
+def instead(base: Sequence[str], words: Sequence[str]) -> list[str]:
+    """Return a command with words in the place of the options that they give."""
+    options = zip(base[2::2], base[3::2], strict=True)
+    kept = [word for option in options if option[0] not in words for word in option]
+    return [*base[:2], *kept, *words]
+
+
 @pytest.mark.parametrize("base", [MODEL, PROGRAM], ids=["model", "program"])
 @pytest.mark.parametrize(("words", "message"), MISTAKES, ids=str)
 def test_a_mistake_is_found_before_the_work(
     base: tuple[str, ...], words: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert message in refused([*base, *words], capsys)
+    assert message in refused(instead(base, words), capsys)
 
 
 @pytest.mark.parametrize(("words", "message"), OF_MODELS, ids=str)
 def test_a_mistake_about_a_model_is_found_before_it_is_exported(
     words: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert message in refused([*MODEL, *words], capsys)
+    assert message in refused(instead(MODEL, words), capsys)
 
 
 @pytest.mark.parametrize(
