@@ -116,8 +116,19 @@ class DeviceValues:
     _values: Any = field(default_factory=WeakIdKeyDictionary)
     _uniform: Any = field(default_factory=WeakIdKeyDictionary)
 
-    def note(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
-        """Note a copy to the device, or that an operation writes one."""
+    def note(
+        self,
+        func: Any,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        result: Any,
+        *,
+        is_routing: bool = False,
+    ) -> None:
+        """Note a copy to the device, or that an operation writes one.
+
+        With ``is_routing`` it chooses experts.
+        """
         written = list(tensors_in(written_arguments(func, args, kwargs)))
         results = [each for each in tensors_in(result) if isinstance(each, FakeTensor)]
         elements = sum(each.numel() for each in results)
@@ -139,7 +150,7 @@ class DeviceValues:
                     self.put(each, value)
             return
         self.forget(written)
-        if func is _aten.topk.default:
+        if is_routing:
             self._route(args[0].shape, result[1])
         of_finite = _of_finite(func, args) if elements <= MOST_ELEMENTS else None
         if of_finite is not None:

@@ -72,6 +72,11 @@ class Places:
         """Whether neither a module nor a backward pass runs."""
         return not self._running and torch._C._current_graph_task_id() == _NO_TASK
 
+    @property
+    def is_in_model(self) -> bool:
+        """Whether a module with weights runs."""
+        return any(next(module.parameters(), None) is not None for module in self._running[-1:])
+
     def enter_kernel(self, origin: Place) -> None:
         """Record the origin of the next generated kernel, relative to the compiled code."""
         self._kernel = origin

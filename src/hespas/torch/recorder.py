@@ -190,9 +190,14 @@ class Recorder(TorchDispatchMode):
             return self._of_known_shape(func, args, kwargs, error)
         except NotImplementedError as error:
             return self._of_parts(func, args, kwargs, error)
-        self._values.note(func, args, kwargs, result)
+        self._values.note(func, args, kwargs, result, is_routing=self._is_routing(func))
         self._record(func, args, kwargs, result)
         return self._with_data(result)
+
+    def _is_routing(self, func: Any) -> bool:
+        """Return whether an operation may choose experts: those of a metric learn nothing."""
+        is_learnt = torch.is_grad_enabled() or self._places.is_in_model
+        return func is _aten.topk.default and is_learnt
 
     def _with_data(self, result: Any) -> Any:
         """Return a tensor of the host with its data, where they are known; others as they are."""

@@ -373,3 +373,22 @@ def test_what_is_copied_back_to_the_host_has_its_data() -> None:
     step = record(_STATES, devices=8, eager=True)
     waits = [call for call in step.calls if isinstance(call, HostWait)]
     assert [wait.reason for wait in waits] == ["copy to the host"] * 2
+
+
+def test_what_a_metric_chooses_is_not_known() -> None:
+    """As the accuracy of the five likeliest classes, which scripts of images compute."""
+    script = """
+import torch
+
+def train():
+    net = torch.nn.Linear(8, 1000, device="cuda")
+    labels = torch.arange(4).cuda()
+    def step():
+        scores = net(torch.randn(4, 8, device="cuda"))
+        with torch.no_grad():
+            chosen = scores.topk(5)[1].t()
+            chosen.eq(labels.expand_as(chosen)).float().sum().item()
+    return step
+"""
+    with pytest.raises(UnsupportedError, match="reads a tensor's value"):
+        record(script, eager=True)
