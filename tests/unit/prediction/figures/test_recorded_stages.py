@@ -70,6 +70,6 @@ def test_text_and_page_have_the_stages() -> None:
     assert "Pipeline: 2 stages, 1f1b, 4 micro-batches; bubble" in run_text(report)
     [section] = stage_sections(report)
     assert section.title == "Stages"
-    assert report.explain == []
+    assert max(row.gain for row in report.explain) > 0
     assert report.expected_error is not None
     assert report.expected_error.mean_absolute is None
