@@ -464,8 +464,6 @@ def _is_in_optimizer() -> bool:
 
 _SCALE = 65536.0
 """The scale that a GradScaler starts with."""
-
-
 _SYNCHRONISED_NORMS = "/torch/nn/modules/_functions.py"
 
 
