@@ -46,6 +46,7 @@ def test_a_marked_cluster_is_copied_pinned_and_taken_back(page: Page, server: Se
     page.get_by_role("button", name="Predict with them").click()
     expect(page.locator("#predict-command")).to_contain_text("--imperfect")
     page.click("nav a[data-view=cluster]")
+    expect(page.locator("#cluster-command")).to_be_visible()
     expect(page.locator("#cluster form")).to_contain_text("link of device 3 in dimension 0: 0.5")
     page.keyboard.press("Control+z")
     expect(page.locator("#cluster-command")).not_to_contain_text("--imperfect")
