@@ -419,7 +419,8 @@ def load_word(
     rate = requests.rate
     if rate is None or most is None:
         return "stable"
-    own_ps = np.asarray([entry.time_ps(prompt) for prompt in requests.prompts])
+    lengths, positions = np.unique(requests.prompts, return_inverse=True)
+    own_ps = np.asarray([entry.time_ps(length) for length in lengths.tolist()])[positions]
     if not _is_growing(figures, figures.queue_s - own_ps / PICOSECONDS):
         return "stable"
     return "overloaded" if rate > most else "backlogged"

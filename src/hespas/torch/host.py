@@ -21,8 +21,8 @@ _MOST_FLOATS = 2**23
 """Larger tensors of one floating-point number each are states and gradients, with no use here."""
 _MOST_EXPERTS = 1024
 """Of more values, as of a vocabulary, `topk` does not choose experts."""
-MOST_INTEGERS = 2**26
-"""So many integers have data: orders of samples are among them."""
+_MOST_INTEGERS = 2**26
+"""Larger tensors of integers have no data; orders of samples are smaller."""
 
 
 _aten = torch.ops.aten
@@ -38,9 +38,9 @@ _UNIFORM = {
     _aten.new_full.default: None,
     _aten.scalar_tensor.default: None,
 }
-"""What all elements are, of results that no data decides; None where the operation is told."""
-_TOLD = ("fill_value", "s")
-"""The arguments that tell it."""
+"""The one value of a result's elements, by operation; None: an argument gives it."""
+_FILL_ARGUMENTS = ("fill_value", "s")
+"""The arguments that give it."""
 _RANGES = frozenset({_aten.arange.default, _aten.arange.start, _aten.arange.start_step})
 ROUTED_EVENLY = (
     "experts: each gets as many tokens as any other, on all ranks, as data decides which ones topk"
@@ -78,7 +78,7 @@ class Host:
             return False
         tensors = list(tensors_in((args, kwargs)))
         if not tensors:
-            most = MOST_INTEGERS if _makes_integers(func, args, kwargs) else MOST_ELEMENTS
+            most = _MOST_INTEGERS if _makes_integers(func, args, kwargs) else MOST_ELEMENTS
             return _factory_elements(func, args, kwargs) <= most
         if all(map(self.is_known, tensors)):
             return True
@@ -137,7 +137,7 @@ class DeviceValues:
             return
         if func in _UNIFORM:
             given = named_arguments(func, args, kwargs)
-            value = next((given[name] for name in _TOLD if name in given), _UNIFORM[func])
+            value = next((given[name] for name in _FILL_ARGUMENTS if name in given), _UNIFORM[func])
             with unset_fake_temporarily():
                 filled = torch.full((), value, dtype=result.dtype)
             self._uniform[result.untyped_storage()] = filled
@@ -231,7 +231,7 @@ class DeviceValues:
             try:
                 return func(*known, **options)
             except NotImplementedError:
-                # The host counts numbers in bins (histc) in floating point alone.
+                # The host lacks some operations of integers, as counts in bins (histc).
                 return func(*tree_map(_as_double, known), **options)
 
     def _on_host(self, value: Any) -> Any:

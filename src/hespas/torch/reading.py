@@ -13,7 +13,7 @@ from unittest.mock import patch
 
 import numpy
 import torch
-from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_leaves, tree_map
 
 from hespas.torch.host import MOST_ELEMENTS, DeviceValues, tensors_in
@@ -129,10 +129,8 @@ def _read(tensors: Any, reader: Reader) -> dict[str, Any]:
         return math.nan if is_shown(currentframe()) else float(value)
 
     def array(tensor: torch.Tensor, **options: Any) -> Any:
-        known = reader.values.of(tensor) if tensor.device.type == "cpu" else tensor
-        if known is not tensor or reader.is_left_to_torch(tensor):
-            with unset_fake_temporarily():
-                return as_array(known, **options)
+        if reader.is_left_to_torch(tensor):
+            return as_array(tensor, **options)
         return numpy.full(tuple(tensor.shape), reader.number(tensor), dtype=object)
 
     def listed(tensor: torch.Tensor) -> Any:

@@ -175,7 +175,7 @@ def test_the_example_of_a_command_can_be_called_so(
 @click.option("--json", "json_file", cls=Flag, is_flag=False, flag_value="-")
 @click.option("--merge/--no-merge", cls=Flag, default=None)
 @click.option("--setting", cls=Flag, multiple=True)
-def told(output: str | None, json_file: str | None, merge: bool | None, setting: str) -> None:
+def printed(output: str | None, json_file: str | None, merge: bool | None, setting: str) -> None:
     click.echo(f"{output} {json_file} {merge} {setting}")
 
 
@@ -188,11 +188,11 @@ def told(output: str | None, json_file: str | None, merge: bool | None, setting:
     ],
 )
 def test_an_option_with_two_values_is_refused(line: str, message: str) -> None:
-    result = CliRunner().invoke(told, line.split())
+    result = CliRunner().invoke(printed, line.split())
     assert result.exit_code == 2
     assert message in result.output
 
 
 def test_an_option_may_repeat_its_value() -> None:
     line = "-o a --output a --json --json --merge --merge --setting a --setting b"
-    assert CliRunner().invoke(told, line.split()).output == "a - True ('a', 'b')\n"
+    assert CliRunner().invoke(printed, line.split()).output == "a - True ('a', 'b')\n"

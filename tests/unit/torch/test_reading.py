@@ -113,7 +113,7 @@ def update(parameter, gradient, mean, decay):
 
 
 def test_what_compiles_an_update_reads_no_number_of_the_host() -> None:
-    """Torch writes a tensor into a message that nobody sees, of an overload that doesn't fit."""
+    """Torch formats a tensor for the error of an overload that it tries first."""
     lines = """        with torch.no_grad():
             update(net.out.weight[:8], net.out.weight[8:16], torch.zeros(8, 256, device="cuda",
                 dtype=torch.bfloat16), torch.tensor(0.9))

@@ -14,6 +14,7 @@ from hespas.prediction.figures.schema import ExpectedError, PublishedErrors
 from hespas.prediction.result import Prediction, StepKind
 from hespas.sources.source import platform_of
 from hespas.work.attention import attentions
+from hespas.work.convolution import convolutions
 
 if TYPE_CHECKING:
     from hespas.prediction.answer import PipelinePrediction
@@ -145,8 +146,10 @@ def _is_like_recorded(prediction: Prediction | PipelinePrediction) -> bool:
     operations = prediction.graph.program.main.body.operations
     is_launched_late = prediction.launch_wait_s > _LATE * prediction.step_time_s
     has_experts = any(operation.kind in _OF_EXPERTS for operation in operations)
-    has_others = is_launched_late or has_experts or _convolved(prediction) > _FEW_CONVOLUTIONS
-    return not has_others and any(map(attentions, operations))
+    if is_launched_late or has_experts or not any(map(attentions, operations)):
+        return False
+    has_convolutions = any(map(convolutions, operations))
+    return not has_convolutions or _convolved(prediction) <= _FEW_CONVOLUTIONS
 
 
 _FEW_CONVOLUTIONS = 0.05

@@ -101,7 +101,7 @@ def first_positions(numbers: Integers) -> Integers:
 
 
 _EDGES_AT_ONCE = 1 << 16
-"""So many stay in the processor's cache."""
+"""The edges that one pass adds up, which stay in the processor's cache."""
 
 
 def _sums(sources: Hashes, edges: Edges, count: int) -> Hashes:

@@ -247,7 +247,7 @@ def _crosses_same_links(loads: Edges, other: Edges) -> bool:
 
 
 _MESSAGES_AT_ONCE = 1 << 16
-"""So many are routed in the processor's cache."""
+"""The messages that one pass routes, which stay in the processor's cache."""
 
 
 def _loads_of(

@@ -112,7 +112,7 @@ def recorded(
 ) -> ExpectedError:
     """Return what is stated of a recorded step with attention, a product and small additions.
 
-    With ``chosen``, so many experts are chosen for each row.
+    The step chooses ``chosen`` experts for each row, if that is not 0.
     """
     step = Recorder(world_size=1)
     query, small = step.tensor(8, 8, 4096, 128), step.tensor(64, 64)
